@@ -53,7 +53,7 @@ sys.exit(machine.wait())
 
 
 def archived(name: str) -> tuple[str, ...]:
-    """Options by which Java takes what an archive has; none where there is no Java."""
+    """Return the options with which Java uses an archive; none without Java."""
     path = _path_of(name)
     return () if path is None else (f"-XX:SharedArchiveFile={path}", _QUIET)
 
@@ -135,7 +135,7 @@ def _run_spark(option: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Make what is missing; what can't be made is done without."""
+    """Create missing archives; ignore failures."""
     _make(KAFKA, _run_kafka)
     _make(SPARK, _run_spark)
 

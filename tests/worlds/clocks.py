@@ -4,7 +4,7 @@ from tidelog.env import Clock, ManualClock, SystemClock, os_env
 
 
 class BusyClock(ManualClock):
-    """Some ms go by with each look at it."""
+    """Clock that advances some ms with each call."""
 
     def __init__(self, now_ms: int, step_ms: int = 1) -> None:
         super().__init__(now_ms)
@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """A clock that stands where the machine's stood, and is moved ahead."""
+    """Clock that stands at the machine's time of its start, and is moved ahead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,11 +41,11 @@ class StandingClock(AheadClock):
 
 
 class WallAheadClock(SystemClock):
-    """The machine's clock, whose wall time alone is some time ahead."""
+    """The machine's clock with only its wall time moved ahead."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self.ahead_ms = ahead_ms
 
     def now_ms(self) -> int:
-        """Wall time in ms, moved."""
+        """Return the moved wall time in ms."""
         return super().now_ms() + self.ahead_ms

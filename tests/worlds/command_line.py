@@ -17,7 +17,7 @@ NOW_ISO = "2023-11-14T22:13:20.000Z"
 
 
 class Terminal(io.TextIOWrapper):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -25,7 +25,7 @@ class Terminal(io.TextIOWrapper):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command ended, and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Result:
 
 @dataclass(slots=True)
 class Cli:
-    """The command line on `data`, under a clock that only the test moves."""
+    """The command line on `data`, with a clock that only the test moves."""
 
     data: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
@@ -57,7 +57,7 @@ class Cli:
         return Env(clock=self.clock, random=Random(1))
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Result:
-        """A command with `--data`; without it where it has none, or one is given."""
+        """Run a command; add `--data` if the command has that option and it is not given."""
         raw, err = io.BytesIO(), io.StringIO()
         kind = Terminal if self.on_terminal else io.TextIOWrapper
         out = kind(raw, encoding="utf-8", write_through=True)
@@ -79,7 +79,7 @@ class Cli:
         return Result(code, data.decode("utf-8", "replace"), err.getvalue(), data)
 
     def ok(self, *arguments: str, stdin: bytes = b"") -> Result:
-        """A command that must end well."""
+        """Run a command that must succeed."""
         result = self.run(*arguments, stdin=stdin)
         assert result.code == 0, result.err
         return result

@@ -13,12 +13,12 @@ import pytest
 
 
 def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: str) -> None:
-    """Give a constant another value wherever a module or package uses it.
+    """Change a constant wherever a module or package uses it.
 
     Args:
-        patch: Takes it back.
-        name: Of the constant.
-        value: What it is until then.
+        patch: Restores the value.
+        name: Name of the constant.
+        value: Value until then.
         inside: Name of a module, or of a package with all of its modules.
     """
     for module in _users(name, inside):
@@ -27,7 +27,7 @@ def set_constant(patch: pytest.MonkeyPatch, name: str, value: int, *, inside: st
 
 
 def interpret(patch: pytest.MonkeyPatch, name: str, *, inside: str) -> None:
-    """Run a kernel by the interpreter, which checks bounds, wherever a package uses it."""
+    """Run a kernel in the interpreter, which checks bounds, wherever a package uses it."""
     from tidelog.record.kernels import plain
 
     for module in _users(name, inside):

@@ -14,16 +14,16 @@ ROOM_BYTES: Final = 1 << 30
 
 
 def memory_folder(place: Path = MEMORY) -> Path | None:
-    """The folder for files in memory, None where there is none or little room in it."""
+    """Return the folder for files in memory, None if there is none or it has little room."""
     has_room = place.is_dir() and shutil.disk_usage(place).free >= ROOM_BYTES
     return place if has_room else None
 
 
 @pytest.fixture
 def quick_path(tmp_path: Path) -> Iterator[Path]:
-    """An empty folder in memory where the machine has one: many rolls, many syncs.
+    """Return an empty folder, in memory if possible: quick for many rolls and syncs.
 
-    For tests in which nothing depends on what a sync does.
+    For tests that don't depend on the effect of syncs.
     """
     memory = memory_folder()
     if memory is None:

@@ -6,7 +6,7 @@ VOID = {"meta", "br", "img", "link"}
 
 
 class Balanced(HTMLParser):
-    """Fails where an end tag does not fit."""
+    """Parser that fails if an end tag does not match."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -5,5 +5,5 @@ from _pytest.mark import ParameterSet
 
 
 def rarely(*values: object) -> ParameterSet:
-    """A case of a parametrized test that only the sweep runs."""
+    """Return a case of a parametrized test that only the sweep runs."""
     return pytest.param(*values, marks=pytest.mark.slow)

@@ -27,7 +27,7 @@ REGION = "us-east-1"
 
 
 class S3Server:
-    """A server that speaks S3's protocol: our own process, or somebody else's endpoint."""
+    """A server with S3's protocol: our own process, or an external endpoint."""
 
     def __init__(self, log_path: Path, endpoint: str | None = None) -> None:
         self._log_path = log_path
@@ -36,7 +36,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait for an answer; at once where it is somebody else's."""
+        """Start it and wait for a response; does nothing for an external endpoint."""
         if not self._is_ours:
             return
         host, port = self._address()
@@ -67,14 +67,14 @@ class S3Server:
             connection.close()
 
     def stop(self) -> None:
-        """End the process; what it stored is gone."""
+        """End the process; its data is lost."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
             process.wait(STOP_TIMEOUT_S)
 
     def options(self) -> dict[str, str]:
-        """Options for `open_store`."""
+        """Return options for `open_store`."""
         return {
             "endpoint": self.endpoint,
             "region": os.environ.get("AWS_REGION", REGION),
@@ -83,7 +83,7 @@ class S3Server:
         }
 
     def environment(self) -> dict[str, str]:
-        """The same as environment variables."""
+        """Return the options as environment variables."""
         options = self.options()
         return {
             "AWS_ENDPOINT_URL": options["endpoint"],
@@ -93,7 +93,7 @@ class S3Server:
         }
 
     def bucket(self) -> str:
-        """A new, empty bucket's name."""
+        """Create an empty bucket; return its name."""
         import boto3  # type: ignore[import-untyped]
 
         options = self.options()
@@ -112,7 +112,7 @@ class S3Server:
 
 @pytest.fixture(scope="session")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A running server for the session; each test makes a bucket of its own."""
+    """A running server for the session; each test creates a bucket of its own."""
     log_path = tmp_path_factory.mktemp("s3") / "server.log"
     server = S3Server(log_path, os.environ.get("TIDELOG_S3_ENDPOINT"))
     server.start()

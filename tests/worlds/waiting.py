@@ -14,20 +14,20 @@ T = TypeVar("T")
 
 
 class Patience:
-    """Time for steps that wait by themselves, and its end."""
+    """Time limit for loops that do their own waiting."""
 
     def __init__(self) -> None:
         self._end = time.monotonic() + PATIENCE_S
 
     def check(self, what: object = "what was waited for") -> None:
-        """Fail where it has ended; `what` never came, or is what came in its place."""
+        """Fail if the time is over; `what` describes the missing or the wrong result."""
         assert time.monotonic() < self._end, f"after {PATIENCE_S} s still not: {what}"
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """The first answer that is right, or after all that time the last one, which is not.
+    """Call `ask` until the result is right; return the last result.
 
-    Asks again and again; what comes of it is for the caller to assert.
+    After the time limit the result may be wrong; the caller checks it.
     """
     pause = threading.Event()
     end = time.monotonic() + PATIENCE_S
@@ -37,12 +37,12 @@ def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
 
 
 def until_so(is_so: Callable[[], bool], what: str = "what was waited for") -> None:
-    """Return when something is so; `what` says in words what never came."""
+    """Wait until a condition holds; `what` describes it in the failure."""
     assert until(is_so, bool), f"after {PATIENCE_S} s still not: {what}"
 
 
 async def turn_until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
+    """Run the event loop until a condition holds."""
     patience = Patience()
     while not is_so():
         patience.check()
@@ -50,16 +50,17 @@ async def turn_until(is_so: Callable[[], bool]) -> None:
 
 
 def until_equal(expected: object, ask: Callable[[], object]) -> None:
-    """Return when the answer is this one."""
+    """Wait until the result equals the expected one."""
     assert until(ask, lambda found: found == expected) == expected
 
 
 def with_time(
     run: Callable[[int], T], is_enough: Callable[[T], bool], *, least_s: int
 ) -> tuple[int, T]:
-    """Seconds, and what comes of them: as many as a quiet machine needs, else more, then most.
+    """Run with as few seconds as a quiet machine needs, then with more, then with most.
 
-    For what uses up all the time that it is given where nothing comes.
+    For functions that use their whole time if they find nothing. Returns the seconds and the
+    result.
     """
     for seconds in (least_s, 8 * least_s):
         found = run(seconds)

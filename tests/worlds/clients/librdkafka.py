@@ -5,7 +5,7 @@ from tests.worlds.waiting import PATIENCE_S
 
 
 def read_committed(bootstrap: str, topic: str, partitions: int = 1) -> list[str]:
-    """Values that a reader of committed records sees, in order, up to each partition's end."""
+    """Return the values of committed records, in order, up to each partition's end."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -24,7 +24,7 @@ Story = Callable[["Visitor"], None]
 
 
 class LastMessage(NamedTuple):
-    """The parts of a client's last message of SCRAM, each of which may be wrong."""
+    """Parts of a client's last SCRAM message, each of which may be wrong."""
 
     binding: str
     nonce: str
@@ -38,7 +38,7 @@ Change = Callable[[LastMessage], str]
 
 
 class Visitor:
-    """A connection, and what it has heard."""
+    """A connection that records all responses."""
 
     def __init__(self, door: Door, client: RawClient) -> None:
         self._door = door
@@ -46,12 +46,12 @@ class Visitor:
         self.heard: Heard = []
 
     def shake(self, mechanism: str, version: int = 1) -> None:
-        """A handshake."""
+        """Send a SASL handshake; record the response."""
         told = shake(self._client, mechanism, version)
         self.heard.append(("shake", told.error_code, sorted(told.mechanisms)))
 
     def say(self, token: bytes) -> bytes:
-        """A token; the answer's."""
+        """Send a SASL token; record and return the response's token."""
         told = say(self._client, token)
         lifetime = told.session_lifetime_ms
         # With a token, the session ends with the token if that is earlier.
@@ -61,16 +61,16 @@ class Visitor:
         return bytes(told.auth_bytes)
 
     def ask(self) -> None:
-        """Something that is for those alone who have logged in."""
+        """Send a request that requires authentication; record whether it gets a response."""
         self.heard.append(("ask", is_served(self._client)))
 
     def log_in(self, mechanism: str, password: str = PASSWORD) -> None:
-        """All of it, in the usual way."""
+        """Authenticate in the usual way."""
         self.shake(mechanism)
         self.prove(mechanism, password)
 
     def prove(self, mechanism: str, password: str = PASSWORD) -> None:
-        """The tokens of it."""
+        """Send the tokens of an authentication, without the handshake."""
         if mechanism == BEARER:
             key = self._door.good[BEARER] if password == PASSWORD else self._door.bad[EXPIRED]
             assert isinstance(key, BearerKey)
@@ -90,7 +90,7 @@ class Visitor:
         change: Change = LastMessage.text,
         password: str = PASSWORD,
     ) -> None:
-        """Both messages; the second may be changed before it is sent."""
+        """Send both SCRAM messages; `change` may alter the second."""
         text = first.format(user=f"{mechanism}-user", nonce=NONCE)
         answer = self.say(text.encode()).decode()
         if answer:
@@ -102,7 +102,7 @@ EXPIRED: Final = f"{BEARER}-expired"
 
 
 def last_message(mechanism: str, first: str, answer: str, password: str) -> LastMessage:
-    """What an honest client says second, by RFC 5802, section 3."""
+    """Return a correct second SCRAM message, by RFC 5802, section 3."""
     name = "sha256" if mechanism.endswith("256") else "sha512"
     said = dict(part.partition("=")[::2] for part in answer.split(","))
     salted = hashlib.pbkdf2_hmac(
@@ -121,7 +121,7 @@ def last_message(mechanism: str, first: str, answer: str, password: str) -> Last
 def doors(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Door, Door]]:
-    """Kafka's and ours, where sessions end."""
+    """Run Kafka and our broker, both with limited sessions."""
     folders = [tmp_path_factory.mktemp(name) for name in ("kafka", "ours")]
     more = {
         "connections.max.reauth.ms": str(LIFETIME_MS),
@@ -135,7 +135,7 @@ def doors(
 
 
 def heard(door: Door, story: Story) -> Heard:
-    """What a story hears, and that the connection was closed."""
+    """Run a story; return the recorded responses, and `closed` if the connection was closed."""
     with RawClient(door.bootstrap) as client:
         visitor = Visitor(door, client)
         try:
@@ -147,7 +147,7 @@ def heard(door: Door, story: Story) -> Heard:
 
 
 def same(doors: tuple[Door, Door], story: Story) -> Heard:
-    """What both tell."""
+    """Run a story with both brokers; assert that the responses are equal and return them."""
     kafka, ours = (heard(door, story) for door in doors)
     assert ours == kafka
     return ours

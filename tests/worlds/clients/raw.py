@@ -54,10 +54,10 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 
 class Refused(Exception):
-    """A partition answered with an error.
+    """A response had an error for the partition.
 
     Attributes:
-        code: Kafka's.
+        code: Kafka's error code.
     """
 
     def __init__(self, code: int, message: str | None = None) -> None:
@@ -66,7 +66,7 @@ class Refused(Exception):
 
 
 class RawClient(Closing):
-    """One connection. Not for two threads."""
+    """One connection. Not thread-safe."""
 
     def __init__(self, bootstrap: str, name: str = "raw") -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -75,11 +75,11 @@ class RawClient(Closing):
         self._connection = ClientConnection(name)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._sock.close()
 
     def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
-        """Ask; `receive` brings answers in the same order."""
+        """Send a request; `receive` returns responses in the same order."""
         self._sock.sendall(b"".join(self._connection.request(api, version, message)))
 
     @overload
@@ -91,7 +91,7 @@ class RawClient(Closing):
     def receive(
         self, api: "Api[Request, Response] | None" = None
     ) -> "DataclassInstance | Response":
-        """The next answer; to a request of `api` where it is given.
+        """Return the next response, of type `api` if given.
 
         Raises:
             ConnectionError: The broker closed the connection.
@@ -104,43 +104,43 @@ class RawClient(Closing):
         return found
 
     def reset(self) -> None:
-        """Go without a word: what comes from now on is refused."""
+        """Reset the connection, so that further data from the broker is refused."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.close()
 
     def fileno(self) -> int:
-        """For selectors."""
+        """Return the socket's descriptor, for selectors."""
         return self._sock.fileno()
 
     def await_answer(self) -> None:
-        """Return when some bytes have come that nobody has received."""
+        """Wait for bytes that have not been received yet."""
         assert select.select([self._sock], [], [], TIMEOUT_S)[0]
 
     def has_answer(self) -> bool:
-        """Whether some bytes have come that nobody has received."""
+        """Whether there are bytes that have not been received yet."""
         return bool(select.select([self._sock], [], [], 0)[0])
 
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
-        """The answer to one question."""
+        """Send one request and return the response."""
         self.send(api, version, message)
         return self.receive(api)
 
     def auto_create(self, topic: str) -> None:
-        """Ask for a topic until it is there: the broker makes it with its own defaults."""
+        """Request a topic's metadata until it exists: the broker creates it with its defaults."""
         wanted = [MetadataRequestTopic(name=topic)]
         message = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
         while self.ask(METADATA, 9, message).topics[0].error_code:
             pass
 
     def produce(self, topic: str, batch: bytes, partition: int = 0) -> PartitionProduceResponse:
-        """The answer about one batch; it may be an error."""
+        """Produce one batch; return the partition's response, which may be an error."""
         answer = self.ask(PRODUCE, PRODUCE_VERSION, produce_request(topic, batch, partition))
         return answer.responses[0].partition_responses[0]
 
     def list_offsets(
         self, topic: str, *timestamps: int, partition: int = 0, isolation_level: int = 0
     ) -> list[ListOffsetsPartitionResponse]:
-        """The answers to one question for each timestamp."""
+        """Look up each timestamp with a request of its own; return the partition's responses."""
         found = []
         for timestamp in timestamps:
             wanted = ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
@@ -153,7 +153,7 @@ class RawClient(Closing):
         return found
 
     def read_all(self, topic: str, partition: int = 0) -> list[Record]:
-        """All records of a partition."""
+        """Return all records of a partition."""
         found: list[Record] = []
         start, end = (one.offset for one in self.list_offsets(topic, -2, -1, partition=partition))
         while start < end:
@@ -181,7 +181,7 @@ class RawClient(Closing):
         return bytes(cast("bytes", answer.records) or b"")
 
     def producer_id(self) -> int:
-        """A fresh producer id; its epoch is 0."""
+        """Return a new producer id, with epoch 0."""
         asked = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer = self.ask(INIT_PRODUCER_ID, 4, asked)
         if answer.error_code:
@@ -190,7 +190,7 @@ class RawClient(Closing):
 
 
 def produce_request(topic: str, batch: bytes, partition: int = 0) -> ProduceRequest:
-    """One batch, acks=all."""
+    """Return a request that produces one batch with acks=all."""
     data = PartitionProduceData(index=partition, records=batch)
     return ProduceRequest(
         transactional_id=None,

@@ -50,15 +50,15 @@ TIMEOUT_MS: Final = TIMEOUT_S * 1000
 
 
 class Driver(Protocol):
-    """A client."""
+    """Runs steps with one client library."""
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """For each name of each step whether the user may."""
+        """Return for each name of each step whether the user has the right."""
         ...
 
 
 def key_of(user: str) -> Key:
-    """A user's way in."""
+    """Return a user's credentials."""
     return Key(protocol="SASL_PLAINTEXT", mechanism="PLAIN", user=user, password=PASSWORD)
 
 
@@ -71,10 +71,10 @@ def _is_allowed(error: KafkaError | None, denial: int) -> bool:
 
 
 class Confluent:
-    """librdkafka through confluent-kafka."""
+    """Driver of librdkafka through confluent-kafka."""
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """See Driver."""
+        """Run all steps, see `Driver`."""
         config = key_of(user).librdkafka(bootstrap)
         admin = AdminClient(config)
         told: Told = {}
@@ -129,7 +129,7 @@ class Confluent:
             while waiting:
                 patience.check(waiting)
                 message = consumer.poll(1)
-                # It always looks up its group's coordinator, even if it needs none.
+                # The consumer always looks up its group's coordinator, even if it needs none.
                 topic = "" if message is None else message.topic() or ""
                 if message is None or topic not in waiting:
                     continue
@@ -153,7 +153,7 @@ class Confluent:
 
     @staticmethod
     def _is_numbered(config: Config) -> bool:
-        """Whether a producer gets an id; a topic that it may not write to comes afterwards."""
+        """Whether a producer gets an id, even if it may not write to the topic."""
         told: list[KafkaError | None] = []
         producer = Producer({**config, "enable.idempotence": True})
         producer.produce(OPEN, b"n", on_delivery=lambda error, _: told.append(error))
@@ -175,10 +175,10 @@ class Confluent:
 
 
 class KafkaPython:
-    """kafka-python."""
+    """Driver of kafka-python."""
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """See Driver."""
+        """Run all steps, see `Driver`."""
         settings = key_of(user).kafka_python(bootstrap)
         told: Told = {}
         admin = KafkaAdminClient(**settings)
@@ -283,10 +283,10 @@ class KafkaPython:
 
 
 class AioKafka:
-    """aiokafka."""
+    """Driver of aiokafka."""
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """See Driver."""
+        """Run all steps, see `Driver`."""
         return asyncio.run(self._ask(key_of(user).aiokafka(bootstrap), asked))
 
     async def _ask(self, settings: Mapping[str, object], asked: Asked) -> Told:

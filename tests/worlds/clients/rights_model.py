@@ -29,7 +29,7 @@ BRINGS: Final = {
 
 
 class Rule(NamedTuple):
-    """One rule; `name` is the beginning of names where `is_prefix`."""
+    """One rule; with `is_prefix`, `name` is a prefix of names."""
 
     principal: str
     kind: ResourceType
@@ -40,23 +40,23 @@ class Rule(NamedTuple):
     allows: bool
 
     def is_about(self, kind: ResourceType, name: str) -> bool:
-        """Whether its resource is this one."""
+        """Whether it applies to a resource."""
         if kind is not self.kind:
             return False
         return name.startswith(self.name) if self.is_prefix else self.name in (ANYTHING, name)
 
     def is_for(self, principal: str, host: str) -> bool:
-        """Whether it is about somebody, from there."""
+        """Whether it applies to a principal at a host."""
         return self.principal in (EVERYBODY, principal) and self.host in (ANYTHING, host)
 
     def covers(self, operation: Operation) -> bool:
-        """Whether it says something about an operation."""
+        """Whether it applies to an operation."""
         if self.operation in (Operation.ALL, operation):
             return True
         return self.allows and BRINGS.get(self.operation) is operation
 
     def on_the_wire(self) -> AclCreation:
-        """As CreateAcls takes it."""
+        """Return it in the form of CreateAcls."""
         return AclCreation(
             resource_type=self.kind,
             resource_name=self.name,
@@ -79,7 +79,7 @@ class Rules:
     def may(
         self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str
     ) -> bool:
-        """Whether somebody may do that."""
+        """Whether a principal may do an operation on a resource."""
         if principal in self.super_users:
             return True
         about = [rule for rule in self.rules if rule.is_about(kind, name)]
@@ -91,7 +91,7 @@ class Rules:
     def may_somewhere(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> bool:
-        """Whether there can be a name with which he may do that."""
+        """Whether a principal may do an operation on at least one possible name."""
         names = {rule.name for rule in self.rules if rule.kind is kind} - {ANYTHING}
         tried = (*names, *(f"{name}~" for name in names), UNHEARD_OF)
         return any(self.may(principal, host, operation, kind, name) for name in tried)

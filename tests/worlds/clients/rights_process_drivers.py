@@ -16,13 +16,13 @@ ID_DENIED: Final = "Transactional Id authorization failed"
 
 
 class Kcat:
-    """kcat, a process for each name but where it lists them all."""
+    """Driver of kcat: a process for each name, except for listing."""
 
     def __init__(self) -> None:
         need_kcat()
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """See Driver."""
+        """Run all steps, see `Driver`."""
         run = _Runner(bootstrap, user)
         listed = run("-L").stdout
         told: Told = {
@@ -53,7 +53,7 @@ class Kcat:
 
 
 class _Runner:
-    """kcat with a user's settings."""
+    """Runs kcat with a user's settings."""
 
     def __init__(self, bootstrap: str, user: str) -> None:
         given = key_of(user).librdkafka(bootstrap) | {"log_level": 6}
@@ -78,7 +78,7 @@ def _is_well(done: "subprocess.CompletedProcess[str]", denial: str) -> bool:
 
 
 def java_config(bootstrap: str, user: str) -> dict[str, str]:
-    """A user's settings of Kafka's own clients."""
+    """Return a user's settings of Kafka's own clients."""
     key = key_of(user)
     assert key.mechanism is not None
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -93,13 +93,13 @@ def java_config(bootstrap: str, user: str) -> dict[str, str]:
 
 
 class Java:
-    """Kafka's own clients, in the oracle's JVM."""
+    """Driver of Kafka's own clients, in the oracle's JVM."""
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
 
     def ask(self, bootstrap: str, user: str, asked: Asked) -> Told:
-        """See Driver."""
+        """Run all steps, see `Driver`."""
         steps = {step.value: list(names) for step, names in asked.items()}
         config = java_config(bootstrap, user)
         said = self._oracle.ask("rights", config=config, steps=steps, open=OPEN)

@@ -29,7 +29,7 @@ ID = ResourceType.TRANSACTIONAL_ID
 
 
 class Step(StrEnum):
-    """What a client does, in the words of Java's driver too."""
+    """Step of a client; Java's driver uses the same names."""
 
     SEE = "see"
     READ = "read"
@@ -72,12 +72,12 @@ class World:
     rows: tuple[Row, ...]
 
     def rows_of(self, user: str) -> list[Row]:
-        """The rows of one user."""
+        """Return the rows of one user."""
         return [row for row in self.rows if row.user == user]
 
     @property
     def settings(self) -> dict[str, str]:
-        """What a broker of either kind is told."""
+        """Return the settings of a broker, ours or Kafka's."""
         return {
             "super.users": ";".join(sorted(self.rules.super_users)),
             "allow.everyone.if.no.acl.found": str(self.rules.is_open).lower(),
@@ -113,7 +113,7 @@ HOSTS: Final = ("*", "*", "*", HERE, ELSEWHERE)
 def draw_rule(
     rng: random.Random, principal: str, patterns: Mapping[ResourceType, Sequence[str]]
 ) -> Rule:
-    """A rule of somebody; three of four allow something."""
+    """Draw a rule for a principal; three of four allow something."""
     kind = rng.choice(KINDS)
     pattern = rng.choice(patterns[kind])
     is_prefix = len(pattern) > 1 and pattern.endswith("*")
@@ -129,7 +129,7 @@ def draw_rule(
 
 
 def draw_rules(rng: random.Random, users: Sequence[str], *, is_open: bool) -> Rules:
-    """Rules of each user, some of everybody, and one by which everybody may read `open`."""
+    """Draw rules for each user and some for all, and add one by which all may read `open`."""
     patterns = LOOSE if is_open else STRICT
     most = 3 if is_open else 9
     drawn = [
@@ -169,7 +169,7 @@ def _allows(rules: Rules, user: str, step: Step, name: str) -> bool:
 
 
 def _rows(rules: Rules, user: str) -> Iterator[Row]:
-    """A user's rows. What uses `open` besides is asked of those only who may read it."""
+    """Yield a user's rows; steps that also use `open` only if the user may read it."""
     reads_open = _allows(rules, user, Step.READ, OPEN)
     for step, (kind, _) in NEEDS.items():
         if kind is TOPIC or reads_open:

@@ -94,10 +94,10 @@ class Question(NamedTuple):
     """One request.
 
     Attributes:
-        name: What is asked, in words.
-        api: Which API.
-        version: In which version.
-        message: The request.
+        name: Description of the request.
+        api: Its API.
+        version: Its version.
+        message: The message.
     """
 
     name: str
@@ -121,13 +121,13 @@ def allow(
     prefix: bool = False,
     host: str = "*",
 ) -> Rule:
-    """A rule that allows something."""
+    """Return a rule that allows an operation."""
     pattern = PatternType.PREFIXED if prefix else PatternType.LITERAL
     return kind, name, pattern, host, Operation[operation], Permission.ALLOW
 
 
 def deny(operation: str, kind: ResourceType = TOPIC, name: str = "flights") -> Rule:
-    """A rule that denies something."""
+    """Return a rule that denies an operation."""
     return *allow(operation, kind, name)[:5], Permission.DENY
 
 
@@ -138,7 +138,7 @@ ALL_OF_ALL: Final = [
 
 
 def _each(kind: ResourceType, names: str, operations: str) -> dict[str, list[Rule]]:
-    """A user for each operation."""
+    """Return the rules of one user for each operation."""
     words = operations.split()
     return {
         f"{kind.name}-{word}".lower(): [allow(word, kind, name) for name in names.split()]
@@ -190,7 +190,7 @@ FOR_ALL: Final = [allow("READ", name="open"), deny("ALL", name="shut")]
 
 
 def creation(user: str, rule: Rule) -> AclCreation:
-    """A rule on the wire."""
+    """Return a rule in the form of CreateAcls."""
     kind, name, pattern, host, operation, permission = rule
     return AclCreation(
         resource_type=kind,
@@ -204,7 +204,7 @@ def creation(user: str, rule: Rule) -> AclCreation:
 
 
 def everything(principal: str | None = None) -> DescribeAclsRequest:
-    """All rules of a principal, or of all."""
+    """Return a request for all rules of a principal, or of all."""
     return DescribeAclsRequest(
         resource_type_filter=ResourceType.ANY,
         resource_name_filter=None,
@@ -220,7 +220,7 @@ def everything(principal: str | None = None) -> DescribeAclsRequest:
 
 
 def logged_in(bootstrap: str, user: str) -> RawClient:
-    """A connection of a user."""
+    """Return an authenticated connection of a user."""
     client = RawClient(bootstrap)
     assert shake(client, "PLAIN").error_code == 0
     assert say(client, f"\0{user}\0{PASSWORD}".encode()).error_code == 0
@@ -230,7 +230,7 @@ def logged_in(bootstrap: str, user: str) -> RawClient:
 def patiently(
     client: RawClient, api: Api[Request, Response], version: int, message: Request
 ) -> Response:
-    """The answer, once nothing in it is about to come."""
+    """Repeat a request until its response has no temporary error; return the response."""
     end = time.monotonic() + PATIENCE_S
     while True:
         answer = client.ask(api, version, message)
@@ -239,7 +239,7 @@ def patiently(
 
 
 def codes_in(value: object) -> Iterator[int]:
-    """All error codes of an answer."""
+    """Yield all error codes of a response."""
     if isinstance(value, list):
         for inner in value:
             yield from codes_in(inner)
@@ -253,7 +253,7 @@ def codes_in(value: object) -> Iterator[int]:
 
 
 def prepare(bootstrap: str) -> Mapping[str, UUID]:
-    """Topics, coordinators and all rules; the topics' ids."""
+    """Create topics, coordinators and all rules; return the topics' ids."""
     with logged_in(bootstrap, SUPER) as client:
         topics = [
             CreatableTopic(
@@ -303,7 +303,7 @@ def _give_rules(client: RawClient) -> None:
 
 
 def give_rules_again(bootstrap: str) -> None:
-    """All rules are there, and no others."""
+    """Delete all rules and create those of the test again."""
     with logged_in(bootstrap, SUPER) as client:
         going = dataclasses.asdict(everything())
         said = client.ask(DELETE_ACLS, 3, DeleteAclsRequest(filters=[DeleteAclsFilter(**going)]))
@@ -312,7 +312,7 @@ def give_rules_again(bootstrap: str) -> None:
 
 
 def make_anew(bootstrap: str) -> None:
-    """The topic that comes and goes is there, with one partition, and so is the group."""
+    """Create the topic `MADE` again, with one partition, and the group."""
     topic = CreatableTopic(
         name=MADE, num_partitions=1, replication_factor=1, assignments=[], configs=[]
     )
@@ -330,7 +330,7 @@ def make_anew(bootstrap: str) -> None:
 
 
 def lend(client: RawClient) -> None:
-    """A share group without members, which has begun one topic."""
+    """Create a share group without members, with a start offset in one topic."""
     place = AlterShareGroupOffsetsRequestPartition(partition_index=0, start_offset=0)
     topic = AlterShareGroupOffsetsRequestTopic(topic_name="flights", partitions=[place])
     asked = AlterShareGroupOffsetsRequest(group_id=LENT, topics=[topic])
@@ -374,7 +374,7 @@ OWN: Final = frozenset(
 
 
 def shared(value: object, ids: Mapping[UUID, str]) -> object:
-    """An answer without what is each broker's own; lists in an order of their contents."""
+    """Return a response without fields of each broker's own, with sorted lists."""
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.name not in OWN]
         # For a reader, a missing list of aborted transactions and an empty one mean the same.
@@ -391,7 +391,7 @@ def shared(value: object, ids: Mapping[UUID, str]) -> object:
 
 
 def differences(kafka: object, ours: object, place: str = "") -> Iterator[str]:
-    """Where two answers differ."""
+    """Yield the places where two responses differ."""
     if isinstance(kafka, dict) and isinstance(ours, dict):
         for name in kafka:
             yield from differences(kafka[name], ours[name], f"{place}.{name}")

@@ -18,7 +18,7 @@ TIMEOUT_S = PATIENCE_S
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a client has to show."""
+    """A client's credentials."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -28,7 +28,7 @@ class Key:
     certificate: Path | None = None
 
     def librdkafka(self, bootstrap: str) -> dict[str, str | int | float | bool]:
-        """Settings of confluent-kafka."""
+        """Return settings of confluent-kafka."""
         found: dict[str, str | int | float | bool] = {
             "bootstrap.servers": bootstrap,
             "security.protocol": self.protocol,
@@ -45,11 +45,11 @@ class Key:
         return found | {name: str(value) for name, value in given.items() if value is not None}
 
     def kafka_python(self, bootstrap: str) -> dict[str, object]:
-        """Settings of kafka-python."""
+        """Return settings of kafka-python."""
         return {"bootstrap_servers": bootstrap, **self._python(), **self._files()}
 
     def aiokafka(self, bootstrap: str) -> dict[str, object]:
-        """Settings of aiokafka."""
+        """Return settings of aiokafka."""
         return {"bootstrap_servers": bootstrap, **self._python(), "ssl_context": self.context()}
 
     def _python(self) -> dict[str, object]:
@@ -69,7 +69,7 @@ class Key:
         }
 
     def context(self) -> ssl.SSLContext | None:
-        """A client's context, None without TLS."""
+        """Return a client's TLS context, None without TLS."""
         if self.authority is None:
             return None
         made = ssl.create_default_context(cafile=str(self.authority))

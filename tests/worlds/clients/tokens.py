@@ -14,18 +14,18 @@ LIFE_S: Final = 3600
 
 
 def now_s() -> float:
-    """Wall time."""
+    """Return wall time in seconds."""
     return os_env().clock.now_ms() / 1000
 
 
 def claims(**more: object) -> Mapping[str, object]:
-    """Claims that hold for an hour."""
+    """Return claims that are valid for an hour."""
     begin = now_s()
     return {"sub": "alice", "aud": "kafka", "iat": begin, "exp": begin + LIFE_S, **more}
 
 
 class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # untyped
-    """kafka-python's way to a token."""
+    """Provides the token to kafka-python."""
 
     def __init__(self, made: str) -> None:
         self._made = made
@@ -35,7 +35,7 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # untyped
 
 
 class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
-    """aiokafka's."""
+    """Provides the token to aiokafka."""
 
     def __init__(self, made: str) -> None:
         self._made = made
@@ -46,7 +46,7 @@ class _AioProvider(AioProvider):  # type: ignore[misc]  # untyped
 
 @dataclass(frozen=True, kw_only=True)
 class BearerKey(Key):
-    """A token, as each client wants it."""
+    """A token, in the form that each client needs."""
 
     made: str
 
@@ -66,5 +66,5 @@ class BearerKey(Key):
 
 
 def bearer(made: str) -> bytes:
-    """A client's first message."""
+    """Return a client's first message."""
     return f"n,,\x01auth=Bearer {made}\x01\x01".encode()

@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
-    """The first answer that is right; asks again and again."""
+    """Repeat a request until its response is right; return that response."""
     patience = Patience()
     while not is_right(found := ask()):
         patience.check(found)
@@ -68,7 +68,7 @@ def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
 
 
 def find_coordinator(client: RawClient, key: str, kind: int = TRANSACTION_KEY) -> None:
-    """Wait until somebody looks after the key."""
+    """Wait until the key has a coordinator."""
     asked = FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
     until(
         lambda: client.ask(FIND_COORDINATOR, 4, asked).coordinators[0].error_code,
@@ -82,13 +82,13 @@ class Transacting:
 
     Attributes:
         client: Its connection.
-        transactional_id: Its name.
+        transactional_id: Its transactional id.
         has_own_epochs: Whether each transaction has an epoch of its own, and partitions are added
             by producing (KIP-890).
-        timeout_ms: After which a transaction is aborted.
-        producer_id: Given by `init`.
-        epoch: Likewise.
-        sequences: The next one of each partition.
+        timeout_ms: Time after which a transaction is aborted.
+        producer_id: Its producer id, set by `init`.
+        epoch: Its epoch, set by `init`.
+        sequences: The next sequence number of each partition.
     """
 
     client: RawClient
@@ -100,7 +100,7 @@ class Transacting:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def init(self) -> int:
-        """Ask for an id, or for the next epoch; the error code."""
+        """Request an id, or the next epoch; return the error code."""
         find_coordinator(self.client, self.transactional_id)
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id, transaction_timeout_ms=self.timeout_ms
@@ -115,7 +115,7 @@ class Transacting:
         return found.error_code
 
     def add(self, topic: str, *partitions: int) -> list[int]:
-        """Take partitions into the transaction (classic); error codes."""
+        """Add partitions to the transaction (classic); return their error codes."""
         asked = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -131,7 +131,7 @@ class Transacting:
         return until(ask, lambda codes: not LATER & set(codes))
 
     def batch(self, values: Sequence[NewRecord], sequence: int) -> bytearray:
-        """A batch of the transaction."""
+        """Return a batch of the transaction."""
         return build_batch(
             list(values),
             producer_id=self.producer_id,
@@ -143,7 +143,7 @@ class Transacting:
     def produce(
         self, topic: str, records: Sequence[NewRecord], partition: int = 0, version: int = 0
     ) -> PartitionProduceResponse:
-        """Send records as the next ones; what came of it. Nothing is sent again."""
+        """Send records with the next sequence numbers, without retries; return the response."""
         place = (topic, partition)
         sequence = self.sequences.get(place, 0)
         answer = self.send(topic, self.batch(records, sequence), partition, version)
@@ -154,7 +154,7 @@ class Transacting:
     def send(
         self, topic: str, batch: bytes | bytearray, partition: int = 0, version: int = 0
     ) -> PartitionProduceResponse:
-        """Send a batch, as this producer."""
+        """Send a batch of this producer; return the partition's response."""
         request = ProduceRequest(
             transactional_id=self.transactional_id,
             acks=-1,
@@ -176,7 +176,7 @@ class Transacting:
         return until(ask, lambda answer: answer.error_code not in (NOT_LEADER, 19))
 
     def end(self, *, commit: bool) -> int:
-        """Commit or abort; the error code."""
+        """Commit or abort; return the error code."""
         asked = EndTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -194,7 +194,7 @@ class Transacting:
         return found.error_code
 
     def add_offsets(self, group: str) -> int:
-        """Take a group's offsets into the transaction (classic); the error code."""
+        """Add a group's offsets to the transaction (classic); return the error code."""
         asked = AddOffsetsToTxnRequest(
             transactional_id=self.transactional_id,
             producer_id=self.producer_id,
@@ -209,7 +209,7 @@ class Transacting:
     def commit_offset(
         self, group: str, topic: str, offset: int, version: int = 0, **member: object
     ) -> int:
-        """Commit a group's offset of partition 0 with the transaction; the error code."""
+        """Commit a group's offset of partition 0 in the transaction; return the error code."""
         if group:
             find_coordinator(self.client, group, GROUP_KEY)
         place = TxnOffsetCommitRequestPartition(
@@ -232,7 +232,7 @@ class Transacting:
         return until(ask, lambda code: code not in LATER)
 
     def until_ended(self, topic: str, partition: int = 0) -> None:
-        """Wait for the marker."""
+        """Wait until the partition has the marker."""
         producer_id = self.producer_id
         until(
             lambda: producers(self.client, topic, partition).get(producer_id, NO_STATE),
@@ -241,7 +241,7 @@ class Transacting:
 
 
 def producers(client: RawClient, topic: str, partition: int = 0) -> dict[int, ProducerState]:
-    """What a partition remembers of producers, by id."""
+    """Return the producer states of a partition, by id."""
     asked = DescribeProducersRequest(
         topics=[DescribeProducersTopic(name=topic, partition_indexes=[partition])]
     )
@@ -251,7 +251,7 @@ def producers(client: RawClient, topic: str, partition: int = 0) -> dict[int, Pr
 
 
 def committed(client: RawClient, group: str, topic: str, *, stable: bool) -> tuple[int, int]:
-    """A group's offset of partition 0, and the error code."""
+    """Return a group's offset of partition 0, and the error code."""
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchGroup(
         group_id=group, topics=[OffsetFetchGroupTopic(name=topic, partition_indexes=[0])]

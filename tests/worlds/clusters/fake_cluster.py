@@ -46,7 +46,7 @@ class FakeLog:
 
 @dataclass(slots=True)
 class FakeCluster:
-    """A `ClusterView` on memory; `members` make a group active."""
+    """A `ClusterView` in memory; a group with `members` is active."""
 
     logs: dict[TopicPartition, FakeLog] = field(default_factory=dict)
     offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class FakeCluster:
         return self
 
     def stamp(self, partition: TopicPartition, first: int = 0) -> None:
-        """Make a partition LogAppendTime from an offset on."""
+        """Make a topic LogAppendTime; convert a partition's records from an offset on."""
         self.settings[partition.topic] = {"message.timestamp.type": "LogAppendTime"}
         log = self.logs[partition]
         log.records = [
@@ -71,7 +71,7 @@ class FakeCluster:
         ]
 
     def put(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit without a question."""
+        """Commit offsets without checks."""
         told = {p: Committed(offset) for p, offset in offsets.items()}
         self.offsets.setdefault(group, {}).update(told)
 

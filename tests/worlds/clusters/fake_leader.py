@@ -40,18 +40,18 @@ Mangle = Callable[[ReceivedRequest, "DataclassInstance"], "DataclassInstance"]
 
 @dataclass
 class FakeLeader:
-    """Brokers that lead the partitions of `directory` by turns: number N by the N-th of them.
+    """Brokers that lead the partitions of `directory` in turn: partition N by broker N mod `nodes`.
 
     Attributes:
-        nodes: How many brokers there are; one listens on `PORT`, the next on the next.
+        nodes: Number of brokers; the first listens on `PORT`, each further one on the next port.
         first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
-        groups: What groups committed.
-        groups_error: What listing them answers.
-        versions: Highest version of an API by its key, where not the declarations' last.
-        mangle: Called with every answer.
-        wire: Called with an answer's bytes.
+        groups: Committed offsets of groups.
+        groups_error: Error code of the response that lists groups.
+        versions: Highest version of an API by its key; by default the last declared one.
+        mangle: Called with every response.
+        wire: Called with a response's bytes.
         is_down: Whether connections are refused.
-        asked: Names of the APIs asked, in order.
+        asked: Names of the requested APIs, in order.
     """
 
     env: SeededEnv = field(default_factory=lambda: seeded_env(2))
@@ -82,12 +82,12 @@ class FakeLeader:
         return self.directory.log(topic, partition)
 
     def put(self, *values: bytes, topic: str = "t", partition: int = 0) -> None:
-        """One batch with a record for each value."""
+        """Append one batch with a record for each value."""
         records = [NewRecord(key=b"k", value=value, timestamp=1000) for value in values]
         self.log(topic, partition).append(records, batch_bytes=1 << 20)
 
     def restart(self) -> None:
-        """Stop and start: the leader epoch grows."""
+        """Stop and start; the leader epoch grows."""
         self.directory.close()
         self.directory = self._open()
 
@@ -98,7 +98,7 @@ class FakeLeader:
         return _FakeTransport(self, port - PORT)
 
     def seams(self, env: SeededEnv) -> Seams:
-        """For a standby on `env`; waiting moves its clock."""
+        """Return the seams for a standby on `env`; waiting moves its clock."""
         return Seams(
             env=env,
             connect=self.connect,
@@ -106,7 +106,7 @@ class FakeLeader:
         )
 
     def node_of(self, partition: int) -> int:
-        """Who leads a partition; `shift` moves all of them on."""
+        """Return the broker that leads a partition; `shift` moves all of them to the next."""
         return (partition + self.shift) % self.nodes
 
     def answer(self, frame: Buffer, node: int = 0) -> bytes:
@@ -276,7 +276,7 @@ class FakeLeader:
         )
 
     def _configs_of(self, topic: str) -> list[cf.DescribedConfig]:
-        """All that a topic may have, as a broker names them; those that were given as its own."""
+        """Return a topic's settings as a broker reports them; given ones are its own."""
         given = self.directory.topic(topic).given
         defaults = {key: "?" for key in TOPIC_CONFIG_BY_NAME if key not in given}
         return [
@@ -333,7 +333,7 @@ class FakeLeader:
 
 
 def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -> None:
-    """Records below the last stable offset, and which transactions among them were aborted."""
+    """Keep only records below the last stable offset, and add their aborted transactions."""
     stable, kept = log.last_stable_offset, b""
     end = wanted.fetch_offset
     for batch in walk(found.batches):
@@ -348,7 +348,7 @@ def _commit_only(found: fe.PartitionData, log: Log, wanted: fe.FetchPartition) -
 
 
 def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
-    """Whole batches from the one that holds `start` on: at least one, then while they fit."""
+    """Return whole batches from the one with `start`: at least one, then while they fit."""
     out = b""
     for part in log.slices(start):
         for _, batch in part.batches():
@@ -362,7 +362,7 @@ def _bytes_from(log: Log, start: int, max_bytes: int) -> bytes:
 
 
 def leader_of_twelve() -> FakeLeader:
-    """Twelve records of one partition, in four batches."""
+    """Return a leader with twelve records in one partition, in four batches."""
     found = FakeLeader()
     found.create()
     for number in range(4):

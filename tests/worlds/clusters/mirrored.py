@@ -20,7 +20,7 @@ from tidelog.types import TimestampType, TopicPartition
 
 @dataclass(slots=True)
 class MemoryMirror:
-    """Copies topics of A into one of B. A copy's time is its arrival where B stamps its own."""
+    """Copies topics of A into one of B. If B has LogAppendTime, a copy's time is its arrival."""
 
     a: MemoryCluster
     b: MemoryCluster
@@ -56,7 +56,7 @@ class MemoryMirror:
         )
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
-        """One batch: at most so many records of each partition of A, `rows` records to a row."""
+        """Copy a batch: at most `records_max` records of each partition of A, `rows` per row."""
         copied: dict[SourcePartition, Copied] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):
@@ -81,7 +81,7 @@ class MemoryMirror:
     def _copy(
         self, source: TopicPartition, start: int, records_max: int, arrival_ms: int
     ) -> dict[int, list[tuple[int, int, int]]]:
-        """Offset on A, offset on B and create time of the copies, by partition of B."""
+        """Return offset on A, offset on B and create time of the copies, by partition of B."""
         count = self.map.partition_counts[self.target]
         stamped = (
             self.b.settings[self.target]["message.timestamp.type"]

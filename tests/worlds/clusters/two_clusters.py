@@ -14,7 +14,7 @@ APPEND = TimestampType.LOG_APPEND_TIME
 
 @dataclass(slots=True)
 class MemoryCluster:
-    """A cluster of lists. Kafka's rule of searching is the plain one: the first that fits."""
+    """A cluster of lists. Lookups by time follow Kafka's plain rule: the first match."""
 
     bootstrap: str = "memory:1"
     logs: dict[TopicPartition, list[RemoteRecord]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class MemoryCluster:
         key: bytes | None = b"k",
         value: bytes | None = b"v",
     ) -> int:
-        """Append a record with the time that its readers see; its offset."""
+        """Append a record with the time that its readers see; return its offset."""
         kind = self.settings[partition.topic]["message.timestamp.type"]
         offset = self.ends[partition]
         self.logs[partition].append(
@@ -57,7 +57,7 @@ class MemoryCluster:
         return offset
 
     def skip(self, partition: TopicPartition, count: int = 1) -> None:
-        """Offsets without a data record, as markers and compaction leave them."""
+        """Add offsets without a data record, as markers and compaction leave them."""
         self.ends[partition] += count
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
@@ -164,7 +164,7 @@ class MemoryCluster:
 
 @dataclass(slots=True)
 class MemoryTail:
-    """A tail whose arrivals are known beforehand: (partition, create time, arrival) in ms."""
+    """A tail with given arrivals: (partition, create time, arrival) in ms."""
 
     seen: list[tuple[TopicPartition, int | None, int]] = field(default_factory=list)
     kind: TimestampType = CREATE
@@ -182,7 +182,7 @@ def watched(name: str, cluster: MemoryCluster, tail: MemoryTail | None = None) -
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record on its way to both clusters, all times in ms."""
+    """A record sent to both clusters; all times are in ms."""
 
     number: int
     created_ms: int

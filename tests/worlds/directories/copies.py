@@ -11,14 +11,14 @@ from tidelog.types import Buffer
 
 
 def copy_into(store: ObjectStore, directory: Path) -> None:
-    """All files of a directory under the names that they have there; empty folders are lost."""
+    """Copy all files of a directory under their relative names; empty folders are lost."""
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             store.put(path.relative_to(directory).as_posix(), path.read_bytes())
 
 
 class CountingStore:
-    """Passes everything on to a store, and counts calls and bytes read."""
+    """Forwards calls to a store, and counts calls and bytes read."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.url = store.url

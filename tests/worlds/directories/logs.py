@@ -24,32 +24,32 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def new_dir(env: Env, config: Mapping[str, str] | None = None, *, partitions: int = 1) -> LogDir:
-    """A new directory with one topic; times are free unless the config says otherwise."""
+    """Create a directory with one topic, which by default accepts any time."""
     directory = LogDir.open(PATH, env=env, options=WRITABLE)
     directory.create_topic(TOPIC, partitions=partitions, config={**ANY_TIME, **(config or {})})
     return directory
 
 
 def new_log(config: Mapping[str, str] | None = None) -> tuple[SeededEnv, LogDir, Log]:
-    """A fresh disk, a directory on it, its only log."""
+    """Return a new disk, a directory on it, and its only log."""
     env = seeded_env(1)
     directory = new_dir(env, config)
     return env, directory, directory.log(TOPIC, 0)
 
 
 def reopen(env: Env) -> tuple[LogDir, Log]:
-    """The directory again, for writing, as the next start finds it."""
+    """Open the directory again for writing, as the next start does."""
     directory = LogDir.open(PATH, env=env, options=WRITABLE)
     return directory, directory.log(TOPIC, 0)
 
 
 def reader_of(env: Env) -> LogView:
-    """The partition as a process that only reads sees it."""
+    """Return the partition as a process that only reads sees it."""
     return LogDir.open(PATH, env=env).reader(TOPIC, 0)
 
 
 def new_records(times: Iterable[int | None], value: bytes = b"v") -> list[NewRecord]:
-    """One keyed record for each time."""
+    """Return a record with a key for each time."""
     return [NewRecord.of_log(key=b"k", value=value, timestamp=time) for time in times]
 
 
@@ -59,7 +59,7 @@ def put(log: Log, *times: int | None, value: bytes = b"v", codec: Codec = Codec.
 
 
 def fill(log: Log, count: int, value: bytes = b"v" * 60) -> None:
-    """Append `count` records, each in a batch of its own, a ms apart."""
+    """Append `count` records, each in a batch of its own."""
     for _ in range(count):
         log.append([NewRecord(key=b"k", value=b"%d" % log.log_end_offset + value)])
 
@@ -73,12 +73,12 @@ def values(records: Iterable[Record]) -> list[bytes | None]:
 
 
 def bases(log: Log) -> list[int]:
-    """First offsets of the segments."""
+    """Return the base offsets of the segments."""
     return [segment.base_offset for segment in log.segments]
 
 
 def path_of(name: str) -> str:
-    """Path of a file of the only partition."""
+    """Return the path of a file of the only partition."""
     return f"{PATH}/{TOPIC}-0/{name}"
 
 
@@ -91,7 +91,7 @@ def read(env: Env, name: str) -> bytes:
 
 
 def write(env: Env, name: str, data: bytes) -> None:
-    """Replace a file's content: a new file, as whoever may have the old one mapped expects."""
+    """Replace a file's content by a new file, since the old one may be mapped."""
     if env.files.exists(path_of(name)):
         env.files.remove(path_of(name))
     file = env.files.open(path_of(name), create=True)
@@ -106,7 +106,7 @@ def names(env: Env) -> list[str]:
 
 
 def snapshot_of(env: Env, path: str = PATH) -> dict[str, bytes | None]:
-    """Every name below a directory with its content."""
+    """Return every name below a directory with its content."""
     found: dict[str, bytes | None] = {}
     for entry in env.files.list_dir(path):
         child = f"{path}/{entry.name}"
@@ -120,13 +120,13 @@ def snapshot_of(env: Env, path: str = PATH) -> dict[str, bytes | None]:
 
 
 def batch(times: Sequence[int], **fields: int | bool) -> bytearray:
-    """A client's batch; `fields` as `build_batch` takes them."""
+    """Return a client's batch; `fields` are those of `build_batch`."""
     return build_batch(new_records(times), **fields)  # type: ignore[arg-type] # ints and bools
 
 
 @dataclass
 class CountingFile:
-    """Counts the bytes read through a handle."""
+    """A file that counts the bytes read."""
 
     file: File
     count: Callable[[int], None]
@@ -141,12 +141,12 @@ class CountingFile:
 
 
 class WatchedFileSystem(LayeredFiles):
-    """A file system that notes what is opened, mapped and read, and can call back before it.
+    """A file system that records opened, mapped and read files, and can call a function before.
 
     Attributes:
-        before_open: Called with the path of what is to be opened.
-        before_change: Called with what becomes durable or gets a name: "rename" and the new path,
-            or "sync_dir" and the directory.
+        before_open: Called with the path of a file before it is opened.
+        before_change: Called before a change becomes durable or a file gets a name: with "rename"
+            and the new path, or "sync_dir" and the directory.
     """
 
     def __init__(self, below: FileSystem) -> None:
@@ -184,6 +184,6 @@ class WatchedFileSystem(LayeredFiles):
 
 
 def watched(env: Env) -> tuple[Env, WatchedFileSystem]:
-    """The same surroundings with an eye on the files."""
+    """Return the Env with a watched file system."""
     files = WatchedFileSystem(env.files)
     return Env(files=files, clock=env.clock, random=env.random), files

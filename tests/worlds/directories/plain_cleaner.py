@@ -31,13 +31,13 @@ from tidelog.types import INT64_MAX
 
 @dataclass(slots=True)
 class PlainWorker:
-    """Carries jobs out. `map_keys` bounds the map, so that one job may need several passes."""
+    """Runs jobs. `map_keys` limits the map, so that one job may need several passes."""
 
     env: Env
     map_keys: int = 1 << 30
 
     def clean(self, job: CleaningJob) -> Cleaned:
-        """See `runner.Worker`."""
+        """Clean a job's segments, see `runner.Worker`."""
         latest, mapped_to = self._map(job)
         groups = [
             _Rewrite(self.env, job, group, latest, mapped_to).run()
@@ -71,7 +71,7 @@ class PlainWorker:
 
 
 def batches_of(env: Env, job: CleaningJob, source: SourceSegment) -> Iterator[RecordBatch]:
-    """The batches of a source; each is checked."""
+    """Yield the checked batches of a source."""
     path = f"{job.directory}/{files.log_file_name(source.base_offset)}"
     for batch in walk(files.read_file(env.files, path)):
         assert isinstance(batch, RecordBatch)
@@ -90,7 +90,7 @@ def is_aborted(job: CleaningJob, batch: RecordBatch) -> bool:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """One group."""
+    """Rewrite of one group."""
 
     env: Env
     job: CleaningJob
@@ -158,7 +158,7 @@ class _Rewrite:
         return record.value is not None or not is_over
 
     def _encoded(self, batch: RecordBatch, kept: Sequence[Record]) -> bytes | bytearray | None:
-        """The batch with the records that stay; None where nothing of it has to."""
+        """Return the batch with the kept records; None if nothing of it has to be kept."""
         horizon = batch.delete_horizon_ms
         tombstones = any(r.value is None and r.offset < self.mapped_to for r in kept)
         if horizon is None and (tombstones or batch.is_control):

@@ -32,7 +32,7 @@ class Txn:
 
 
 class Filler:
-    """Fills a partition by what a seed says."""
+    """Fills a partition at random, by a seed."""
 
     def __init__(self, log: Log, clock: ManualClock, seed: int) -> None:
         self.log = log
@@ -41,7 +41,7 @@ class Filler:
         self._open: list[Txn] = []
 
     def fill(self, steps: int) -> None:
-        """Take steps: appends, transactions, rolls; time moves between them, at times not."""
+        """Run steps: appends, transactions, rolls; the clock may advance before each."""
         for _ in range(steps):
             self.clock.advance(self.draw.choice((0, 1, 500, 20_000)))
             choose = self.draw.random()
@@ -55,13 +55,13 @@ class Filler:
                 self.log.roll()
 
     def append(self) -> None:
-        """One or more batches of any codec."""
+        """Append one or more batches of any codec."""
         records = self.records(self.draw.randrange(1, 12))
         size = self.draw.choice((60, 400, 16_384))
         self.log.append(records, codec=self.draw.choice(list(Codec)), batch_bytes=size)
 
     def records(self, count: int) -> list[NewRecord]:
-        """Records with and without key, value, headers and time."""
+        """Return records with and without key, value, headers and time."""
         kind = self.draw.choice(TIMES)
         return [self._record(kind) for _ in range(count)]
 
@@ -82,7 +82,7 @@ class Filler:
         )
 
     def append_in_transaction(self) -> None:
-        """A batch of an open transaction, or of a new one."""
+        """Append a batch of an open transaction, or of a new one."""
         if len(self._open) < 3 and (not self._open or self.draw.random() < 0.3):
             self._open.append(Txn(self.draw.randrange(1 << 40)))
         txn = self.draw.choice(self._open)
@@ -99,7 +99,7 @@ class Filler:
         txn.sequence += len(records)
 
     def end_transaction(self) -> None:
-        """Commit or abort one."""
+        """Commit or abort an open transaction, if any."""
         if self._open:
             txn = self._open.pop(self.draw.randrange(len(self._open)))
             self.log.end_transaction(
@@ -119,7 +119,7 @@ def make_log_dir(
     config: dict[str, str] | None = None,
     env: Env | None = None,
 ) -> None:
-    """A directory with one topic, filled by a seed; some of its append times are unknown."""
+    """Create a directory with one topic, filled by a seed; some append times are unknown."""
     clock = ManualClock(T0)
     env = Env(files=env.files if env else Env().files, clock=clock, random=random.Random(seed))
     with LogDir.open(path, env=env, options=LogDirOptions(create=True)) as log_dir:
@@ -134,7 +134,7 @@ def records_of(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     env: Env | None = None,
 ) -> list[Record]:
-    """The records of a partition by the plain path."""
+    """Return the records of a partition, read by the plain code."""
     with LogDir.open(path, env=env) as log_dir:
         return list(log_dir.reader(TOPIC, partition).records(isolation=isolation))
 
@@ -142,12 +142,12 @@ def records_of(
 def append_times_of(
     path: str, partition: int, records: Sequence[Record], env: Env | None = None
 ) -> list[int | None]:
-    """The append time of each record by the plain path."""
+    """Return the append time of each record, read by the plain code."""
     with LogDir.open(path, env=env) as log_dir:
         reader = log_dir.reader(TOPIC, partition)
         return [reader.append_time_of(record.offset) for record in records]
 
 
 def names(partitions: int) -> list[TopicPartition]:
-    """The topic's partitions."""
+    """Return the topic's partitions."""
     return [TopicPartition(TOPIC, number) for number in range(partitions)]

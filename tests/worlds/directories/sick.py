@@ -23,7 +23,7 @@ CONFIG = {
 
 
 def full_log(*, segments: int = 3, rounds: int = 6, padding: bytes = b"") -> SeededEnv:
-    """A directory whose log has codecs, tombstones, transactions, times out of order.
+    """Return a directory with several codecs, tombstones, transactions, and unordered times.
 
     A third of the batches is uncompressed and has values that end with `padding`.
     """
@@ -51,7 +51,7 @@ def _fill(env: SeededEnv, log: Log, number: int, padding: bytes) -> None:
 
 
 def _transaction(log: Log, number: int) -> None:
-    """Two producers whose transactions overlap; every second one aborts."""
+    """Append overlapping transactions of two producers; every second one aborts."""
     for producer in (7, 8):
         data = batch(
             [T0 + number],
@@ -71,26 +71,26 @@ def _transaction(log: Log, number: int) -> None:
 
 
 def mended_log() -> SeededEnv:
-    """A sound directory of three segments with their zone maps."""
+    """Return a valid directory of three segments with their zone maps."""
     env = full_log()
     mend(env)
     return env
 
 
 def look(env: Env, selection: Selection | None = None) -> list[Finding]:
-    """All findings of a directory."""
+    """Return all findings of a directory."""
     check = DirectoryCheck(env.files, PATH, selection or Selection())
     return [*check.load(), *check.findings()]
 
 
 def mend(env: Env) -> list[str]:
-    """Repair what can be; what could not."""
+    """Repair what can be repaired; return notes about the rest."""
     check = DirectoryCheck(env.files, PATH)
     return repair.repair(env, check, [*check.load(), *check.findings()])
 
 
 def counting(findings: list[Finding]) -> list[Finding]:
-    """Those because of which a directory is not sound."""
+    """Return the findings that make a directory invalid."""
     return [finding for finding in findings if finding.counts]
 
 
@@ -112,14 +112,14 @@ class BytesFile:
 
 @dataclass
 class BytesFileSystem:
-    """Files in memory, fast to change: what a check asks of a file system, no more."""
+    """Files in memory that are fast to change: the part of a file system that a check needs."""
 
     contents: dict[str, bytes] = field(default_factory=dict)
     failing: str | None = None
 
     @classmethod
     def copy_of(cls, files: FileSystem, path: str) -> "BytesFileSystem":
-        """Everything below a directory."""
+        """Copy everything below a directory."""
         return cls(dict(_contents(files, path)))
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:

@@ -13,7 +13,7 @@ KEEP_ALL = {"retention.ms": "-1"}
 
 
 def make(path: str, topic: str, partitions: int = 1, **config: str) -> str:
-    """A directory with an empty topic."""
+    """Create a directory with an empty topic."""
     given = {name.replace("_", "."): text for name, text in config.items()}
     with Directory.open(path, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         directory.create_topic(topic, partitions=partitions, config=KEEP_ALL | given)
@@ -23,25 +23,25 @@ def make(path: str, topic: str, partitions: int = 1, **config: str) -> str:
 def append(
     path: str, topic: str, partition: int, records: Sequence[NewRecord], now_ms: int = T0
 ) -> None:
-    """One append, at a time of the log's clock."""
+    """Append records in one call, at a time of the log's clock."""
     with Directory.open(path, writable=True, env=Env(clock=ManualClock(now_ms))) as directory:
         directory.append(topic, records, partition=partition)
 
 
 def held(path: str, topic: str) -> list[list[Record]]:
-    """The records of each partition, in order."""
+    """Return the records of each partition, in order."""
     with Directory.open(path) as directory:
         count = directory.topic(topic).partitions
         return [list(directory.partition(topic, number).records()) for number in range(count)]
 
 
 def plain(records: Sequence[Record]) -> list[tuple[object, ...]]:
-    """What a mirror keeps of records: all but their offsets."""
+    """Return the parts of records that a mirror keeps: all but their offsets."""
     return [(r.key, r.value, r.timestamp, r.headers) for r in records]
 
 
 def append_times(path: str, topic: str, partition: int = 0) -> list[int]:
-    """When the log took each record, by its own clock."""
+    """Return the append time of each record."""
     with Directory.open(path) as directory:
         read = directory.read(topic, columns=["partition", "offset", "appendTimestamp"])
         rows = sorted(read.read_all().to_pylist(), key=lambda row: int(row["offset"]))
@@ -50,6 +50,6 @@ def append_times(path: str, topic: str, partition: int = 0) -> list[int]:
 
 
 def grow(path: str, topic: str, count: int) -> None:
-    """Give a topic so many partitions."""
+    """Increase a topic's number of partitions."""
     with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.add_partitions(topic, count)

@@ -80,7 +80,7 @@ def _moved(batch: bytes, base_offset: int) -> bytes:
 
 @st.composite
 def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
-    """A segment of any formats, codecs, timestamps, with any known and unknown append times."""
+    """Draw a segment of any formats, codecs, timestamps, with known and unknown append times."""
     base_offset = draw(st.sampled_from((0, 77, 1 << 40)))
     next_offset = base_offset + draw(st.integers(0, 3))
     data = b""
@@ -99,7 +99,7 @@ def segments(draw: st.DrawFn, batch_count_max: int = 8) -> MemorySegment:
 def append_times(
     draw: st.DrawFn, base_offset: int, starts: list[int], end_offset: int
 ) -> AppendTimes:
-    """Append times that begin at some batches, and end at others."""
+    """Draw append times whose known ranges begin at some batches, and end at others."""
     found = AppendTimes(base_offset, TOPIC_ID)
     now = draw(st.integers(0, 10**8) | st.just(INT64_MAX - 10**9))
     for start in starts:
@@ -122,21 +122,21 @@ class Fact:
     append_ms: int | None
 
     def time(self, clock: ClockName) -> int | None:
-        """Its time on a clock, None where it has none."""
+        """Return its time on a clock, None without one."""
         if clock is ClockName.APPEND:
             return self.append_ms
         return None if self.record.timestamp == -1 else self.record.timestamp
 
     @property
     def latency(self) -> int | None:
-        """Its append time - its create time, where both are known."""
+        """Append time minus create time, None if either is unknown."""
         if self.append_ms is None or self.record.create_timestamp is None:
             return None
         return max(-INT64_MAX, min(INT64_MAX, self.append_ms - self.record.create_timestamp))
 
 
 def facts_of(segment: MemorySegment, start: int = 0, end: int | None = None) -> list[Fact]:
-    """All data records in bytes [start, end)."""
+    """Return all data records in bytes [start, end)."""
     end = segment.size_bytes if end is None else end
     return [
         Fact(record, _append_ms(segment, record))
@@ -155,7 +155,7 @@ def _append_ms(segment: MemorySegment, record: Record) -> int | None:
 
 
 def zone_of(segment: MemorySegment, start: int, end: int) -> Zone:
-    """What a map has to say of whole batches in bytes [start, end)."""
+    """Return the expected zone for whole batches in bytes [start, end)."""
     data = segment.data[start:end]
     found = list(walk(data))
     facts = facts_of(segment, start, end)
@@ -181,7 +181,7 @@ def _extremes(times: list[int | None]) -> tuple[int, int, int]:
 
 
 def zones_of(segment: MemorySegment, zone_bytes: int) -> list[Zone]:
-    """All zones: whole batches up to that size, a larger one alone."""
+    """Return all expected zones: whole batches up to that size, larger ones alone."""
     ends, at, start = [0], 0, 0
     for batch in walk(segment.data):
         if at > start and at + batch.size_bytes - start > zone_bytes:

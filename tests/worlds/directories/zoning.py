@@ -20,7 +20,7 @@ SMALL = Limits(zone_bytes=1, block_rows=2)
 
 @contextmanager
 def gaps_up_to(size: int) -> Iterator[None]:
-    """Plan with this as the largest gap that is read over."""
+    """Limit the gaps that plans read over to this size."""
     with pytest.MonkeyPatch.context() as patch:
         set_constant(patch, "GAP_BYTES", size, inside="tidelog.scan")
         yield
@@ -34,14 +34,14 @@ def add_zones(
     limits: Limits = SMALL,
     forget: Collection[int] = (),
 ) -> int:
-    """Write the zone map of each finished segment of partition 0; how many there are.
+    """Write the zone map of each finished segment of partition 0; return their number.
 
     Args:
-        path: The directory.
-        topic: Its name.
-        env: Files and clock; the machine's where None.
-        limits: How to cut zones.
-        forget: Numbers of segments that lose their append times before.
+        path: Path of the directory.
+        topic: Name of the topic.
+        env: Files and clock; the machine's if None.
+        limits: Limits of zones.
+        forget: Numbers of segments whose append times are removed before.
     """
     with LogDir.open(path, env=env) as log_dir:
         fs = log_dir.env.files

@@ -95,14 +95,14 @@ SOME_PORTS = range(20_000, 32_000)
 
 
 def client_settings(bootstrap: str, **more: str | int | float | bool) -> ClientConfig:
-    """librdkafka settings for a broker; `more` with underscores for dots."""
+    """Return librdkafka settings for a broker; `more` with underscores for dots."""
     settings: ClientConfig = {"bootstrap.servers": bootstrap, "log_level": 2}
     settings.update((key.replace("_", "."), value) for key, value in more.items())
     return settings
 
 
 def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
-    """Ports below all that the system chooses: free also when their broker comes back."""
+    """Return ports below all that the system assigns, so that they stay free for a restart."""
     if not said.exists():
         return SOME_PORTS
     first = int(said.read_text().split()[0])
@@ -110,7 +110,7 @@ def steady_ports(said: Path = CHOSEN_BY_SYSTEM) -> range:
 
 
 def free_port() -> int:
-    """A loopback port that is free, and that nobody is given by chance before it is used."""
+    """Return a free loopback port that the system will not assign before it is used."""
     draw, ports = random.SystemRandom(), steady_ports()  # processes share the seed
     while True:
         port = draw.choice(ports)
@@ -120,7 +120,7 @@ def free_port() -> int:
 
 
 def new_cluster_id() -> str:
-    """A random id as Kafka writes them: 22 url-safe characters that don't begin with a dash."""
+    """Return a random id in Kafka's form: 22 URL-safe characters that don't begin with a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -139,7 +139,7 @@ class Broker:
         settings: Mapping[str, str] | None = None,
         jvm: Sequence[str] = QUICK_JVM,
     ) -> None:
-        """Format `folder`; `settings` go before those that all tests share."""
+        """Format `folder`; `settings` override those that all tests share."""
         self._home = home
         self._jvm = jvm
         self._settings = SETTINGS | dict(settings or {})
@@ -154,7 +154,7 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` for clients."""
+        """Address for clients, `host:port`."""
         return f"127.0.0.1:{self.port}"
 
     def _configure(self, oracle: Oracle) -> None:
@@ -182,7 +182,7 @@ class Broker:
         self._properties.write_text("\n".join(lines) + "\n")
 
     def start(self) -> None:
-        """Start the process and return when it has started and leads what it has in its files."""
+        """Start the process and wait until it leads the partitions in its files."""
         assert self._process is None
         command = self._home.java_command(
             "tidelog.kafka.Node", str(self._properties), jvm=self._jvm
@@ -196,10 +196,10 @@ class Broker:
             self._await_own()
 
     def _await_own(self) -> None:
-        """Return when the topics that were there before have leaders that answer.
+        """Wait until the existing topics have leaders that respond.
 
-        The broker says that it has started before the controller gives it its partitions. One that
-        never gets a leader is the test's own matter: the tries are bounded.
+        The broker reports its start before the controller gives it its partitions. A test may have
+        partitions that never get a leader, so the number of attempts is limited.
         """
         admin = AdminClient(self.client_config())
         for name, led in self._led(admin).items():
@@ -207,7 +207,7 @@ class Broker:
 
     @staticmethod
     def _led(admin: AdminClient) -> dict[str, list[int]]:
-        """The partitions that have leaders, by topic: all of them, or those after many tries."""
+        """Return the partitions that have leaders, by topic: all, or those after many attempts."""
         found: dict[str, list[int]] = {}
         for _ in range(CREATE_TRIES):
             topics = admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics.values()
@@ -230,7 +230,7 @@ class Broker:
         self._lines.put(None)
 
     def await_line(self, pattern: str, *, timeout_s: int = START_TIMEOUT_S) -> None:
-        """Return when a line of the broker's log has the pattern; lines before it are forgotten."""
+        """Wait until a line of the broker's log matches the pattern; earlier lines are dropped."""
         told: list[str] = []
         while True:
             try:
@@ -245,9 +245,9 @@ class Broker:
                 return
 
     def await_cleaning(self, topic: str, end: int, partition: int = 0) -> None:
-        """Return when the log cleaner has cleaned a partition up to `end`, exclusive, and noted it.
+        """Wait until the log cleaner has cleaned a partition up to `end`, exclusive, durably.
 
-        It tells of it before it writes its checkpoint, which a kill then would find old.
+        It logs this before it writes its checkpoint, so a kill right after would leave the old one.
         """
         self.await_line(rf"cleaned log {topic}-{partition} \(dirty section = \[\d+, {end}\]\)")
         checkpoint = self.log_dir / "cleaner-offset-checkpoint"
@@ -261,9 +261,9 @@ class Broker:
         until_so(is_noted, f"{topic}-{partition} cleaned to {end} in {checkpoint}")
 
     def await_cleaned(self, names: Set[str]) -> None:
-        """Return when the log cleaner has done with each of these (`topic-partition`) once.
+        """Wait until the log cleaner has finished each of these (`topic-partition`) once.
 
-        It begins before the broker says that it has started.
+        It begins before the broker reports its start.
         """
         told: list[str] = []
         while missing := names - self._cleaned:
@@ -278,18 +278,18 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id of the running broker."""
+        """Process id of the running broker."""
         assert self._process is not None
         return self._process.pid
 
     def stop(self) -> None:
-        """A controlled shutdown: everything flushed, the clean marker written."""
+        """Shut down in an orderly way: everything is flushed, the clean marker is written."""
         if self._process is not None:
             self._process.terminate()
             self._wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """A hard stop: no flush, no marker."""
+        """Kill it: no flush, no clean marker."""
         if self._process is not None:
             self._process.kill()
             self._wait(STOP_TIMEOUT_S)
@@ -308,14 +308,14 @@ class Broker:
         self._drain()
 
     def _drain(self) -> None:
-        """Forget what the ended process said, so that the next start does not hear it."""
+        """Drop the output of the ended process, so that the next start does not read it."""
         while self._lines.get(timeout=STOP_TIMEOUT_S) is not None:
             pass
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         """Create a topic and wait until it is served.
 
-        `config` by Kafka's names with underscores for dots.
+        `config` has Kafka's names with underscores for dots.
         """
         settings = {key.replace("_", "."): value for key, value in config.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
@@ -332,7 +332,7 @@ class Broker:
         self._await_leaders(admin, name, range(partitions))
 
     def await_end(self, topic: str, end: int) -> None:
-        """Return when partition 0 ends there: Kafka writes markers behind its answer."""
+        """Wait until partition 0 ends at `end`: Kafka writes markers after its response."""
         asker, partition = Consumer(self.client_config(group_id="ends")), TopicPartition(topic, 0)
 
         def is_there() -> bool:
@@ -342,7 +342,7 @@ class Broker:
         asker.close()
 
     def _await_leaders(self, admin: AdminClient, name: str, numbers: Iterable[int]) -> None:
-        """Return when each partition answers: its broker is told of a leader before it leads."""
+        """Wait until each partition responds: a broker reports a leader before it leads."""
         # The constructor returns an instance of the right subclass.
         earliest = OffsetSpec(EARLIEST_TIMESTAMP)  # type: ignore[abstract]
         asked = dict.fromkeys((TopicPartition(name, n) for n in numbers), earliest)
@@ -354,15 +354,15 @@ class Broker:
         until_so(do_answer, f"the leaders of {name} answer")
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
-        """librdkafka settings for this broker; `more` with underscores for dots."""
+        """Return librdkafka settings for this broker; `more` with underscores for dots."""
         return client_settings(self.bootstrap, **more)
 
     def partition_dir(self, topic: str, partition: int = 0) -> Path:
-        """Where the broker keeps a partition's files."""
+        """Return the folder of a partition's files."""
         return self.log_dir / f"{topic}-{partition}"
 
     def topic_id(self, topic: str) -> str:
-        """The id that the controller gave the topic; the partition's file may not be there yet."""
+        """Return the topic's id from the controller; the partition's file may not exist yet."""
         admin = AdminClient(self.client_config())
         found = admin.describe_topics(TopicCollection([topic]))
         return str(found[topic].result(timeout=REQUEST_TIMEOUT_S).topic_id)

@@ -38,7 +38,7 @@ def _bytes(text: object) -> bytes | None:
 def consume(
     oracle: Oracle, broker: Broker, topic: str, isolation: IsolationLevel, partition: int = 0
 ) -> list[Seen]:
-    """The whole partition as Kafka's own consumer sees it."""
+    """Return the whole partition as Kafka's own consumer sees it."""
     config = {
         "bootstrap.servers": broker.bootstrap,
         "isolation.level": isolation.name.lower(),
@@ -62,7 +62,7 @@ def consume(
 
 
 def our_view(record: Record) -> Seen:
-    """A record of ours in the same shape."""
+    """Return a record of ours as `Seen`."""
     return Seen(
         offset=record.offset,
         timestamp=record.timestamp,
@@ -74,7 +74,7 @@ def our_view(record: Record) -> Seen:
 
 
 def read_ours(reader: LogView, isolation: IsolationLevel) -> list[Seen]:
-    """The whole partition as our reader sees it."""
+    """Return the whole partition as our reader sees it."""
     return [our_view(record) for record in reader.records(isolation=isolation)]
 
 
@@ -89,9 +89,9 @@ def produce(
     commit: bool = True,
     partition: int = 0,
 ) -> list[int]:
-    """Send records by Kafka's own producer, in one transaction where it is named; their offsets.
+    """Send records by Kafka's own producer, in a transaction if named; return their offsets.
 
-    Returns when the transaction's marker is there: a broker writes it after it has answered.
+    Waits for the transaction's marker, which a broker writes after its response.
     """
     config = {"bootstrap.servers": broker.bootstrap, "compression.type": codec.config_name}
     if transaction is not None:
@@ -111,7 +111,7 @@ def produce(
 
 
 def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | None = None) -> None:
-    """Return when no transaction is open in the partition, below an offset or at all."""
+    """Wait until no transaction is open in the partition, at all or below an offset."""
     with RawClient(bootstrap) as client:
 
         def is_ended() -> bool:
@@ -126,7 +126,7 @@ def await_ended(bootstrap: str, topic: str, partition: int = 0, *, end: int | No
 def produce_by_librdkafka(
     broker: Broker, topic: str, records: Sequence[NewRecord], *, codec: Codec = Codec.NONE
 ) -> None:
-    """Send records by librdkafka, whose codecs frame their data in ways of their own."""
+    """Send records by librdkafka, whose codecs frame their data in another way."""
     config = broker.client_config(compression_codec=codec.config_name, linger_ms=50)
     producer = Producer(config)
     for record in records:

@@ -11,7 +11,7 @@ from tidelog.types import Buffer
 
 
 def our_fields(batch: Batch) -> dict[str, object]:
-    """The batch's header under the names that the oracle uses."""
+    """Return the batch's header under the oracle's names."""
     return {
         "magic": batch.magic,
         "size_bytes": batch.size_bytes,
@@ -37,7 +37,7 @@ def our_fields(batch: Batch) -> dict[str, object]:
 
 
 def as_kafka_tells(record: Record, *, control: bool = False) -> KafkaRecord:
-    """Our record in the oracle's shape."""
+    """Return our record in the oracle's form."""
     kind = read_control_type(record.key) if control else None
     marker = kind in (ControlType.ABORT, ControlType.COMMIT)
     return KafkaRecord(
@@ -53,7 +53,7 @@ def as_kafka_tells(record: Record, *, control: bool = False) -> KafkaRecord:
 
 
 def assert_reads_equal(data: Buffer, told: Sequence[KafkaBatch]) -> list[Record]:
-    """Assert that both read the same batches and records in `data`; ours are returned."""
+    """Assert that both read the same batches and records in `data`; return ours."""
     batches = list(walk(data))
     assert [our_fields(batch) for batch in batches] == [batch.fields for batch in told]
     assert [batch.error for batch in told] == [None] * len(told)
@@ -67,6 +67,6 @@ def assert_reads_equal(data: Buffer, told: Sequence[KafkaBatch]) -> list[Record]
 
 
 def batches_in(directory: Path) -> list[bytes]:
-    """Every batch of a partition, in order, whatever segment it lies in."""
+    """Return every batch of a partition, in order, from all segments."""
     logs = sorted(directory.glob("*.log"))
     return [bytes(batch.view) for log in logs for batch in walk(log.read_bytes())]

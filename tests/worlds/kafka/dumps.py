@@ -19,14 +19,14 @@ _GAP = re.compile(r"^\s*(?P<before>-?\d+) is followed by (?P<after>-?\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The verdict on a set of files.
+    """Findings of the tool in a set of files.
 
     Attributes:
-        damage: Lines by which the tool says that something is wrong; empty for sound files.
-        gaps: File, and the offsets before and after missing ones; right in a compacted log only.
+        damage: Lines that report damage; empty for valid files.
+        gaps: File, and the offsets before and after missing ones; valid only in a compacted log.
         dumped: Paths that the tool opened.
         passed: Index files that passed Kafka's own sanity check.
-        lines: Everything on stdout.
+        lines: All lines on stdout.
     """
 
     damage: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class Findings:
 
 
 def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Findings:
-    """Sort the tool's output; `error` is the class of what it threw, None where it ended well."""
+    """Sort the tool's output; `error` is the class of its exception, None without one."""
     told = out.splitlines()
     damage = [line for line in told if _INVALID.search(line) or _TRAILING.match(line)]
     gaps, complaints = _gaps(err.splitlines())
@@ -68,10 +68,10 @@ def parse_dump(out: str, err: str, error: str | None, message: str | None) -> Fi
 
 
 def _gaps(err: Sequence[str]) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """The gaps that the lines report, and the lines that report something else.
+    """Return the gaps that the lines report, and the other lines.
 
-    The tool of 4.3.0 starts each file with -1 as the offset before, so the first record of every
-    segment but the first looks like a gap to it.
+    The tool of 4.3.0 starts each file with -1 as the previous offset, so it reports a gap at the
+    first record of every segment but the first.
     """
     gaps = []
     others = []

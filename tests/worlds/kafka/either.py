@@ -13,8 +13,8 @@ from tests.worlds.kafka.oracle import Oracle
 import tidelog
 from tidelog.server.embedded import Broker as OurBroker
 
-# The same settings as Kafka's in tests: keep old timestamps, and few internal partitions for a
-# quick start.
+# Settings like Kafka's in tests: keep old timestamps, and few internal partitions for a quick
+# start.
 SETTINGS = {
     "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "1",
@@ -26,17 +26,17 @@ OPTIONS = [word for name, text in SETTINGS.items() for word in ("--set", f"{name
 
 
 class AnyBroker(Protocol):
-    """What such a test needs."""
+    """Kafka's broker or ours, as tests use it."""
 
     @property
     def bootstrap(self) -> str:
-        """Host and port for clients."""
+        """Address for clients, `host:port`."""
 
     def create_topic(self, name: str, partitions: int = 1, **config: str) -> None:
         """Create a topic, and wait until it is served; `config` with underscores for dots."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
-        """librdkafka settings for this broker; `more` with underscores for dots."""
+        """Return librdkafka settings for this broker; `more` with underscores for dots."""
 
 
 class Ours:
@@ -63,9 +63,9 @@ def kafka_fixture(
     """Return a fixture of a Kafka broker with a directory of its own, stopped at the end.
 
     Args:
-        settings: The broker's, before those that all tests share.
+        settings: Settings of the broker, which override those that all tests share.
         is_started: Whether it runs when the first test gets it.
-        scope: Which tests share it; for one test alone its files lie in `quick_path`.
+        scope: Scope of the fixture; for a single test its files are in `quick_path`.
     """
 
     @pytest.fixture(scope=scope)
@@ -94,13 +94,13 @@ kafka_broker = kafka_fixture(scope="session")
 
 @pytest.fixture
 def stopped_kafka(kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path: Path) -> Broker:
-    """A broker of the test's own, which it starts and stops."""
+    """A stopped Kafka of the test's own."""
     return Broker(kafka_jars, kafka_oracle, tmp_path)
 
 
 @pytest.fixture(params=["kafka", "tidelog"])
 def either_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AnyBroker]:
-    """Kafka's running broker, and one of ours on an empty directory."""
+    """Kafka's running broker, or one of ours on an empty directory."""
     if request.param == "kafka":
         found = request.getfixturevalue("kafka_broker")
         assert isinstance(found, Broker)
@@ -111,13 +111,13 @@ def either_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[An
 
 
 class MortalBroker(AnyBroker, Protocol):
-    """One that is a process of its own, killed and started again on its files and its port."""
+    """A broker in a process of its own, which can be killed and restarted on its files and port."""
 
     def size_bytes(self, topic: str) -> int:
-        """How long the segments of all partitions of a topic are by now."""
+        """Return the present size of all segments of a topic, in bytes."""
 
     def restart(self) -> None:
-        """Kill it (`kill -9`), and return when it listens again."""
+        """Kill it (`kill -9`), restart it, and wait until it listens."""
 
 
 class MortalKafka:
@@ -163,7 +163,7 @@ class MortalOurs:
 
 
 def _size_bytes(data: Path, topic: str) -> int:
-    """The lengths of all segments; those that go while they are counted are left out."""
+    """Return the size of all segments, without those that are deleted meanwhile."""
     total = 0
     for path in data.glob(f"{topic}-*/*.log"):
         try:

@@ -16,7 +16,7 @@ from tidelog.env import Env, os_env
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -44,7 +44,7 @@ def tidelog(
 def send(
     broker: Broker, topic: str, times: Sequence[int], *, partition: int = 0, key: str | None = None
 ) -> None:
-    """A record for each create time, in one batch or few; values are times."""
+    """Send a record for each create time, in few batches; the values are the times."""
     producer = Producer(broker.client_config(linger_ms=20))
     for ms in times:
         producer.produce(topic, partition=partition, key=key, value=str(ms), timestamp=ms)
@@ -53,7 +53,7 @@ def send(
 
 @contextmanager
 def member(broker: Broker, group: str, topic: str, protocol: str = "classic") -> Iterator[Consumer]:
-    """A live member of the group, with partitions assigned, until the block ends."""
+    """Run a member of the group, with assigned partitions, until the block ends."""
     consumer = Consumer(
         broker.client_config(
             group_id=group,
@@ -74,7 +74,7 @@ def member(broker: Broker, group: str, topic: str, protocol: str = "classic") ->
 
 
 def _step_back(consumer: Consumer, message: Message) -> None:
-    """Before the message it gave, so that nobody misses it."""
+    """Seek back to the message, so that the next poll returns it again."""
     if message.error() is None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         assert topic is not None
@@ -84,7 +84,7 @@ def _step_back(consumer: Consumer, message: Message) -> None:
 
 
 def consume_all(broker: Broker, group: str, topic: str, partitions: int) -> dict[int, list[int]]:
-    """What a new member reads from where the group stands to the end, and commits: values."""
+    """Read as a new member from the group's position to the end, and commit; return the values."""
     consumer = Consumer(
         broker.client_config(
             group_id=group,
@@ -115,7 +115,7 @@ def consume_all(broker: Broker, group: str, topic: str, partitions: int) -> dict
 
 
 def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
-    """Commit where the consumer stands; where it read nothing, nothing is committed."""
+    """Commit the consumer's positions; partitions it has not read are left out."""
     places = consumer.position([TopicPartition(topic, number) for number in range(partitions)])
     known = [place for place in places if place.offset >= 0]
     if known:
@@ -123,7 +123,7 @@ def commit_positions(consumer: Consumer, topic: str, partitions: int) -> None:
 
 
 def commit(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-    """Commit offsets by partition, as a consumer that was there would."""
+    """Commit offsets by partition, as an earlier consumer would have."""
     consumer = Consumer(broker.client_config(group_id=group))
     try:
         places = [TopicPartition(topic, number, offset) for number, offset in offsets.items()]

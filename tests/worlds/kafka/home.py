@@ -41,12 +41,12 @@ TOOLS_JAR = "tidelog-tools.jar"
 
 
 class Unavailable(Exception):
-    """Kafka can't be had here; the text says what is missing."""
+    """Kafka is not available here; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaHome:
-    """Folders of Kafka's jars and of our classes that drive them."""
+    """Folders of Kafka's jars and of our classes that use them."""
 
     jars: Path
     classes: Path
@@ -58,7 +58,7 @@ class KafkaHome:
         jvm: Sequence[str] = QUICK_JVM,
         log_level: str = "ERROR",
     ) -> list[str]:
-        """A command line that runs `main_class` on Kafka's class path; logs go to stderr."""
+        """Return a command line that runs `main_class` on Kafka's class path; logs go to stderr."""
         return [
             _tool("java"),
             *jvm,
@@ -103,7 +103,7 @@ def _locked() -> Iterator[None]:
 
 
 def _made_from(kind: str, sources: Sequence[Path], make: Callable[[Path], None]) -> Path:
-    """The folder that `make` fills from `sources`, made now unless it is there."""
+    """Return the folder that `make` fills from `sources`; create it unless it exists."""
     digest = hashlib.sha256()
     for source in sources:
         digest.update(source.read_bytes())
@@ -155,10 +155,10 @@ def _home_or_reason() -> KafkaHome | str:
 
 
 def kafka_home() -> KafkaHome:
-    """Kafka's jars and our classes, fetched and compiled at the first call.
+    """Return Kafka's jars and our classes; the first call fetches and compiles them.
 
     Raises:
-        Unavailable: Java, Maven or the jars can't be had; asked again, the same answer.
+        Unavailable: Java, Maven or the jars are not available; further calls repeat the error.
     """
     found = _home_or_reason()
     if isinstance(found, str):
@@ -167,7 +167,7 @@ def kafka_home() -> KafkaHome:
 
 
 def required_connector() -> Path:
-    """The folder of Spark's own Kafka connector; where it can't be had, skips or fails the test."""
+    """Return the folder of Spark's own Kafka connector; without it skip or fail the test."""
     fetch = functools.partial(_fetch_jars, pom=CONNECTOR_POM)
     try:
         _tool("java")
@@ -178,14 +178,14 @@ def required_connector() -> Path:
 
 
 def skip_or_fail(reason: str) -> NoReturn:
-    """Skip the test, or fail it where `TIDELOG_REQUIRE_KAFKA` promises that Kafka is there."""
+    """Skip the test, or fail it if `TIDELOG_REQUIRE_KAFKA` requires Kafka."""
     if os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set, but Apache Kafka can't be had: {reason}", pytrace=False)
     pytest.skip(f"Apache Kafka can't be had: {reason}")
 
 
 def required_home() -> KafkaHome:
-    """`kafka_home()` for a fixture: what is missing skips or fails the test."""
+    """Return `kafka_home()` for a fixture; without it skip or fail the test."""
     try:
         return kafka_home()
     except Unavailable as missing:

@@ -24,7 +24,7 @@ DUMPED_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 
 
 class OracleError(Exception):
-    """Kafka threw; the class is Java's.
+    """Kafka threw an exception.
 
     Attributes:
         kind: Simple name of the Java class, e.g. `CorruptRecordException`.
@@ -51,12 +51,12 @@ class KafkaRecord:
 
 @dataclass(frozen=True, slots=True)
 class KafkaBatch:
-    """A batch as Kafka reads it; where it refuses it, `error` is the Java class.
+    """A batch as Kafka reads it; `error` is the Java class if Kafka refuses it.
 
     Attributes:
         fields: Header fields by the names of `tidelog.record`'s batches.
         records: The records read before an error.
-        error: Simple name of what Kafka threw, None where it is content.
+        error: Simple name of Kafka's exception, None without one.
     """
 
     fields: dict[str, object]
@@ -69,14 +69,14 @@ class Script:
     """One log's life for Kafka's storage classes; SegmentOracle.java names the steps.
 
     Attributes:
-        directory: Partition folder, named topic-partition; made where it is missing.
-        steps: In order; each has `do` and what that needs, `now_ms` sets the clock before it.
+        directory: Partition folder, named topic-partition; created if missing.
+        steps: Steps in order; each has `do` and its arguments, `now_ms` sets the clock before it.
         config: Topic settings by Kafka's names.
         now_ms: The clock while the log is opened.
         clean: Whether the last stop was a controlled one.
-        recovery_point: Where recovery starts after one that wasn't.
-        log_start: From the log start checkpoint.
-        topic_id: What partition.metadata must say, if it is asked.
+        recovery_point: Start of recovery after an uncontrolled stop.
+        log_start: Value of the log start checkpoint.
+        topic_id: Required id in partition.metadata; None for any.
         end: `close` as in a controlled shutdown, `crash` leaves the files as they are.
     """
 
@@ -91,7 +91,7 @@ class Script:
     end: str = "close"
 
     def question(self) -> dict[str, object]:
-        """The fields of the `log_script` question."""
+        """Return the fields of the `log_script` request."""
         asked: dict[str, object] = {
             "dir": str(self.directory),
             "config": dict(self.config),
@@ -138,10 +138,10 @@ def _batch(told: dict[str, object]) -> KafkaBatch:
 
 
 class Oracle:
-    """The JVM with Kafka's classes. Not safe for two threads; start -> ask* -> close.
+    """The JVM with Kafka's classes. Not thread-safe; start -> ask* -> close.
 
-    Hundreds of tests ask the same one. Where a question stays without its answer (the JVM has gone,
-    or the test's time was over), the next question is another JVM's.
+    Hundreds of tests use the same one. If a request got no response (the JVM has exited, or the
+    test timed out), the next request starts another JVM.
     """
 
     def __init__(self, home: KafkaHome) -> None:
@@ -166,7 +166,7 @@ class Oracle:
         self.close()
 
     def close(self) -> None:
-        """End the process; it stops by itself when its questions end."""
+        """End the process; it exits by itself when its input ends."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # it exited before it had read everything
@@ -180,10 +180,10 @@ class Oracle:
         self._told.close()
 
     def ask(self, op: str, **fields: object) -> object:
-        """The answer's JSON; bytes in `fields` travel as base64.
+        """Send a request; return the response's JSON. Bytes in `fields` are sent as base64.
 
         Raises:
-            OracleError: Kafka, or the oracle, threw.
+            OracleError: Kafka, or the oracle, threw an exception.
         """
         if not self._has_answered:
             self._process.kill()
@@ -206,24 +206,24 @@ class Oracle:
         return result
 
     def write_batches(self, batches: Sequence[Mapping[str, object]]) -> bytes:
-        """Batches built by Kafka, back to back; RecordVectors.java names the fields."""
+        """Return consecutive batches built by Kafka; RecordVectors.java names the fields."""
         told = cast("dict[str, str]", self.ask("records_write", batches=list(batches)))
         return base64.b64decode(told["data"])
 
     def read_batches(self, data: bytes | bytearray | memoryview) -> list[KafkaBatch]:
-        """What Kafka reads in `data`."""
+        """Return the batches that Kafka reads in `data`."""
         told = cast("list[dict[str, object]]", self.ask("records_read", data=data))
         return [_batch(batch) for batch in told]
 
     def run(self, script: Script) -> list[object]:
-        """The answers to a script's steps; a step that Kafka refused is a dict with `error`."""
+        """Return the results of a script's steps; a refused step is a dict with `error`."""
         return cast("list[object]", self.ask("log_script", **script.question()))
 
     def run_well(self, script: Script) -> list[object]:
-        """As `run`, for a script that has no wrong step.
+        """Run a script in which no step may fail; return the results.
 
         Raises:
-            OracleError: Kafka refused one.
+            OracleError: Kafka refused a step.
         """
         answers = self.run(script)
         for answer in answers:
@@ -232,16 +232,16 @@ class Oracle:
         return answers
 
     def dump(self, files: Sequence[Path], *options: str) -> Findings:
-        """What DumpLogSegments finds in `files` with `options`."""
+        """Return the findings of DumpLogSegments in `files` with `options`."""
         names = ",".join(str(file) for file in files)
         told = cast("dict[str, str]", self.ask("dump", args=["--files", names, *options]))
         return parse_dump(told["out"], told["err"], told.get("error"), told.get("message"))
 
     def check_directory(self, directory: Path) -> Findings:
-        """Everything DumpLogSegments can hold against the Kafka files below `directory`.
+        """Return all findings of DumpLogSegments in the Kafka files below `directory`.
 
-        Logs are walked to the last record; each index is compared with its log entry by entry and
-        given Kafka's own sanity check.
+        Logs are read to the last record; each index is compared with its log entry by entry and
+        passes Kafka's own sanity check.
         """
         files = sorted(file for file in directory.rglob("*") if file.suffix in DUMPED_SUFFIXES)
         indexes = [file for file in files if file.suffix in (".index", ".timeindex")]
@@ -251,7 +251,7 @@ class Oracle:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> KafkaHome:
-    """Kafka's jars and our classes, or a skip that says why there are none."""
+    """Kafka's jars and our classes; without them the test is skipped with the reason."""
     return required_home()
 
 

@@ -7,7 +7,7 @@ from tidelog.types import Codec, NewRecord
 
 
 class BatchFields(TypedDict, total=False):
-    """What `build_batch` takes of a client."""
+    """Fields of `build_batch` that a client sets."""
 
     codec: Codec
     producer_id: int
@@ -22,6 +22,6 @@ def batch(
     timestamp: int | None = None,
     **fields: Unpack[BatchFields],
 ) -> bytes:
-    """A record for each value, or one with the value `v`; without a time where that is None."""
+    """Return a batch with a record for each value, or one with the value `v`; None is no time."""
     records = [NewRecord(key=key, value=value, timestamp=timestamp) for value in values or (b"v",)]
     return bytes(build_batch(records, **fields))

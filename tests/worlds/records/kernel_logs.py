@@ -34,7 +34,7 @@ records = st.builds(
 
 @st.composite
 def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -> bytes:
-    """One magic-2 batch, as a producer, a leader or a cleaner may have left it."""
+    """Draw one magic-2 batch, as a producer, a leader or a cleaner may have written it."""
     chosen = draw(st.lists(records, min_size=1, max_size=6))
     gaps = draw(st.lists(st.integers(0, 3), min_size=len(chosen), max_size=len(chosen)))
     deltas = [sum(gaps[: i + 1]) + i for i in range(len(chosen))]
@@ -62,7 +62,7 @@ def batches(draw: st.DrawFn, codecs: tuple[Codec, ...] = (Codec.NONE, *Codec)) -
 
 @st.composite
 def legacy_sets(draw: st.DrawFn, first: int = 0) -> bytes:
-    """A message set of magic 0 or 1, plain or in a wrapper; no offset below `first`."""
+    """Draw a message set of magic 0 or 1, plain or in a wrapper; no offset is below `first`."""
     magic = draw(st.sampled_from((0, 1)))
     chosen = draw(
         st.lists(
@@ -85,7 +85,7 @@ def legacy_sets(draw: st.DrawFn, first: int = 0) -> bytes:
 
 
 def in_sequence(found: list[bytes]) -> bytes:
-    """Batches of magic 2 one behind the other, with offsets in order."""
+    """Return magic-2 batches one after the other, with ascending offsets."""
     log, next_offset = bytearray(), 0
     for batch in found:
         moved = bytearray(batch)
@@ -97,7 +97,7 @@ def in_sequence(found: list[bytes]) -> bytes:
 
 @st.composite
 def _logs(draw: st.DrawFn) -> bytes:
-    """Batches and message sets with offsets in order, as every log has them."""
+    """Draw batches and message sets with ascending offsets, as in every log."""
     log, next_offset = bytearray(), 0
     for _ in range(draw(st.integers(0, 6))):
         if draw(st.integers(0, 2)) == 0:
@@ -116,7 +116,7 @@ logs = _logs()
 
 @st.composite
 def damaged_logs(draw: st.DrawFn) -> bytes:
-    """A log with a few bytes changed and its end cut, or bytes that never were a log."""
+    """Draw a log with a few changed bytes and a cut end, or random bytes."""
     log = bytearray(draw(logs))
     if not log or draw(st.integers(0, 9)) == 0:
         return draw(st.binary(max_size=300))

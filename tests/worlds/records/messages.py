@@ -22,7 +22,7 @@ Choice = Callable[[tuple[str, ...], Kind[object]], list[int] | None]
 
 
 def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
-    """The fields of a version, without those that Kafka does not know."""
+    """Return the fields of a version, without those that Kafka does not know."""
     return [
         field
         for field in fields_of(kind, version)
@@ -31,14 +31,14 @@ def kafkas_fields(kind: "type[DataclassInstance]", version: int) -> list[Field]:
 
 
 def bounds(form: Form) -> tuple[int, int]:
-    """What fits into a number: from the first to before the second."""
+    """Return the bounds [first, end) of a number."""
     if form is Form.UINT16:
         return 0, 1 << BITS[form]
     return -(1 << BITS[form] - 1), 1 << BITS[form] - 1
 
 
 class Fill(Enum):
-    """How much is in a message."""
+    """Choice of the fields of a message that are set."""
 
     FULL = "full"
     SHORT = "full, of short values"
@@ -47,7 +47,7 @@ class Fill(Enum):
 
 
 class Sampler:
-    """Makes messages of a version."""
+    """Creates messages of a version."""
 
     def __init__(self, version: int, seed: int, fill: Fill, choice: Choice | None = None) -> None:
         self._version = version
@@ -110,7 +110,7 @@ class Sampler:
 
 
 def every_version() -> list[tuple[AnyApi, int]]:
-    """All that is declared."""
+    """Return all declared versions of all APIs."""
     return [
         (api, version)
         for api in BY_KEY.values()
@@ -119,6 +119,6 @@ def every_version() -> list[tuple[AnyApi, int]]:
 
 
 def samples(kind: "type[DataclassInstance]", version: int) -> "list[DataclassInstance]":
-    """A full, an empty and some other messages."""
+    """Return a full, an empty and some other messages."""
     fills = [Fill.FULL, Fill.EMPTY, *[Fill.ANY] * 3]
     return [Sampler(version, seed, fill).message(kind) for seed, fill in enumerate(fills)]

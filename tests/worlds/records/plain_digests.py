@@ -26,7 +26,7 @@ def _signed(value: int) -> int:
 
 
 def siphash_1_3(data: bytes, seed: Sequence[int]) -> int:
-    """SipHash-1-3 of some bytes, 64 bits, as a signed word."""
+    """Return SipHash-1-3 of some bytes, 64 bits, as a signed word."""
     low, high = (word & _MASK for word in seed)
     state = [half ^ word for half, word in zip((low, high, low, high), INITIAL, strict=True)]
     whole = len(data) // 8 * 8
@@ -42,7 +42,7 @@ def siphash_1_3(data: bytes, seed: Sequence[int]) -> int:
 
 
 def hash_key(key: bytes, seeds: Sequence[int]) -> tuple[int, int]:
-    """The two words that stand for a key."""
+    """Return the two words of a key's hash."""
     return halves(siphash(_SEED.pack(seeds[0], seeds[1]), key))
 
 
@@ -54,7 +54,7 @@ def _added_words(low: int, high: int) -> tuple[int, ...]:
 
 
 def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
-    """The word that stands for a value: 0 for null, never for anything else."""
+    """Return the word of a value's hash: 0 for null and only for null."""
     if value is None:
         return 0
     added, pairs = _added_words(seeds[2], seeds[3]), _pairs(value)
@@ -69,7 +69,7 @@ def hash_value(value: bytes | None, seeds: Sequence[int]) -> int:
 
 
 def _pairs(value: bytes) -> list[tuple[int, int]]:
-    """Two words for each 16 bytes; the last ones are the last 16 bytes, or all of a short value."""
+    """Return two words for each 16 bytes; the last two cover the last 16, or a short value."""
     last = value[-_PAIR:]
     if len(value) < _PAIR:
         last = value[:8].ljust(8, b"\0") + (value[-8:] if len(value) >= 8 else bytes(8))
@@ -86,12 +86,12 @@ def _mixed(word: int) -> int:
 
 
 def digest_record(create_ms: int, value: bytes | None, seeds: Sequence[int]) -> int:
-    """The word that stands for a record of a key."""
+    """Return the word of a record's digest."""
     return _signed(_mixed(_mixed(create_ms + seeds[4]) ^ (hash_value(value, seeds) & _MASK)))
 
 
 class PlainRecord(NamedTuple):
-    """What an audit looks at of a record."""
+    """The parts of a record that an audit reads."""
 
     offset: int
     create_ms: int
@@ -112,7 +112,7 @@ class KeySummary:
 
 
 def summarise(records: Iterable[PlainRecord], seeds: Sequence[int]) -> dict[bytes, KeySummary]:
-    """A summary for each key of records of one partition, in the order of offsets."""
+    """Return a summary for each key; the records are of one partition, ordered by offset."""
     found: dict[bytes, KeySummary] = {}
     for record in records:
         digest = digest_record(record.create_ms, record.value, seeds)

@@ -22,7 +22,7 @@ from tidelog.types import INT64_MAX, Buffer
 
 
 def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Sampled:
-    """As `sample_segment`."""
+    """Plain version of `sample_segment`."""
     found = Sampled()
     batches = walk_file(file, path, 0, file.size(), chunk_bytes=CHUNK_BYTES)
     for _, batch in in_order(batches, 0, INT64_MAX, path):
@@ -33,7 +33,7 @@ def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Sam
 
 
 def _look(batch: Batch, seed: bytes, found: Sampled) -> Iterator[tuple[int, int, int]]:
-    """Hash, offset and size of a batch's records with a key; all are counted."""
+    """Yield hash, offset and size of a batch's records with a key; count all records."""
     for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
         found.records += 1
         found.record_bytes += size
@@ -42,13 +42,13 @@ def _look(batch: Batch, seed: bytes, found: Sampled) -> Iterator[tuple[int, int,
 
 
 def hash_of(seed: bytes, key: bytes) -> int:
-    """The hash by which a key is sampled: the first half of its SipHash, never that of no key."""
+    """Return a key's hash for sampling: the first half of its SipHash, never the empty hash."""
     low, high = halves(siphash(seed, key))
     return low if low or high else 1
 
 
 def horizon_of(batch: Batch) -> int:
-    """A batch's delete horizon in ms, -1 where it has none."""
+    """Return a batch's delete horizon in ms, -1 without one."""
     if isinstance(batch, LegacyBatch) or not batch.attributes & DELETE_HORIZON_BIT:
         return NO_HORIZON
     horizon_ms = batch.delete_horizon_ms
@@ -56,7 +56,7 @@ def horizon_of(batch: Batch) -> int:
 
 
 def _sizes(batch: Batch) -> Iterator[int]:
-    """Bytes of each record with its length, as the format 2 has them."""
+    """Yield the size of each record with its length prefix, as in format 2."""
     if isinstance(batch, RecordBatch):
         yield from _body_sizes(batch.body(), batch.record_count)
         return
@@ -73,7 +73,7 @@ def _body_sizes(body: Buffer, count: int) -> Iterator[int]:
 
 
 def legacy_size(record: Record) -> int:
-    """Bytes of a record of an old format as format 2 would have it, in a batch of its own."""
+    """Return the size that a record of an old format would have in format 2, alone in a batch."""
     body = bytearray()
     encode_record(body, record, timestamp_delta=record.timestamp, offset_delta=0)
     return len(body)

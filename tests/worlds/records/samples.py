@@ -18,7 +18,7 @@ _SIZES = (0, 1, 2, 7, 63, 64, 127, 128, 300, 2_000)
 
 
 def draw_bytes(rng: random.Random, *, null: float = 0.15) -> bytes | None:
-    """Text-like or random bytes of a drawn size, None with the probability `null`."""
+    """Return text-like or random bytes of a drawn size, None with the probability `null`."""
     if rng.random() < null:
         return None
     size = rng.choice(_SIZES)
@@ -28,19 +28,19 @@ def draw_bytes(rng: random.Random, *, null: float = 0.15) -> bytes | None:
 
 
 def draw_timestamp(rng: random.Random) -> int:
-    """Mostly near `T0` and out of order; now and then missing, 0, or as large as can be."""
+    """Return a time, mostly near `T0` and unordered; sometimes missing, 0, or the largest one."""
     return rng.choice((*(T0 + rng.randrange(-5_000, 5_000) for _ in range(9)), -1, 0, INT64_MAX))
 
 
 def draw_headers(rng: random.Random) -> tuple[Header, ...]:
-    """Up to three headers with repeated, empty and non-ASCII keys, null and empty values."""
+    """Return up to three headers with repeated, empty and non-ASCII keys, null and empty values."""
     keys = ("a", "a", "", "trace", "größe", "時刻")
     count = rng.choice((0, 0, 1, 3))
     return tuple(Header(rng.choice(keys), draw_bytes(rng, null=0.3)) for _ in range(count))
 
 
 def draw_records(rng: random.Random, count: int, *, headers: bool = True) -> list[NewRecord]:
-    """`count` records with every kind of key, value, header and timestamp."""
+    """Return `count` records with every kind of key, value, header and timestamp."""
     return [
         NewRecord(
             key=draw_bytes(rng),
@@ -53,7 +53,7 @@ def draw_records(rng: random.Random, count: int, *, headers: bool = True) -> lis
 
 
 def tell_records(records: Sequence[RecordLike]) -> list[dict[str, object]]:
-    """The records as the oracle's JSON has them."""
+    """Return the records in the oracle's JSON form."""
     return [
         {
             "timestamp": record.timestamp,
@@ -74,7 +74,7 @@ def tell_batch(
     append_time: int | None = None,
     **fields: object,
 ) -> Mapping[str, object]:
-    """A batch as `Oracle.write_batches` takes it; RecordVectors.java names the other fields."""
+    """Return a batch for `Oracle.write_batches`; RecordVectors.java names the other fields."""
     stated = {"records": tell_records(records), "magic": magic, "codec": codec.config_name}
     stamp = {} if append_time is None else {"append_time": append_time}
     return stated | {"timestamp_type": timestamp_type.config_name} | stamp | fields

@@ -35,7 +35,7 @@ plain_records = st.builds(NewRecord.of_log, key=contents, value=contents, timest
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a reader has to find of one record."""
+    """Expected content of one record for a reader."""
 
     offset: int
     timestamp: int
@@ -47,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The bytes of one or more batches, and what is in them."""
+    """The bytes of one or more batches, and their expected records."""
 
     data: bytes
     expected: tuple[Expected, ...]
@@ -69,7 +69,7 @@ def _known(time: int) -> int | None:
 
 @st.composite
 def modern(draw: st.DrawFn, base_offset: int = 0) -> Built:
-    """A magic-2 batch of any codec and timestamp type."""
+    """Draw a magic-2 batch of any codec and timestamp type."""
     chosen = draw(st.lists(records, min_size=1, max_size=6))
     append = draw(st.none() | st.integers(0, INT64_MAX))
     data = build_batch(
@@ -97,7 +97,7 @@ def modern(draw: st.DrawFn, base_offset: int = 0) -> Built:
 
 @st.composite
 def legacy(draw: st.DrawFn, base_offset: int = 0) -> Built:
-    """Messages or a wrapper of magic 0 or 1."""
+    """Draw messages or a wrapper of magic 0 or 1."""
     chosen = draw(st.lists(plain_records, min_size=1, max_size=5))
     magic = draw(st.sampled_from([0, 1]))
     append = draw(st.none() | st.integers(0, INT64_MAX)) if magic else None
@@ -118,7 +118,7 @@ def legacy(draw: st.DrawFn, base_offset: int = 0) -> Built:
 
 @st.composite
 def logs(draw: st.DrawFn, count_max: int = 4) -> Built:
-    """A few batches of any magic back to back, offsets going on from one to the next."""
+    """Draw a few consecutive batches of any magic, with consecutive offsets."""
     data: bytes = b""
     expected: tuple[Expected, ...] = ()
     next_offset = draw(st.integers(0, 1 << 40))

@@ -16,7 +16,7 @@ T0 = START_MS
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A DataFrame as far as a mirror uses it: one task."""
+    """The part of a DataFrame that a mirror uses: one task."""
 
     batches: Iterable[pa.RecordBatch]
 
@@ -28,7 +28,7 @@ class Rows:
 
 
 def frame(batches: Iterable[pa.RecordBatch]) -> "DataFrame":
-    """Record batches as a DataFrame."""
+    """Return record batches as a DataFrame."""
     return cast("DataFrame", Rows(batches))
 
 
@@ -37,7 +37,7 @@ def value(partition: int, offset: int) -> bytes:
 
 
 def origin_batch(topic: str, partition: int, offsets: list[int]) -> pa.RecordBatch:
-    """Records of one partition, as a mirror reads them."""
+    """Return records of one partition, as a mirror reads them."""
     count = len(offsets)
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     micros = [(T0 + offset) * 1_000 for offset in offsets]
