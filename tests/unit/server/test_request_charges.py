@@ -52,6 +52,31 @@ def test_work_counts_and_waits_do_not() -> None:
     assert watch.used_ns == 9 * MS
 
 
+def test_what_is_added_to_a_late_response_counts() -> None:
+    clock = ManualClock(0)
+    watch = Stopwatch(clock, clock.monotonic_ns())
+
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    def add(value: int) -> int:
+        clock.advance(4)
+        return value + 1
+
+    async def run() -> int:
+        reply = start(work())
+        assert isinstance(reply, Reply)
+        mapped = reply.map(add)
+        assert isinstance(mapped, Reply)
+        watch.pause()
+        mapped.measure(watch)
+        return await mapped
+
+    assert asyncio.run(run()) == 8
+    assert watch.used_ns == 4 * MS
+
+
 def test_what_the_handler_raises_comes_through() -> None:
     clock = ManualClock(0)
     watch = Stopwatch(clock, clock.monotonic_ns())

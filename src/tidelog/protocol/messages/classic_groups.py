@@ -48,9 +48,9 @@ class Coordinator(Declaration):
     """Coordinator of one key, with its address."""
 
     key: str = wire(STRING, since=4)
-    node_id: int = wire(INT32, since=4)
+    node_id: int = wire(INT32, since=4, default=-1)
     host: str = wire(STRING, since=4)
-    port: int = wire(INT32, since=4)
+    port: int = wire(INT32, since=4, default=-1)
     error_code: int = wire(INT16, since=4)
     error_message: str | None = wire(nullable_string(since=4), since=4)
 
@@ -62,9 +62,9 @@ class FindCoordinatorResponse(Declaration):
     throttle_time_ms: int = wire(INT32, since=1)
     error_code: int = wire(INT16, until=3)
     error_message: str | None = wire(nullable_string(since=1), since=1, until=3)
-    node_id: int = wire(INT32, until=3)
+    node_id: int = wire(INT32, until=3, default=-1)
     host: str = wire(STRING, until=3)
-    port: int = wire(INT32, until=3)
+    port: int = wire(INT32, until=3, default=-1)
     coordinators: list[Coordinator] = wire(array(struct(Coordinator)), since=4)
 
 
@@ -141,9 +141,9 @@ class OffsetFetchPartitionResponse(Declaration):
     """Partition in the response, up to version 7; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, until=7)
-    committed_offset: int = wire(INT64, until=7)
+    committed_offset: int = wire(INT64, until=7, default=-1)
     committed_leader_epoch: int = wire(INT32, since=5, until=7, default=-1)
-    metadata: str | None = wire(nullable_string(), until=7)
+    metadata: str | None = wire(nullable_string(), until=7, default="")
     error_code: int = wire(INT16, until=7)
 
 
@@ -162,9 +162,9 @@ class OffsetFetchGroupPartitionResponse(Declaration):
     """Partition in the response, from version 8; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, since=8)
-    committed_offset: int = wire(INT64, since=8)
+    committed_offset: int = wire(INT64, since=8, default=-1)
     committed_leader_epoch: int = wire(INT32, since=8, default=-1)
-    metadata: str | None = wire(nullable_string(since=8), since=8)
+    metadata: str | None = wire(nullable_string(since=8), since=8, default="")
     error_code: int = wire(INT16, since=8)
 
 

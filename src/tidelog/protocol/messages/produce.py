@@ -79,7 +79,7 @@ class PartitionProduceResponse(Declaration):
 
     index: int = wire(INT32)
     error_code: int = wire(INT16)
-    base_offset: int = wire(INT64)
+    base_offset: int = wire(INT64, default=-1)
     log_append_time_ms: int = wire(INT64, since=2, default=-1)
     log_start_offset: int = wire(INT64, since=5, default=-1)
     record_errors: list[BatchIndexAndErrorMessage] = wire(

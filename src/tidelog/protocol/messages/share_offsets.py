@@ -53,7 +53,7 @@ class DescribeShareGroupOffsetsResponsePartition(Declaration):
     """Partition in the response; `start_offset` is -1 without delivery state."""
 
     partition_index: int = wire(INT32)
-    start_offset: int = wire(INT64)
+    start_offset: int = wire(INT64, default=-1)
     leader_epoch: int = wire(INT32)
     lag: int = wire(INT64, since=1, default=-1)
     error_code: int = wire(INT16)

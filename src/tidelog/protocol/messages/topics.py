@@ -207,7 +207,7 @@ class DeleteRecordsPartitionResult(Declaration):
     """Partition in the response, with its new log start offset; -1 with an error."""
 
     partition_index: int = wire(INT32)
-    low_watermark: int = wire(INT64)
+    low_watermark: int = wire(INT64, default=-1)
     error_code: int = wire(INT16)
 
 

@@ -32,7 +32,7 @@ from tidelog.protocol.messages.classic_groups import (
 )
 from tidelog.protocol.schema import NO_OPERATIONS
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
-from tidelog.server.api.guards import Access, Denied, Guarded
+from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.groups.classic_group import ClassicGroup, GroupState, Member
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.groups.replay import AnyGroup
@@ -364,7 +364,7 @@ def guard_describe_groups(
                         ResourceType.GROUP, group.group_id, GROUP_OPERATIONS
                     )
         response.groups.extend(
-            DescribedGroup(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id=name)
+            failed_item(DescribedGroup, name, ErrorCode.GROUP_AUTHORIZATION_FAILED)
             for name in dict.fromkeys(denied)
         )
 
@@ -387,8 +387,5 @@ def guard_delete_groups(
 ) -> Guarded[DeleteGroupsRequest]:
     """Require DELETE on each group."""
     allowed, denied = access.split_groups(request.groups_names, Operation.DELETE)
-    refusals = [
-        DeletableGroupResult(group_id=name, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        for name in dict.fromkeys(denied)
-    ]
-    return replace(request, groups_names=allowed), Denied.rows("results", refusals)
+    refusals = Denied.items(access, dict.fromkeys(denied), ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return replace(request, groups_names=allowed), refusals

@@ -12,7 +12,6 @@ ControllerApis (rights).
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from typing import Final
 
 from tidelog.env import Env, OsFileSystem
@@ -62,7 +61,7 @@ from tidelog.protocol.messages.metadata import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import ensure_brokers
 from tidelog.server.api.context import Long, RequestContext, long_if_many
-from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
+from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partitions import numbers_of
@@ -110,7 +109,12 @@ def describe_quorum(
         return DescribeQuorumResponse(
             error_code=0,
             error_message="",
-            topics=[_unknown(topic) for topic in request.topics],
+            topics=[
+                failed_item(
+                    DescribedQuorumTopic, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NOT_HERE
+                )
+                for topic in request.topics
+            ],
         )
     partition = _described(context.node, with_times=context.version >= 1)
     topic = DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
@@ -122,20 +126,6 @@ def _is_metadata(topics: list[QuorumTopic]) -> bool:
     """Whether a request names exactly the one partition of the metadata topic."""
     partitions = [(t.topic_name, part.partition_index) for t in topics for part in t.partitions]
     return len(topics) == 1 and partitions == [(CLUSTER_METADATA_TOPIC, 0)]
-
-
-def _unknown(topic: QuorumTopic) -> DescribedQuorumTopic:
-    return DescribedQuorumTopic(
-        topic_name=topic.topic_name,
-        partitions=[
-            DescribedQuorumPartition(
-                partition_index=each.partition_index,
-                error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                error_message=_NOT_HERE,
-            )
-            for each in topic.partitions
-        ],
-    )
 
 
 def _described(node: Node, *, with_times: bool) -> DescribedQuorumPartition:
@@ -313,27 +303,22 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Elec
     A request for all partitions gets only topic names.
     """
     if request.election_type not in ELECTION_TYPES:
-        why = Refusal(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
-        return _elections(request, why.error_code, lambda _topic, _number: why)
+        code, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+        topics = request.topic_partitions or ()
+        results = [failed_item(ElectionTopicResult, topic, code, text) for topic in topics]
+        return ElectLeadersResponse(error_code=code, replica_election_results=results)
     if request.topic_partitions is None:
         results = [ElectionTopicResult(topic=name) for name in context.node.topics.names()]
         return ElectLeadersResponse(error_code=0, replica_election_results=results)
-    return _elections(request, ErrorCode.NONE, partial(_election, context.node))
-
-
-def _elections(
-    request: ElectLeadersRequest, error_code: int, of_partition: Callable[[str, int], Refusal]
-) -> ElectLeadersResponse:
-    """Return a response with an error code for the whole and one for each named partition."""
     results = []
-    for topic in request.topic_partitions or ():
+    for topic in request.topic_partitions:
         result = ElectionTopicResult(topic=topic.topic)
         for number in topic.partitions:
             partition = ElectionPartitionResult(partition_id=number)
-            set_error(partition, of_partition(topic.topic, number))
+            set_error(partition, _election(context.node, topic.topic, number))
             result.partition_result.append(partition)
         results.append(result)
-    return ElectLeadersResponse(error_code=error_code, replica_election_results=results)
+    return ElectLeadersResponse(error_code=ErrorCode.NONE, replica_election_results=results)
 
 
 def _election(node: Node, topic: str, number: int) -> Refusal:
@@ -499,51 +484,11 @@ def _topics(sizes: Mapping[TopicPartition, int]) -> list[DescribeLogDirsTopic]:
     return list(topics.values())
 
 
-def _refuse_alter_replica_log_dirs(
-    request: AlterReplicaLogDirsRequest,
-) -> AlterReplicaLogDirsResponse:
+def guard_alter_replica_log_dirs(
+    access: Access, request: AlterReplicaLogDirsRequest
+) -> Guarded[AlterReplicaLogDirsRequest]:
+    """Require ALTER on the cluster."""
+    if access.may_cluster(Operation.ALTER):
+        return request, None
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return _log_dir_results(request, lambda _path, _topic, _number: code)
-
-
-_CLUSTER_DENIED: Final = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, CLUSTER_DENIED_TEXT)
-
-
-def _refuse_elect_leaders(request: ElectLeadersRequest) -> ElectLeadersResponse:
-    return _elections(request, _CLUSTER_DENIED.error_code, lambda _topic, _number: _CLUSTER_DENIED)
-
-
-def _refuse_reassignments(
-    request: AlterPartitionReassignmentsRequest,
-) -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        error_message=CLUSTER_DENIED_TEXT,
-        responses=[
-            ReassignedTopic(
-                name=topic.name,
-                partitions=[
-                    ReassignedPartition(
-                        partition_index=each.partition_index,
-                        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                        error_message=CLUSTER_DENIED_TEXT,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
-
-
-guard_alter_replica_log_dirs: Final = needs_cluster(
-    Operation.ALTER, refuse=_refuse_alter_replica_log_dirs
-)
-
-
-guard_elect_leaders: Final = needs_cluster(Operation.ALTER, refuse=_refuse_elect_leaders)
-
-
-guard_alter_partition_reassignments: Final = needs_cluster(
-    Operation.ALTER, refuse=_refuse_reassignments
-)
+    return None, Denied.whole(_log_dir_results(request, lambda _path, _topic, _number: code))

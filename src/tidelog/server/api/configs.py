@@ -58,37 +58,17 @@ from tidelog.server.api.config_resources import (
 )
 from tidelog.server.api.context import Answer, Long, RequestContext, long_if_many
 from tidelog.server.api.guards import (
-    CLUSTER_DENIED_TEXT,
     DENIED_TEXT,
     Access,
     Denied,
     Guarded,
-    needs_cluster,
+    failed_item,
 )
 from tidelog.server.api.node import Node
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.broker_files import ClusterState, Entity, Quotas
-
-
-def _refuse_client_quotas(request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    return AlterClientQuotasResponse(
-        entries=[
-            AlteredQuotas(
-                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                error_message=CLUSTER_DENIED_TEXT,
-                entity=entry.entity,
-            )
-            for entry in request.entries
-        ]
-    )
-
-
-guard_alter_client_quotas: Final = needs_cluster(
-    Operation.ALTER_CONFIGS, refuse=_refuse_client_quotas
-)
-
 
 # Up to this many resources are described without yielding the event loop: a fraction of a
 # millisecond each.
@@ -115,7 +95,10 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
             "The request asks for settings of an unknown resource type.",
         )
         return DescribeConfigsResponse(
-            results=[_refused(DescribeConfigsResult, each, why) for each in request.resources]
+            results=[
+                failed_item(DescribeConfigsResult, each, why.error_code, why.message)
+                for each in request.resources
+            ]
         )
     resources = {(each.resource_type, each.resource_name): each for each in request.resources}
     if len(resources) > AT_ONCE:
@@ -147,7 +130,7 @@ def _described(
         entries, keys = config_resource.describe(), set(resource.configuration_keys or ())
     except TidelogError as error:
         why = refusal_of(error)
-        return _refused(DescribeConfigsResult, resource, Refusal(why.error_code, why.message or ""))
+        return failed_item(DescribeConfigsResult, resource, why.error_code, why.message or "")
     return DescribeConfigsResult(
         error_code=0,
         error_message="",
@@ -243,7 +226,7 @@ async def _alter(
             await config_resource.alter(_changes_of(resource), is_trial=is_trial)
         except TidelogError as error:
             why = refusal_of(error)
-        responses.append(_refused(kind, resource, why))
+        responses.append(failed_item(kind, resource, why.error_code, why.message))
     return responses
 
 
@@ -371,22 +354,6 @@ class _Resource(Protocol):
 
 _R = TypeVar("_R", bound=_Resource)
 
-_Result = TypeVar(
-    "_Result",
-    DescribeConfigsResult,
-    AlterConfigsResourceResponse,
-    IncrementalAlterConfigsResourceResponse,
-)
-
-
-def _refused(kind: type[_Result], resource: _Resource, why: Refusal) -> _Result:
-    return kind(
-        error_code=why.error_code,
-        error_message=why.message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
-
 
 def _split(
     access: Access, resources: Iterable[_R], operation: Operation
@@ -416,7 +383,10 @@ def guard_describe_configs(
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
         return request, None  # the handler refuses all
     allowed, denied = _split(access, request.resources, Operation.DESCRIBE_CONFIGS)
-    rows = [_refused(DescribeConfigsResult, *each) for each in denied]
+    rows = [
+        failed_item(DescribeConfigsResult, resource, why.error_code, why.message)
+        for resource, why in denied
+    ]
     return replace(request, resources=allowed), Denied.rows("results", rows)
 
 
@@ -463,5 +433,5 @@ def _split_alterations(
                 config_resource.check(changes)
         except Refusal as refusal:
             why = refusal
-        rows.append(_refused(kind, resource, why))
+        rows.append(failed_item(kind, resource, why.error_code, why.message))
     return allowed, rows

@@ -18,7 +18,14 @@ from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorResponse,
 )
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
+from tidelog.server.api.guards import (
+    DENIED_TEXT,
+    Access,
+    Denied,
+    Guarded,
+    denied_whole,
+    failed_item,
+)
 from tidelog.server.security.operations import Operation
 from tidelog.types import INT32_MAX, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
@@ -152,9 +159,7 @@ def _answer(
 
 def _coordinator(context: RequestContext, key: str, code: ErrorCode) -> Coordinator:
     if code is not ErrorCode.NONE:
-        return Coordinator(
-            key=key, node_id=NO_NODE, port=NO_NODE, error_code=code, error_message=""
-        )
+        return failed_item(Coordinator, key, code, "")
     node_id, here = context.node.node_id, context.here
     return Coordinator(key=key, node_id=node_id, host=here.host, port=here.port, error_message="")
 
@@ -180,20 +185,11 @@ def guard_find_coordinator(
         code = _key_code(access, request.key_type, request.key)
         if not code:
             return request, None
-        refusal = FindCoordinatorResponse(
-            error_code=code, error_message=DENIED_TEXT[code], node_id=NO_NODE, port=NO_NODE
-        )
-        return None, Denied.whole(refusal)
+        return None, denied_whole(access, code)
     keys = request.coordinator_keys
     codes = {key: _key_code(access, request.key_type, key) for key in keys}
     refusals = [
-        Coordinator(
-            key=key,
-            node_id=NO_NODE,
-            port=NO_NODE,
-            error_code=codes[key],
-            error_message=DENIED_TEXT[codes[key]],
-        )
+        failed_item(Coordinator, key, codes[key], DENIED_TEXT[codes[key]])
         for key in keys
         if codes[key]
     ]

@@ -40,7 +40,7 @@ from tidelog.protocol.messages.group_offsets import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import MANY, Long, RequestContext
-from tidelog.server.api.guards import Access, Denied, Guarded
+from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import known_error
 from tidelog.server.groups.committed_offsets import GroupOffsets, PendingOffsets
@@ -48,7 +48,6 @@ from tidelog.server.groups.offset_commits import Commit, fetch_error
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
-from tidelog.types import NO_OFFSET
 
 TOP_ERROR_FIRST_VERSION: Final = 2
 
@@ -195,20 +194,11 @@ def _asked_topic(
 ) -> OffsetFetchGroupTopicResponse:
     info = node.topics.find_by_id(topic.topic_id) if source.by_id else None
     if source.by_id and info is None:
-        partitions = [
-            OffsetFetchGroupPartitionResponse(
-                partition_index=number,
-                committed_offset=NO_OFFSET,
-                metadata="",
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-            )
-            for number in topic.partition_indexes
-        ]
-    else:
-        name = topic.name if info is None else info.name
-        numbers = dict.fromkeys(topic.partition_indexes)
-        topic_id = topic.topic_id if source.by_id else NO_UUID
-        partitions = [_partition(source, name, topic_id, number) for number in numbers]
+        return failed_item(OffsetFetchGroupTopicResponse, topic, ErrorCode.UNKNOWN_TOPIC_ID)
+    name = topic.name if info is None else info.name
+    numbers = dict.fromkeys(topic.partition_indexes)
+    topic_id = topic.topic_id if source.by_id else NO_UUID
+    partitions = [_partition(source, name, topic_id, number) for number in numbers]
     return OffsetFetchGroupTopicResponse(
         name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
@@ -227,12 +217,8 @@ def _partition(
         source.group_id, topic, number
     )
     if commit is None or is_unstable or commit.is_of_another(topic_id):
-        return OffsetFetchGroupPartitionResponse(
-            partition_index=number,
-            committed_offset=NO_OFFSET,
-            metadata="",
-            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
-        )
+        code = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
+        return failed_item(OffsetFetchGroupPartitionResponse, number, code)
     return OffsetFetchGroupPartitionResponse(
         partition_index=number,
         committed_offset=commit.offset,
@@ -253,7 +239,10 @@ async def _single(
     """
     if group_response.error_code and context.version < TOP_ERROR_FIRST_VERSION:
         return OffsetFetchResponse(
-            topics=list(_all_failed(group_request, group_response.error_code))
+            topics=[
+                failed_item(OffsetFetchTopicResponse, topic, group_response.error_code)
+                for topic in group_request.topics or ()
+            ]
         )
     response = OffsetFetchResponse(error_code=group_response.error_code)
     slices = Slices(context.node.env.clock)
@@ -276,77 +265,7 @@ def _in_old_form(partition: OffsetFetchGroupPartitionResponse) -> OffsetFetchPar
     )
 
 
-def _all_failed(group_request: OffsetFetchGroup, code: int) -> Iterable[OffsetFetchTopicResponse]:
-    for topic in group_request.topics or ():
-        yield OffsetFetchTopicResponse(
-            name=topic.name,
-            partitions=[
-                OffsetFetchPartitionResponse(
-                    partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=code
-                )
-                for number in topic.partition_indexes
-            ],
-        )
-
-
 # -- offsets -------------------------------------------------------------------------------------
-
-
-def guard_offset_commit(
-    access: Access, request: OffsetCommitRequest
-) -> Guarded[OffsetCommitRequest]:
-    """Require READ on the group and on each topic."""
-    if not access.may_group(Operation.READ, request.group_id):
-        refusals = [
-            _refused_commit(topic, ErrorCode.GROUP_AUTHORIZATION_FAILED) for topic in request.topics
-        ]
-        return None, Denied.whole(OffsetCommitResponse(topics=refusals))
-    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
-    allowed, denied = access.split(
-        request.topics,
-        Operation.READ,
-        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
-    )
-    if not denied:
-        return request, None
-    refusals = [_refused_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied]
-    if not allowed:
-        return None, Denied.whole(OffsetCommitResponse(topics=refusals))
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
-
-
-def _refused_commit(topic: OffsetCommitRequestTopic, code: int) -> OffsetCommitResponseTopic:
-    partitions = [
-        OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-        for each in topic.partitions
-    ]
-    return OffsetCommitResponseTopic(
-        name=topic.name, topic_id=topic.topic_id, partitions=partitions
-    )
-
-
-def guard_offset_delete(
-    access: Access, request: OffsetDeleteRequest
-) -> Guarded[OffsetDeleteRequest]:
-    """Require DELETE on the group and READ on each topic."""
-    if not access.may_group(Operation.DELETE, request.group_id):
-        refusal = OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-        return None, Denied.whole(refusal)
-    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
-    refusals = [
-        OffsetDeleteResponseTopic(
-            name=topic.name,
-            partitions=[
-                OffsetDeleteResponsePartition(
-                    partition_index=each.partition_index,
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
 
 
 def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
@@ -387,28 +306,10 @@ def _split_topics(
     """Return a group with its allowed topics, and the refusals of the others."""
     if group.topics is None:
         return group, []
-    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
-    allowed, denied = access.split(
-        group.topics,
-        Operation.DESCRIBE,
-        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
-    )
-    return replace(group, topics=allowed), [
-        OffsetFetchGroupTopicResponse(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
-                OffsetFetchGroupPartitionResponse(
-                    partition_index=number,
-                    committed_offset=NO_OFFSET,
-                    metadata="",
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                )
-                for number in topic.partition_indexes
-            ],
-        )
-        for topic in denied
-    ]
+    allowed, denied = access.split_topics(group.topics, Operation.DESCRIBE)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refusals = [failed_item(OffsetFetchGroupTopicResponse, topic, code) for topic in denied]
+    return replace(group, topics=allowed), refusals
 
 
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
@@ -416,22 +317,13 @@ def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[Offset
     if not access.may_group(Operation.DESCRIBE, request.group_id):
         # Before version 2 each partition has the error.
         topics = request.topics or [] if access.context.version < 2 else []
-        refusal = OffsetFetchResponse(
-            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
-            topics=[
-                _refused_single(t.name, t.partition_indexes, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-                for t in topics
-            ],
-        )
-        return None, Denied.whole(refusal)
+        return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED, topics)
     refusals: list[OffsetFetchTopicResponse] = []
     allowed = request.topics
     if allowed is not None:
-        allowed, denied = access.split(allowed, Operation.DESCRIBE, lambda t: t.name)
-        refusals = [
-            _refused_single(t.name, t.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            for t in denied
-        ]
+        allowed, denied = access.split_topics(allowed, Operation.DESCRIBE)
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        refusals = [failed_item(OffsetFetchTopicResponse, topic, code) for topic in denied]
 
     def change(response: OffsetFetchResponse) -> None:
         may = access.may_topic
@@ -439,18 +331,6 @@ def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[Offset
         response.topics.extend(refusals)
 
     return replace(request, topics=allowed), Denied.changed(change)
-
-
-def _refused_single(name: str, numbers: list[int], code: int) -> OffsetFetchTopicResponse:
-    return OffsetFetchTopicResponse(
-        name=name,
-        partitions=[
-            OffsetFetchPartitionResponse(
-                partition_index=number, committed_offset=NO_OFFSET, metadata="", error_code=code
-            )
-            for number in numbers
-        ],
-    )
 
 
 GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
@@ -675,36 +555,3 @@ class _Response:
         topic.partitions.append(
             TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
         )
-
-
-def guard_txn_offset_commit(
-    access: Access, request: TxnOffsetCommitRequest
-) -> Guarded[TxnOffsetCommitRequest]:
-    """Require WRITE on the transactional id and READ on the group and on each topic."""
-    code = 0
-    if not access.may_transact(Operation.WRITE, request.transactional_id):
-        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    elif not access.may_group(Operation.READ, request.group_id):
-        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-    if code:
-        refusals = [_refused_transaction_commit(topic, code) for topic in request.topics]
-        return None, Denied.whole(TxnOffsetCommitResponse(topics=refusals))
-    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
-    if not denied:
-        return request, None
-    refusals = [
-        _refused_transaction_commit(topic, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for topic in denied
-    ]
-    if not allowed:
-        return None, Denied.whole(TxnOffsetCommitResponse(topics=refusals))
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
-
-
-def _refused_transaction_commit(
-    topic: TxnOffsetCommitRequestTopic, code: int
-) -> TxnOffsetCommitResponseTopic:
-    partitions = [
-        TxnOffsetCommitResponsePartition(partition_index=each.partition_index, error_code=code)
-        for each in topic.partitions
-    ]
-    return TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions)

@@ -13,12 +13,14 @@ Source: Kafka 4.3's KafkaApis, ControllerApis, AclApis, AuthHelper.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import is_dataclass, replace
+from functools import cache
 from itertools import compress
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
+from tidelog.protocol.schema import Form, fields_of
 from tidelog.server.api.context import RequestContext
 from tidelog.server.runtime.errors import NotLoggedIn
 from tidelog.server.runtime.loop import in_slices
@@ -47,10 +49,123 @@ CLUSTER_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
 Item = TypeVar("Item")
 
 
+Element = TypeVar("Element", bound="DataclassInstance")
+
+
 Request = TypeVar("Request", bound="DataclassInstance")
 
 
 Response = TypeVar("Response", bound="DataclassInstance")
+
+
+# -- elements of failed responses ----------------------------------------------------------------
+
+
+# Fields that identify an element of a request; the response's element repeats them.
+_IDENTIFIERS: Final = frozenset(
+    {
+        "entity",
+        "group_id",
+        "index",
+        "key",
+        "name",
+        "partition",
+        "partition_id",
+        "partition_index",
+        "producer_id",
+        "resource_name",
+        "resource_type",
+        "topic",
+        "topic_id",
+        "topic_name",
+        "transactional_id",
+        "user",
+    }
+)
+
+
+class _Shape(NamedTuple):
+    """How an element of a response is made from one of a request.
+
+    Attributes:
+        identifiers: Fields to copy; of a number or a name, the one field that gets it.
+        lists: Name of each list of results, name of its list in the request, class of its elements.
+        errors: Which of `error_code` and `error_message` it has.
+    """
+
+    identifiers: tuple[str, ...]
+    lists: tuple[tuple[str, str, "type[DataclassInstance]"], ...]
+    errors: tuple[str, ...]
+
+
+@cache
+def _shape_of(
+    kind: "type[DataclassInstance]", request_kind: "type[DataclassInstance] | None"
+) -> _Shape:
+    fields = {field.name: field.kind for field in fields_of(kind, 0)}
+    errors = tuple(name for name in ("error_code", "error_message") if name in fields)
+    names = [name for name in fields if name in _IDENTIFIERS]
+    if request_kind is None:
+        return _Shape(tuple(names[:1]), (), errors)
+    requested = {field.name: field.kind for field in fields_of(request_kind, 0)}
+    arrays = [name for name, its_kind in requested.items() if its_kind.form is Form.ARRAY]
+    lists = tuple(
+        (name, name if name in arrays else arrays[0], struct)
+        for name, struct in _result_lists(kind)
+        if arrays
+    )
+    return _Shape(tuple(name for name in names if name in requested), lists, errors)
+
+
+@cache
+def _result_lists(
+    kind: "type[DataclassInstance]",
+) -> "tuple[tuple[str, type[DataclassInstance]], ...]":
+    """Return the lists of a class whose elements have error codes, themselves or further inside."""
+    return tuple(
+        (field.name, struct)
+        for field in fields_of(kind, 0)
+        if field.kind.item is not None
+        and (struct := field.kind.item.struct) is not None
+        and (
+            any(each.name == "error_code" for each in fields_of(struct, 0)) or _result_lists(struct)
+        )
+    )
+
+
+def failed_item(kind: type[Element], item: object, code: int, text: str | None = None) -> Element:
+    """Return an element of the response for an element of the request that failed.
+
+    It repeats the fields that identify the element, and it and all results in it have the error.
+
+    Args:
+        kind: Class of the response's element.
+        item: Element of the request, or the number or name of one.
+        code: Error code.
+        text: Error text, for elements that have one.
+    """
+    has_fields = is_dataclass(item)
+    shape = _shape_of(kind, cast("type[DataclassInstance]", type(item)) if has_fields else None)
+    values = {name: getattr(item, name) if has_fields else item for name in shape.identifiers}
+    for name, request_list, struct in shape.lists:
+        elements = getattr(item, request_list) or ()
+        values[name] = [failed_item(struct, each, code, text) for each in elements]
+    errors = {"error_code": code, "error_message": text}
+    values |= {name: errors[name] for name in shape.errors}
+    return cast("Callable[..., Element]", kind)(**values)
+
+
+# Fields that name a topic. A version has either the name or the id.
+_TOPIC_FIELDS: Final = frozenset({"name", "topic", "topic_name", "topic_id"})
+
+
+@cache
+def _topic_field(kind: "type[DataclassInstance]", version: int) -> str:
+    fields = fields_of(kind, version)
+    return next(field.name for field in fields if field.is_there and field.name in _TOPIC_FIELDS)
+
+
+# -- rights --------------------------------------------------------------------------------------
 
 
 class Access:
@@ -111,6 +226,18 @@ class Access:
         info = self.context.node.topics.find_by_id(topic_id)
         return None if info is None else info.name
 
+    def split_topics(
+        self, topics: "Iterable[Element]", operation: Operation
+    ) -> tuple[list[Element], list[Element]]:
+        """Split topics of a request into allowed and denied ones; an unknown id is allowed."""
+        version = self.context.version
+
+        def name_of(topic: Element) -> str | None:
+            name = getattr(topic, _topic_field(type(topic), version))
+            return self.name_of(name) if isinstance(name, UUID) else name
+
+        return self.split(topics, operation, name_of)
+
     def split(
         self, items: Iterable[Item], operation: Operation, name_of: Callable[[Item], str | None]
     ) -> tuple[list[Item], list[Item]]:
@@ -164,6 +291,12 @@ class Denied:
             return response
 
         return cls(cast("_AddTo", add_to))
+
+    @classmethod
+    def items(cls, access: Access, items: Iterable[object], code: int) -> "Denied":
+        """Return a denial of elements of a request."""
+        name, kind = _result_lists(access.context.api.response)[0]
+        return cls.rows(name, [failed_item(kind, each, code, DENIED_TEXT[code]) for each in items])
 
     @classmethod
     def rows(cls, name: str, refusals: "Iterable[DataclassInstance]") -> "Denied":
@@ -228,42 +361,76 @@ Guard: TypeAlias = Callable[[Access, Request], Guarded[Request]]
 AnyGuard: TypeAlias = "Guard[DataclassInstance]"
 
 
-def needs_cluster(
-    *operations: Operation, refuse: "Callable[[Request], DataclassInstance] | None" = None
-) -> Guard[Request]:
+def denied_whole(access: Access, code: int, items: Iterable[object] = ()) -> Denied:
+    """Return a denial of the whole request, with a row for each of some elements of the request."""
+    kind, text = access.context.api.response, DENIED_TEXT[code]
+    errors: dict[str, object] = {"error_code": code, "error_message": text}
+    values = {name: errors[name] for name in _shape_of(kind, None).errors}
+    for name, struct in _result_lists(kind)[:1]:
+        values[name] = [failed_item(struct, each, code, text) for each in items]
+    return Denied.whole(cast("Callable[..., DataclassInstance]", kind)(**values))
+
+
+def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
     """Return a guard that requires a right on the cluster.
 
     Args:
         operations: Any one of them is enough.
-        refuse: Makes the response to a refused request; by default an error for the whole request.
+        rows: List of the request whose elements get a row each in the response to a denied one.
     """
 
-    def guard(access: Access, request: Request) -> Guarded[Request]:
+    def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
         if any(map(access.may_cluster, operations)):
             return request, None
-        if refuse is not None:
-            return None, Denied.whole(refuse(request))
-        return None, _error(access, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        items = getattr(request, rows) or () if rows else ()
+        return None, denied_whole(access, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, items)
 
     return guard
 
 
-def needs_group(operation: Operation) -> "AnyGuard":
-    """Return a guard that requires a right on the group of a request."""
-    return _needs(operation, ResourceType.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "group_id")
+def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
+    """Return a guard that requires a right on the group of a request; `rows` as above."""
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return _needs(operation, ResourceType.GROUP, code, "group_id", rows)
 
 
-def needs_transactional_id(operation: Operation) -> "AnyGuard":
-    """Return a guard that requires a right on the transactional id of a request."""
+def needs_transactional_id(operation: Operation, rows: str = "") -> "AnyGuard":
+    """Return a guard that requires a right on a request's transactional id; `rows` as above."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id")
+    return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id", rows)
 
 
-def _needs(operation: Operation, kind: ResourceType, code: ErrorCode, name: str) -> "AnyGuard":
+def _needs(
+    operation: Operation, kind: ResourceType, code: ErrorCode, name: str, rows: str
+) -> "AnyGuard":
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
         if access.may(operation, kind, getattr(request, name)):
             return request, None
-        return None, _error(access, code)
+        return None, denied_whole(access, code, getattr(request, rows) if rows else ())
+
+    return guard
+
+
+class _WithTopics(Protocol):
+    topics: "list[DataclassInstance]"
+
+
+def needs_topics(operation: Operation, cluster: Operation | None = None) -> "AnyGuard":
+    """Return a guard that requires a right on each of the request's `topics`.
+
+    Args:
+        operation: The operation on a topic.
+        cluster: An operation on the cluster that replaces it; None for none.
+    """
+
+    def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
+        if cluster is not None and access.may_cluster(cluster):
+            return request, None
+        allowed, denied = access.split_topics(cast("_WithTopics", request).topics, operation)
+        if not denied:
+            return request, None
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return replace(request, topics=allowed), Denied.items(access, denied, code)
 
     return guard
 
@@ -282,15 +449,6 @@ def needs_all(*guards: "AnyGuard") -> "AnyGuard":
         return request, None
 
     return guard
-
-
-def _error(access: Access, code: ErrorCode) -> Denied:
-    """Return a denial of the whole request, with Kafka's text if the response has a field."""
-    kind = access.context.api.response
-    make = cast("Callable[..., DataclassInstance]", kind)
-    if any(field.name == "error_message" for field in fields(kind)):
-        return Denied.whole(make(error_code=code, error_message=DENIED_TEXT[code]))
-    return Denied.whole(make(error_code=code))
 
 
 def closed(access: Access, request: Request) -> Guarded[Request]:

@@ -10,7 +10,6 @@ Source: Kafka's protocol guide, API 2; KIP-79, KIP-734 (-3), KIP-405 (-4), KIP-1
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -29,7 +28,7 @@ from tidelog.protocol.messages.list_offsets import (
     OffsetForLeaderTopicResult,
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
-from tidelog.server.api.guards import Access, Denied, Guarded
+from tidelog.server.api.guards import failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
@@ -85,12 +84,9 @@ RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Return one row for each partition, by topic. A partition that is named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
-        return response_of(
-            (
-                topic.name,
-                [_refused(each, ErrorCode.UNKNOWN_SERVER_ERROR) for each in topic.partitions],
-            )
-            for topic in request.topics
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return ListOffsetsResponse(
+            topics=[failed_item(ListOffsetsTopicResponse, topic, code) for topic in request.topics]
         )
     missing = context.node.partitions.unopened(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -103,7 +99,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         for each in topic.partitions:
             number = each.partition_index
             if number in rows:
-                rows[number] = _refused(each, ErrorCode.INVALID_REQUEST)
+                rows[number] = failed_item(PartitionResponse, each, ErrorCode.INVALID_REQUEST)
             else:
                 rows[number] = await _find(context, request, topic.name, each)
     return response_of((name, list(rows.values())) for name, rows in topics.items() if rows)
@@ -118,10 +114,6 @@ def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffs
     )
 
 
-def _refused(lookup: ListOffsetsPartition, code: int) -> PartitionResponse:
-    return PartitionResponse(partition_index=lookup.partition_index, error_code=code)
-
-
 async def _find(
     context: RequestContext, request: ListOffsetsRequest, topic: str, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
@@ -130,10 +122,12 @@ async def _find(
     partition = node.partitions.find(topic, number)
     if isinstance(partition, int):
         is_unknown = _is_unknown_time(time_ms, version)
-        return _refused(lookup, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition)
+        return failed_item(
+            PartitionResponse, lookup, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition
+        )
     code = _problem(partition.log, version, epoch, time_ms)
     if code:
-        return _refused(lookup, code)
+        return failed_item(PartitionResponse, lookup, code)
     if version == 0:
         return await _old_style(node, request, partition, lookup)
     if request.by_append_time and time_ms >= 0:
@@ -239,7 +233,7 @@ async def _appended(
     try:
         match, unknown = await node.reads.run(find_appended, log, lookup.timestamp, end)
     except (OSError, TidelogError) as error:
-        return _refused(lookup, _code_of(log, error))
+        return failed_item(PartitionResponse, lookup, _code_of(log, error))
     response = _partition_response(lookup.partition_index, _row_of(match))
     response.without_append_time = unknown
     return response
@@ -270,7 +264,7 @@ async def _old_style(
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError as error:
-        return _refused(lookup, _code_of(log, error))
+        return failed_item(PartitionResponse, lookup, _code_of(log, error))
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
     if lookup.timestamp == EARLIEST_TIMESTAMP:
@@ -360,46 +354,3 @@ def _answer_rows(
 
 
 LIST_OFFSETS_ROWS: Final = RowFunctions(Operation.DESCRIBE, _may_repeat, _answer_rows)
-
-
-def guard_list_offsets(access: Access, request: ListOffsetsRequest) -> Guarded[ListOffsetsRequest]:
-    """Require DESCRIBE on each topic."""
-    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-    if not denied:
-        return request, None
-    refusals = [
-        ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=[
-                ListOffsetsPartitionResponse(
-                    partition_index=each.partition_index,
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
-
-
-def guard_offset_for_leader_epoch(
-    access: Access, request: OffsetForLeaderEpochRequest
-) -> Guarded[OffsetForLeaderEpochRequest]:
-    """Require DESCRIBE on each topic, or CLUSTER_ACTION, which brokers have."""
-    if access.may_cluster(Operation.CLUSTER_ACTION):
-        return request, None
-    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.topic)
-    refusals = [
-        OffsetForLeaderTopicResult(
-            topic=topic.topic,
-            partitions=[
-                EpochEndOffset(
-                    partition=each.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)

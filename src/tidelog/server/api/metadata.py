@@ -45,7 +45,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX, ensure_name
 from tidelog.server.api import topic_changes
 from tidelog.server.api.context import Answer, Long, RequestContext, sees_topics
-from tidelog.server.api.guards import Access, Denied, Guarded
+from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.api.table import ROWS
 from tidelog.server.partitions.partitions import numbers_of
@@ -633,11 +633,9 @@ def guard_describe_topic_partitions(
 ) -> Guarded[DescribeTopicPartitionsRequest]:
     """Require DESCRIBE on each topic; a request for all topics gets the allowed ones."""
     is_all = not request.topics
-    allowed, denied = access.split(request.topics, Operation.DESCRIBE, lambda t: t.name)
-    refusals = [
-        DescribedTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=topic.name)
-        for topic in denied
-    ]
+    allowed, denied = access.split_topics(request.topics, Operation.DESCRIBE)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refusals = [failed_item(DescribedTopic, topic, code) for topic in denied]
     if not is_all and not allowed:
         return None, Denied.whole(DescribeTopicPartitionsResponse(topics=refusals))
 

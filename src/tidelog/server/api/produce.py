@@ -58,7 +58,7 @@ from tidelog.record.header import (
     TRANSACTIONAL_BIT,
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
-from tidelog.server.api.guards import Access, Denied, Guarded
+from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
 from tidelog.server.runtime.errors import Unanswered
 from tidelog.server.runtime.loop import Timers
@@ -817,7 +817,7 @@ def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceReq
             raise Unanswered(f"error {code} for a request that wants no answer (acks=0)", code)
 
         return rest, Denied(close)
-    refusals = [_refused_produce(topic, code) for topic in denied]
+    refusals = [failed_item(TopicProduceResponse, topic, code) for topic in denied]
     if rest is None:
         return None, Denied.whole(ProduceResponse(responses=refusals))
     return rest, Denied.rows("responses", refusals)
@@ -831,12 +831,7 @@ def _to_produce(
         name is not None and access.may_transact(Operation.WRITE, name)
     ):
         return [], request.topic_data, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    by_id = access.context.version >= TOPIC_IDS_FIRST_VERSION
-    allowed, denied = access.split(
-        request.topic_data,
-        Operation.WRITE,
-        lambda topic: access.name_of(topic.topic_id) if by_id else topic.name,
-    )
+    allowed, denied = access.split_topics(request.topic_data, Operation.WRITE)
     return allowed, denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -847,14 +842,3 @@ def _is_transactional(request: ProduceRequest) -> bool:
         )
     except CorruptBatch:
         return False  # the handler refuses the whole request
-
-
-def _refused_produce(topic: TopicProduceData, code: int) -> TopicProduceResponse:
-    return TopicProduceResponse(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_responses=[
-            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1)
-            for data in topic.partition_data
-        ],
-    )

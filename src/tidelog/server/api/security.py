@@ -45,7 +45,7 @@ from tidelog.protocol.messages.security import (
 )
 from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
-from tidelog.server.api.guards import CLUSTER_DENIED_TEXT, needs_cluster
+from tidelog.server.api.guards import Access, Guarded, denied_whole
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.authorizer import IN_ORDER, Acl, AclFilter
@@ -63,56 +63,6 @@ from tidelog.server.security.sasl import (
     credential_of,
 )
 from tidelog.storage.directory.broker_files import ScramCredential
-
-# -- rules ---------------------------------------------------------------------------------------
-
-
-def _refuse_create_acls(request: CreateAclsRequest) -> CreateAclsResponse:
-    refusal = AclCreationResult(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-    return CreateAclsResponse(results=[refusal for _ in request.creations])
-
-
-def _refuse_delete_acls(request: DeleteAclsRequest) -> DeleteAclsResponse:
-    refusal = DeleteAclsFilterResult(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-    return DeleteAclsResponse(filter_results=[refusal for _ in request.filters])
-
-
-# -- users ---------------------------------------------------------------------------------------
-
-
-def _refuse_describe_scram(
-    request: DescribeUserScramCredentialsRequest,
-) -> DescribeUserScramCredentialsResponse:
-    """Refuse each named user, without its name, as Kafka does."""
-    refusal = DescribeUserScramCredentialsResult(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message=CLUSTER_DENIED_TEXT
-    )
-    return DescribeUserScramCredentialsResponse(
-        error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-        error_message=CLUSTER_DENIED_TEXT,
-        results=[refusal for _ in request.users or ()],
-    )
-
-
-def _refuse_alter_scram(
-    request: AlterUserScramCredentialsRequest,
-) -> AlterUserScramCredentialsResponse:
-    names = [each.name for each in request.deletions] + [each.name for each in request.upsertions]
-    return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResult(
-                user=name,
-                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                error_message=CLUSTER_DENIED_TEXT,
-            )
-            for name in dict.fromkeys(names)
-        ]
-    )
-
 
 _NONE: Final = "No Authorizer is configured."
 
@@ -494,17 +444,12 @@ def sasl_authenticate(
     )
 
 
-guard_create_acls: Final = needs_cluster(Operation.ALTER, refuse=_refuse_create_acls)
-
-
-guard_delete_acls: Final = needs_cluster(Operation.ALTER, refuse=_refuse_delete_acls)
-
-
-guard_describe_user_scram_credentials: Final = needs_cluster(
-    Operation.DESCRIBE, refuse=_refuse_describe_scram
-)
-
-
-guard_alter_user_scram_credentials: Final = needs_cluster(
-    Operation.ALTER, refuse=_refuse_alter_scram
-)
+def guard_alter_user_scram_credentials(
+    access: Access, request: AlterUserScramCredentialsRequest
+) -> Guarded[AlterUserScramCredentialsRequest]:
+    """Require ALTER on the cluster; each user is refused once."""
+    if access.may_cluster(Operation.ALTER):
+        return request, None
+    changes: list[_Change] = [*request.deletions, *request.upsertions]
+    users = dict.fromkeys(each.name for each in changes)
+    return None, denied_whole(access, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, users)

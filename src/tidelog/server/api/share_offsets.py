@@ -33,7 +33,14 @@ from tidelog.protocol.messages.share_offsets import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
+from tidelog.server.api.guards import (
+    DENIED_TEXT,
+    Access,
+    Denied,
+    Guarded,
+    denied_whole,
+    failed_item,
+)
 from tidelog.server.api.node import Node
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
 from tidelog.server.runtime.errors import Refusal
@@ -354,12 +361,6 @@ def _id_of(node: Node, name: str) -> UUID | None:
     return None if info is None else info.topic_id
 
 
-_DENIED_TOPIC = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-
-
-_DENIED_GROUP = DENIED_TEXT[ErrorCode.GROUP_AUTHORIZATION_FAILED]
-
-
 def guard_describe_share_group_offsets(
     access: Access, request: DescribeShareGroupOffsetsRequest
 ) -> Guarded[DescribeShareGroupOffsetsRequest]:
@@ -367,6 +368,7 @@ def guard_describe_share_group_offsets(
 
     Denied topics that weren't named are left out.
     """
+    code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     may = [access.may_group(Operation.DESCRIBE, group.group_id) for group in request.groups]
     split = [
         _split_topics(access, group)
@@ -379,10 +381,8 @@ def guard_describe_share_group_offsets(
         response.groups = [
             next(visible)
             if is_allowed
-            else DescribeShareGroupOffsetsResponseGroup(
-                group_id=group.group_id,
-                error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED,
-                error_message=_DENIED_GROUP,
+            else failed_item(
+                DescribeShareGroupOffsetsResponseGroup, group.group_id, code, DENIED_TEXT[code]
             )
             for group, is_allowed in zip(request.groups, may, strict=True)
         ]
@@ -399,7 +399,7 @@ def _split_topics(access: Access, group: DescribeShareGroupOffsetsRequestGroup) 
     """Return a group with its allowed topics (None for all), and its denied topics."""
     if group.topics is None:
         return group, []
-    allowed, denied = access.split(group.topics, Operation.DESCRIBE, lambda topic: topic.topic_name)
+    allowed, denied = access.split_topics(group.topics, Operation.DESCRIBE)
     return replace(group, topics=allowed), denied
 
 
@@ -409,80 +409,26 @@ def _shown(
     group, denied = split
     if group.topics is None:
         described.topics = [t for t in described.topics if access.may_describe(t.topic_name)]
-    described.topics += map(_denied_described, denied)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    described.topics += [
+        failed_item(DescribeShareGroupOffsetsResponseTopic, topic, code, DENIED_TEXT[code])
+        for topic in denied
+    ]
     return described
-
-
-def _denied_described(
-    topic: DescribeShareGroupOffsetsRequestTopic,
-) -> DescribeShareGroupOffsetsResponseTopic:
-    return DescribeShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name,
-        partitions=[
-            DescribeShareGroupOffsetsResponsePartition(
-                partition_index=number,
-                start_offset=UNKNOWN_START,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=_DENIED_TOPIC,
-            )
-            for number in topic.partitions
-        ],
-    )
 
 
 def guard_alter_share_group_offsets(
     access: Access, request: AlterShareGroupOffsetsRequest
 ) -> Guarded[AlterShareGroupOffsetsRequest]:
-    """Require READ on the group and on each topic."""
+    """Require READ on the group and on each topic; refusals have the ids of topics, as in Kafka."""
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if not access.may_group(Operation.READ, request.group_id):
-        refusal = AlterShareGroupOffsetsResponse(
-            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
-        )
-        return None, Denied.whole(refusal)
-    allowed, denied = access.split(request.topics, Operation.READ, lambda topic: topic.topic_name)
-    rows = _denied_altered(access, denied)
-    return replace(request, topics=allowed), Denied.rows("responses", rows)
-
-
-def _denied_altered(
-    access: Access,
-    topics: Sequence[AlterShareGroupOffsetsRequestTopic],
-) -> list[AlterShareGroupOffsetsResponseTopic]:
-    """Return refusals, with the ids of topics, as in Kafka."""
-    infos = map(access.context.node.topics.find, (topic.topic_name for topic in topics))
-    return [
-        AlterShareGroupOffsetsResponseTopic(
-            topic_name=topic.topic_name,
-            topic_id=(info and info.topic_id) or NO_UUID,
-            partitions=[
-                AlterShareGroupOffsetsResponsePartition(
-                    partition_index=each.partition_index,
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    error_message=_DENIED_TOPIC,
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic, info in zip(topics, infos, strict=True)
-    ]
-
-
-def guard_delete_share_group_offsets(
-    access: Access, request: DeleteShareGroupOffsetsRequest
-) -> Guarded[DeleteShareGroupOffsetsRequest]:
-    """Require DELETE on the group and READ on each topic."""
-    if not access.may_group(Operation.DELETE, request.group_id):
-        refusal = DeleteShareGroupOffsetsResponse(
-            error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED, error_message=_DENIED_GROUP
-        )
-        return None, Denied.whole(refusal)
-    allowed, denied = access.split(request.topics, Operation.READ, lambda topic: topic.topic_name)
+        return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    allowed, denied = access.split_topics(request.topics, Operation.READ)
     refusals = [
-        DeleteShareGroupOffsetsResponseTopic(
-            topic_name=topic.topic_name,
-            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            error_message=_DENIED_TOPIC,
-        )
+        failed_item(AlterShareGroupOffsetsResponseTopic, topic, code, DENIED_TEXT[code])
         for topic in denied
     ]
+    for refusal in refusals:
+        refusal.topic_id = _id_of(access.context.node, refusal.topic_name) or NO_UUID
     return replace(request, topics=allowed), Denied.rows("responses", refusals)

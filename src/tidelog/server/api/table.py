@@ -22,6 +22,7 @@ from tidelog.server.api.guards import (
     needs_all,
     needs_cluster,
     needs_group,
+    needs_topics,
     needs_transactional_id,
 )
 from tidelog.server.runtime.reply import settled
@@ -101,7 +102,7 @@ ROWS: Final = (
         "list_offsets",
         1,
         11,
-        guard="guard_list_offsets",
+        guard=needs_topics(Operation.DESCRIBE),
         rows="LIST_OFFSETS_ROWS",
         legacy_first=0,
         parts=("topics/partitions=topics/partitions",),
@@ -113,7 +114,7 @@ ROWS: Final = (
         "offset_commit",
         2,
         10,
-        guard="guard_offset_commit",
+        guard=needs_all(needs_group(Operation.READ, rows="topics"), needs_topics(Operation.READ)),
         parts=("topics/partitions=topics/partitions",),
     ),
     Row(
@@ -180,7 +181,7 @@ ROWS: Final = (
         "delete_records",
         0,
         2,
-        guard="guard_delete_records",
+        guard=needs_topics(Operation.DELETE),
         parts=("topics/partitions=topics/partitions",),
     ),
     Row(
@@ -189,7 +190,7 @@ ROWS: Final = (
         "offset_for_leader_epoch",
         2,
         4,
-        guard="guard_offset_for_leader_epoch",
+        guard=needs_topics(Operation.DESCRIBE, cluster=Operation.CLUSTER_ACTION),
         parts=("topics/partitions=topics/partitions",),
     ),
     Row(
@@ -198,12 +199,22 @@ ROWS: Final = (
         "txn_offset_commit",
         0,
         5,
-        guard="guard_txn_offset_commit",
+        guard=needs_all(
+            needs_transactional_id(Operation.WRITE, rows="topics"),
+            needs_group(Operation.READ, rows="topics"),
+            needs_topics(Operation.READ),
+        ),
         parts=("topics/partitions=topics/partitions",),
     ),
     Row(29, "security", "describe_acls", 1, 3, guard=needs_cluster(Operation.DESCRIBE)),
     Row(
-        30, "security", "create_acls", 1, 3, guard="guard_create_acls", parts=("creations=results",)
+        30,
+        "security",
+        "create_acls",
+        1,
+        3,
+        guard=needs_cluster(Operation.ALTER, rows="creations"),
+        parts=("creations=results",),
     ),
     Row(
         31,
@@ -211,7 +222,7 @@ ROWS: Final = (
         "delete_acls",
         1,
         3,
-        guard="guard_delete_acls",
+        guard=needs_cluster(Operation.ALTER, rows="filters"),
         parts=("filters=filter_results",),
     ),
     Row(
@@ -288,7 +299,7 @@ ROWS: Final = (
         "write_txn_markers",
         1,
         2,
-        guard="guard_write_txn_markers",
+        guard=needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION, rows="markers"),
         parts=("markers/topics/partition_indexes=markers/topics/partitions",),
     ),
     Row(
@@ -306,7 +317,7 @@ ROWS: Final = (
         "elect_leaders",
         0,
         2,
-        guard="guard_elect_leaders",
+        guard=needs_cluster(Operation.ALTER, rows="topic_partitions"),
         parts=("topic_partitions/partitions=replica_election_results/partition_result",),
     ),
     Row(
@@ -324,7 +335,7 @@ ROWS: Final = (
         "alter_partition_reassignments",
         0,
         1,
-        guard="guard_alter_partition_reassignments",
+        guard=needs_cluster(Operation.ALTER, rows="topics"),
         parts=("topics/partitions=responses/partitions",),
     ),
     Row(
@@ -341,7 +352,7 @@ ROWS: Final = (
         "offset_delete",
         0,
         0,
-        guard="guard_offset_delete",
+        guard=needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=("topics/partitions=topics/partitions",),
     ),
     Row(
@@ -352,14 +363,21 @@ ROWS: Final = (
         1,
         guard=needs_cluster(Operation.DESCRIBE_CONFIGS),
     ),
-    Row(49, "configs", "alter_client_quotas", 0, 1, guard="guard_alter_client_quotas"),
+    Row(
+        49,
+        "configs",
+        "alter_client_quotas",
+        0,
+        1,
+        guard=needs_cluster(Operation.ALTER_CONFIGS, rows="entries"),
+    ),
     Row(
         50,
         "security",
         "describe_user_scram_credentials",
         0,
         0,
-        guard="guard_describe_user_scram_credentials",
+        guard=needs_cluster(Operation.DESCRIBE, rows="users"),
         parts=("users=results",),
     ),
     Row(
@@ -387,7 +405,7 @@ ROWS: Final = (
         "describe_producers",
         0,
         0,
-        guard="guard_describe_producers",
+        guard=needs_topics(Operation.READ),
         parts=("topics/partition_indexes=topics/partitions",),
     ),
     Row(64, "cluster", "unregister_broker", 0, 0, guard=needs_cluster(Operation.ALTER)),
@@ -482,7 +500,7 @@ ROWS: Final = (
         "delete_share_group_offsets",
         0,
         0,
-        guard="guard_delete_share_group_offsets",
+        guard=needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=("topics=responses",),
     ),
 )

@@ -49,7 +49,13 @@ from tidelog.server.admin.topic_rules import (
 )
 from tidelog.server.api import topic_changes
 from tidelog.server.api.context import Long, RequestContext
-from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded
+from tidelog.server.api.guards import (
+    TOPIC_DENIED_TEXT,
+    Access,
+    Denied,
+    Guarded,
+    failed_item,
+)
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
@@ -58,7 +64,6 @@ from tidelog.server.security.operations import Operation
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK
-from tidelog.types import NO_OFFSET
 
 # With a timeout of 0 Kafka's controller does nothing and responds REQUEST_TIMED_OUT, if there is
 # anything that it could do. Otherwise each refused item gets its own error. Responses for more than
@@ -200,7 +205,10 @@ async def delete_topics(
     names = Counter(s.name for s in states if s.name is not None and s.topic_id == NO_UUID)
     ids = Counter(state.topic_id for state in states if state.name is None)
     if request.timeout_ms <= 0 and any(_names_one(state, names, ids) for state in states):
-        return DeleteTopicsResponse(responses=[_timed_out(state) for state in states])
+        late = ErrorCode.REQUEST_TIMED_OUT
+        return DeleteTopicsResponse(
+            responses=[failed_item(DeletableTopicResult, state, late) for state in states]
+        )
     results, slices = [], Slices(context.node.env.clock)
     deletions = list[tuple[TopicInfo, DeletableTopicResult]]()
     for state in {(state.name, state.topic_id): state for state in states}.values():
@@ -223,12 +231,6 @@ def _names_one(state: DeleteTopicState, names: Counter[str], ids: Counter[UUID])
     if state.name is None:
         return state.topic_id != NO_UUID and ids[state.topic_id] == 1
     return state.topic_id == NO_UUID and names[state.name] == 1
-
-
-def _timed_out(state: DeleteTopicState) -> DeletableTopicResult:
-    return DeletableTopicResult(
-        name=state.name, topic_id=state.topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT
-    )
 
 
 def _to_delete(
@@ -276,9 +278,7 @@ async def create_partitions(
     if request.timeout_ms <= 0 and 1 in times.values():
         return CreatePartitionsResponse(
             results=[
-                CreatePartitionsTopicResult(
-                    name=topic.name, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None
-                )
+                failed_item(CreatePartitionsTopicResult, topic, ErrorCode.REQUEST_TIMED_OUT)
                 for topic in request.topics
             ]
         )
@@ -315,28 +315,6 @@ def _ensure_growth(node: Node, topic: CreatePartitionsTopic) -> None:
         )
 
 
-def guard_delete_records(
-    access: Access, request: DeleteRecordsRequest
-) -> Guarded[DeleteRecordsRequest]:
-    """Require DELETE on each topic."""
-    allowed, denied = access.split(request.topics, Operation.DELETE, lambda t: t.name)
-    refusals = [
-        DeleteRecordsTopicResult(
-            name=topic.name,
-            partitions=[
-                DeleteRecordsPartitionResult(
-                    partition_index=each.partition_index,
-                    low_watermark=-1,
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                )
-                for each in topic.partitions
-            ],
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
-
-
 # -- changes -------------------------------------------------------------------------------------
 
 
@@ -365,15 +343,8 @@ def guard_create_topics(
                 topic.configs = []
                 topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
                 topic.num_partitions = topic.replication_factor = -1
-        response.topics.extend(
-            CreatableTopicResult(
-                name=topic.name,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=TOPIC_DENIED_TEXT,
-                configs=[],
-            )
-            for topic in denied
-        )
+        refusal = Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, TOPIC_DENIED_TEXT)
+        response.topics.extend(_refused(topic.name, refusal) for topic in denied)
 
     return replace(request, topics=allowed), Denied.changed(change)
 
@@ -386,15 +357,8 @@ def guard_create_partitions(
     allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
     )
-    refusals = [
-        CreatePartitionsTopicResult(
-            name=topic.name,
-            error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            error_message=TOPIC_DENIED_TEXT,
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("results", refusals)
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return replace(request, topics=allowed), Denied.items(access, denied, code)
 
 
 def guard_delete_topics(
@@ -424,26 +388,15 @@ def guard_delete_topics(
     allowed, denied = access.split(states, Operation.DELETE, denied_name_of)
     absent, allowed = _absent_of(access, allowed, times)
     refusals = [
-        DeletableTopicResult(
-            name=name,
-            topic_id=NO_UUID,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=NOT_HOSTED,
-        )
+        failed_item(DeletableTopicResult, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOT_HOSTED)
         for name in absent
     ]
     for state in denied:
-        name = name_of(state)
-        if state.name is None and not access.may_describe(name):
-            name = None
-        refusals.append(
-            DeletableTopicResult(
-                name=name,
-                topic_id=state.topic_id,
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                error_message=TOPIC_DENIED_TEXT,
-            )
-        )
+        code, name = ErrorCode.TOPIC_AUTHORIZATION_FAILED, name_of(state)
+        refusal = failed_item(DeletableTopicResult, state, code, TOPIC_DENIED_TEXT)
+        if access.may_describe(name):
+            refusal.name = name
+        refusals.append(refusal)
     if not allowed:
         return None, Denied.whole(DeleteTopicsResponse(responses=refusals))
     rest = replace(request, topics=allowed, topic_names=[])
@@ -523,19 +476,21 @@ def _named_once(
 async def _delete_until(
     node: Node, topic: str, row: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
+    result = DeleteRecordsPartitionResult
     try:
         partition = node.partitions.get(topic, row.partition_index)
         if node.topics.is_internal(topic):
-            return _result(row, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            return failed_item(result, row, ErrorCode.INVALID_TOPIC_EXCEPTION)
         start = _move_start(partition, row.offset)
         if start is None:
-            return _result(row, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return failed_item(result, row, ErrorCode.OFFSET_OUT_OF_RANGE)
         await partition.flushed()
     except StorageFailure:
-        return _result(row, ErrorCode.KAFKA_STORAGE_ERROR)
+        return failed_item(result, row, ErrorCode.KAFKA_STORAGE_ERROR)
     except TidelogError as error:
-        return _result(row, ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code)
-    return _result(row, 0, start)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
+        return failed_item(result, row, code)
+    return result(partition_index=row.partition_index, low_watermark=start, error_code=0)
 
 
 def _move_start(partition: Partition, offset: int) -> int | None:
@@ -547,11 +502,3 @@ def _move_start(partition: Partition, offset: int) -> int | None:
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)
-
-
-def _result(
-    row: DeleteRecordsPartition, code: int, start: int = NO_OFFSET
-) -> DeleteRecordsPartitionResult:
-    return DeleteRecordsPartitionResult(
-        partition_index=row.partition_index, low_watermark=start, error_code=code
-    )

@@ -54,7 +54,7 @@ from tidelog.protocol.messages.transactions import (
 )
 from tidelog.server.admin.topic_rules import ensure_name
 from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
-from tidelog.server.api.guards import TOPIC_DENIED_TEXT, Access, Denied, Guarded, needs_cluster
+from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.regexes import UnusableRegex, find_matches
 from tidelog.server.runtime.errors import Refusal
@@ -72,29 +72,6 @@ from tidelog.server.transactions.metadata import (
 from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
-
-
-def guard_describe_producers(
-    access: Access, request: DescribeProducersRequest
-) -> Guarded[DescribeProducersRequest]:
-    """Require READ on each topic."""
-    allowed, denied = access.split(request.topics, Operation.READ, lambda t: t.name)
-    refusals = [
-        DescribeProducersTopicResponse(
-            name=topic.name,
-            partitions=[
-                DescribeProducersPartitionResponse(
-                    partition_index=number,
-                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-                    error_message=TOPIC_DENIED_TEXT,
-                )
-                for number in topic.partition_indexes
-            ],
-        )
-        for topic in denied
-    ]
-    return replace(request, topics=allowed), Denied.rows("topics", refusals)
-
 
 # From this version on brokers send the request, for many transactions at once.
 BATCHED_FIRST_VERSION: Final = 4
@@ -521,9 +498,7 @@ async def _partition(
     partition = context.node.partitions.find(topic, number)
     if isinstance(partition, int):
         why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
-        return DescribeProducersPartitionResponse(
-            partition_index=number, error_code=why.error_code, error_message=why.message
-        )
+        return failed_item(DescribeProducersPartitionResponse, number, why.error_code, why.message)
     producers = map(_producer, partition.log.producer_states().producers.values())  # a copy
     return DescribeProducersPartitionResponse(
         partition_index=number,
@@ -587,8 +562,7 @@ def guard_add_partitions_to_txn(
     if access.context.version >= BROKERS_FIRST_VERSION:
         if access.may_cluster(Operation.CLUSTER_ACTION):
             return request, None
-        refusal = AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return None, Denied.whole(refusal)
+        return None, denied_whole(access, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     topics = request.v3_and_below_topics
     partitions = [
         TopicPartition(topic.name, number) for topic in topics for number in topic.partitions
@@ -616,35 +590,6 @@ def guard_add_partitions_to_txn(
     return None, Denied.whole(refusal)
 
 
-def _refuse_markers(request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    return WriteTxnMarkersResponse(
-        markers=[
-            WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            WritableTxnMarkerPartitionResult(
-                                partition_index=number,
-                                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-                            )
-                            for number in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
-
-
-guard_write_txn_markers: Final = needs_cluster(
-    Operation.ALTER, Operation.CLUSTER_ACTION, refuse=_refuse_markers
-)
-
-
 def guard_describe_transactions(
     access: Access, request: DescribeTransactionsRequest
 ) -> Guarded[DescribeTransactionsRequest]:
@@ -662,11 +607,9 @@ def guard_describe_transactions(
         for state in response.transaction_states:
             may = access.may_topic
             state.topics = [t for t in state.topics if may(Operation.DESCRIBE, t.topic)]
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         response.transaction_states.extend(
-            DescribedTransactionState(
-                error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, transactional_id=name
-            )
-            for name in denied
+            failed_item(DescribedTransactionState, name, code) for name in denied
         )
 
     return replace(request, transactional_ids=allowed), Denied.changed(change)

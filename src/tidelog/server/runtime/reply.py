@@ -129,7 +129,7 @@ class Reply(Generic[T]):
         """Return `make(value)`, at once if the reply is done, else as a reply.
 
         `make` may return a reply. `cancel` of the result cancels the task that is running then:
-        this reply's or that of `make`.
+        this reply's or that of `make`. Its time counts as the task's.
         """
         if self.is_done:
             return make(self.value)
@@ -137,11 +137,17 @@ class Reply(Generic[T]):
         mapped._job = self._job
 
         def give(done: Reply[T]) -> None:
+            watch = None if mapped._job is None else mapped._job.watch
+            if watch is not None:
+                watch.go_on()
             try:
                 value = make(done.value)
             except Exception as error:  # noqa: BLE001 - it belongs to who reads the mapped reply
                 mapped.fail(error)
                 return
+            finally:
+                if watch is not None:
+                    watch.pause()
             if isinstance(value, Reply):
                 mapped._go_on_with(value._job)  # noqa: SLF001 - one with Reply
                 value.when_done(give_again)
