@@ -254,11 +254,7 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the last offset of the last batch that ends at `limit` or before.
-
-    If none does, return the last offset of the first batch if that is the first of all, else the
-    offset before it.
-    """
+    """Return the end of the whole batches within `max_bytes`: at least after the first one."""
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum size of a block in which few moved keys are told from many; in larger ones all keys whose
-# ranks differ are displaced.
+# Maximum size of a block in which the smallest set of moved keys is computed; in larger ones all
+# keys whose ranks differ are displaced.
 BLOCK_MAX: Final = 1 << 20
 
 
