@@ -31,6 +31,7 @@ PACKAGES: Final = (
     "src/tidelog/server",
     "src/tidelog/scan",
     "src/tidelog/spark",
+    "src/tidelog/jobs",
 )
 KINDS: Final = ("comparison", "constant", "dropped call", "order of calls", "swapped arguments")
 
@@ -77,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="which changes are drawn")
     parser.add_argument("--count", type=int, default=300, help="how many")
     parser.add_argument("--only", action="append", metavar="NAME", help="one change, by its name")
-    parser.add_argument("--package", action="append", help="instead of all five packages")
+    parser.add_argument("--package", action="append", help="instead of all six packages")
     parser.add_argument(
         "--without", action="append", default=[], metavar="FOLDER", help="tests that are left out"
     )

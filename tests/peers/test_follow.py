@@ -318,7 +318,7 @@ def test_group_offsets(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> 
     found = read_group_offsets(os_env().files, str(tmp_path))
     assert found is not None
     (commit,) = found.groups["readers"]
-    assert replace(commit, metadata="") == GroupOffset("read", 0, 7)
+    assert commit._replace(metadata="") == GroupOffset("read", 0, 7)
     assert commit.metadata.rstrip("\0") == "so far"  # librdkafka counts the end of C's string
 
 

@@ -7,11 +7,10 @@ Source: Kafka's `listeners`, `advertised.listeners`, `listener.security.protocol
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from socket import getfqdn
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.config.broker import BrokerConfig
 from tidelog.config.unused_keys import CONTROL_PLANE, CONTROLLER_LISTENERS
@@ -31,8 +30,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """Host and port; port 0 lets the system choose."""
 
     host: str
@@ -153,8 +151,7 @@ class SecurityProtocol(StrEnum):
         return self in {SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL}
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerPlan:
+class ListenerPlan(NamedTuple):
     """Listener as configured.
 
     Attributes:

@@ -14,7 +14,7 @@ Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Self, cast
+from typing import Final, NamedTuple, Self, cast
 
 from tidelog.config.values import (
     COMPACTION_SCHEDULER,
@@ -62,8 +62,7 @@ class NoteKind(StrEnum):
     ADVICE = "advice"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigNote:
+class ConfigNote(NamedTuple):
     """Note about a setting for its user.
 
     Attributes:
@@ -535,8 +534,7 @@ RETIRED: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """Value of one key, and the name under which it was given."""
 
     key: ConfigKey

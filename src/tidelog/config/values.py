@@ -10,11 +10,11 @@ ISO 8601 durations as Java's Duration.parse reads them.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from tidelog.errors import ConfigError
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, ClockName, Codec, TimestampType
@@ -139,8 +139,7 @@ Value = TypeVar("Value", bound=ConfigValue)
 _Value_co = TypeVar("_Value_co", bound=ConfigValue, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class ValueKind(Generic[_Value_co]):
+class ValueKind(NamedTuple, Generic[_Value_co]):
     """Type of a setting's value.
 
     Attributes:
@@ -441,8 +440,7 @@ def ensure_tellable(name: str, text: str) -> None:
         raise ConfigError(name, text, f"must be at most {TEXT_BYTES_MAX} bytes")
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(NamedTuple):
     """Another name of a setting, possibly with another unit.
 
     Attributes:
@@ -454,8 +452,7 @@ class Synonym:
     factor: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
+class ConfigKey(NamedTuple):
     """Setting: name, type, default and documentation.
 
     Attributes:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache
 from struct import calcsize, pack
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
 from tidelog.protocol import codec_source
 from tidelog.protocol.codec_source import (
@@ -732,8 +732,7 @@ class _WriteCode(Source):
         return f"{value} != {self.name(field.default)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Codec(Generic[Message]):
+class Codec(NamedTuple, Generic[Message]):
     """Reader and writer of one message in one version; each is compiled at its first use.
 
     Attributes:

@@ -9,9 +9,8 @@ offset, 2 a group), elsewhere it is the version. The messages are declared in `p
 Source: Kafka's guide to the consumer protocol and to `__consumer_offsets`.
 """
 
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.codecs import struct_codec
@@ -31,8 +30,7 @@ Message = TypeVar("Message", bound="DataclassInstance")
 VERSION_BYTES: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DataMessage(Generic[Message]):
+class DataMessage(NamedTuple, Generic[Message]):
     """Message with its known versions.
 
     Attributes:

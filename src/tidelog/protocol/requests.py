@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from struct import Struct, error
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
@@ -58,8 +58,7 @@ _ANSWER_HEAD: Final = Struct(">ii")
 _ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     correlation_id: int
     api: AnyApi
     version: int
@@ -276,8 +275,7 @@ def _headless(reader: Reader) -> CorruptMessage:
 _NO_VERSIONS: Final = (0, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Question:
+class _Question(NamedTuple):
     api: AnyApi
     flexible: bool
     read: "Callable[[Reader], DataclassInstance]"

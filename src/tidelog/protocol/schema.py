@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from tidelog.protocol.wire import NO_UUID
@@ -160,8 +160,7 @@ def nullable_struct(kind: type[Message]) -> Kind[Message | None]:
     return Kind(Form.STRUCT, None, 0, None, kind)
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
+class _Spec(NamedTuple):
     kind: Kind[object]
     since: int
     until: int
@@ -225,8 +224,7 @@ def _names_of(kind: type[Declaration]) -> list[str]:
     return [declared.name for declared in dataclasses.fields(cast("type[DataclassInstance]", kind))]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """Field of a declaration in one version.
 
     Attributes:
@@ -287,8 +285,7 @@ LATEST_TIMESTAMP: Final = -1
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 
 
-@dataclass(frozen=True, slots=True)
-class Api(Generic[Request_co, Response_co]):
+class Api(NamedTuple, Generic[Request_co, Response_co]):
     """API of the protocol: a request and its response.
 
     The declarations are imported at their first use, because there are many and a broker must start

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
@@ -113,7 +112,7 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
     if len(plans) > 1:
         text = f"has {len(plans)} listeners, and a place was given for one"
         raise ConfigError("listeners", config.listeners, text)
-    return (replace(plans[0], place=place),)
+    return (plans[0]._replace(place=place),)
 
 
 def advertised(plan: ListenerPlan, port: int) -> Address:

@@ -261,8 +261,7 @@ SETTLED_FINE_MS: Final = 100
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """A staged file and its final name.
 
     Attributes:

@@ -13,8 +13,17 @@ import posixpath
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Final, Self, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import fields, is_dataclass
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
@@ -286,8 +295,7 @@ def _escape(value: str) -> str:
     return re.sub(r"([\\=:#!])", r"\\\1", value)
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(NamedTuple):
     """Typed fields of a JSON object; `what` names it in errors."""
 
     content: dict[str, object]

@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from logging import Logger
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -118,8 +118,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSpec:
+class TopicSpec(NamedTuple):
     """Specification of an internal topic.
 
     Attributes:

@@ -21,8 +21,7 @@ NO_EXPIRY: Final = -1
 NO_RECORD: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
+class CommittedOffset(NamedTuple):
     """Committed offset of a partition.
 
     Attributes:
@@ -54,8 +53,7 @@ class CommittedOffset:
         return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(NamedTuple):
     """Deleted topic; a new topic of the same name may exist.
 
     Attributes:

@@ -13,9 +13,8 @@ Source: Kafka 4.3's group coordinator.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config.group import GroupSettings
 from tidelog.error_codes import ErrorCode
@@ -50,8 +49,7 @@ TOPICS_MAX: Final = 10_000
 PENDING_CHECK_MS: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(NamedTuple):
     """State of a group for metrics.
 
     Attributes:

@@ -66,8 +66,7 @@ class ClassicPart(NamedTuple):
     protocols: Protocols
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subscription:
+class Subscription(NamedTuple):
     """Identity and subscription of a member; a share group's member has only the first four.
 
     Attributes:

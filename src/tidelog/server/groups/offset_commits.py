@@ -5,7 +5,7 @@ KIP-496 (deleted offsets), KIP-848, KIP-1251 (members that are slightly behind).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.config import BrokerConfig
@@ -29,8 +29,7 @@ from tidelog.server.runtime.reply import Reply
 from tidelog.types import MINUTE_MS, NO_LEADER_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     """Offset of one partition in an OffsetCommit or TxnOffsetCommit request."""
 
     topic: str

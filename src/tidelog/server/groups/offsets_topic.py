@@ -15,7 +15,6 @@ Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 import logging
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -331,8 +330,7 @@ class OffsetsTopic(StateTopic[LoadedShard]):
         return self.write(number, lambda partition: end_transaction(partition, end))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupContext:
+class GroupContext(NamedTuple):
     """Dependencies of the rules of all groups. Belongs to the loop's thread.
 
     Attributes:

@@ -7,8 +7,7 @@ Source: Kafka 4.3's records in that topic.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.protocol.messages.group_records import (
     GROUP_METADATA_KEY,
@@ -47,8 +46,7 @@ _OFFSET_VALUE: Final = 4
 _EXPIRING_OFFSET_VALUE: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetChange:
+class OffsetChange(NamedTuple):
     """Committed offset of a partition."""
 
     group_id: str
@@ -57,8 +55,7 @@ class OffsetChange:
     offset: CommittedOffset
 
 
-@dataclass(frozen=True, slots=True)
-class GroupChange:
+class GroupChange(NamedTuple):
     """New metadata of a classic group: generation and members."""
 
     group_id: str

@@ -14,7 +14,7 @@ After a crash in between the damage is found and set aside again.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog.env import Env
@@ -235,7 +235,7 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
     def save(offset: int) -> None:
         nonlocal recorded
         if offset > recorded.recovery_point:
-            recorded = replace(recorded, recovery_point=offset)
+            recorded = recorded._replace(recovery_point=offset)
             save_recovery_point(offset)
 
     for _ in range(PLACES_MAX):

@@ -31,7 +31,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.env import Env, FileSystem
 from tidelog.errors import (
@@ -225,8 +225,7 @@ GROUPS_FILE: Final = "tidelog-groups.json"
 GROUPS_VERSION: Final = 1
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffset:
+class GroupOffset(NamedTuple):
     """One commit: the next offset of a partition that the group reads."""
 
     topic: str

@@ -16,8 +16,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from tidelog.closing import Closing
 from tidelog.config import ConfigNote
@@ -44,8 +43,7 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogDirOptions:
+class LogDirOptions(NamedTuple):
     """Options of opening a directory.
 
     Attributes:

@@ -13,8 +13,7 @@ A partition has at most one open log. A log that is offline because its disk fai
 import uuid
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.errors import DamagedLog, StorageFailure, TidelogError
 from tidelog.storage import commits, files
@@ -49,8 +48,7 @@ NO_TOPIC_ID: Final = uuid.UUID(int=0)
 Submit: TypeAlias = "Callable[[Callable[[], Log]], Future[Log]]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningRules:
+class OpeningRules(NamedTuple):
     """Options for opening the logs of a directory for writing.
 
     Attributes:

@@ -24,9 +24,8 @@ import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.config import ConfigNote
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
@@ -63,8 +62,7 @@ _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCI
 Detach = Callable[[Collection[str]], Callable[[], None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoryContext:
+class DirectoryContext(NamedTuple):
     """Shared state of the parts of an open directory.
 
     Attributes:

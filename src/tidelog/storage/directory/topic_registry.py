@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.env import FileSystem, prefetch
@@ -67,8 +67,7 @@ TOPICS_VERSION: Final = 1
 PARTITION_COUNT_LIMIT: Final = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class TopicEntry:
+class TopicEntry(NamedTuple):
     """Entry of one topic in the file."""
 
     topic_id: uuid.UUID
@@ -236,8 +235,7 @@ def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """Contents of the file and the directories together.
 
     Attributes:

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.storage import files
@@ -91,8 +91,7 @@ class LogOptions:
         return RecordedEnd(self.clean_end or 0, is_end=self.clean_end is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class LogParts:
+class LogParts(NamedTuple):
     """The parts of an open log that the others are made of."""
 
     segments: SegmentList

@@ -18,7 +18,7 @@ Source: Kafka 4.x LocalLog.replaceSegments.
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.storage import files
@@ -34,8 +34,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.types import UNKNOWN_MS
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
+class Adoption(NamedTuple):
     """Properties of segments to add.
 
     Attributes:
@@ -56,8 +55,7 @@ class Adoption:
         return self.now_ms if self.append_ms == UNKNOWN_MS else self.append_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(NamedTuple):
     """Finished segments that one log is to show.
 
     Attributes:

@@ -13,7 +13,6 @@ zone map is read; a large one is skipped and reported.
 Reads only. Source: docs/retention.md.
 """
 
-import dataclasses
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -67,15 +66,14 @@ def read_times(
     arrivals = _Arrivals(rows, times, log.context.config.tidelog_append_time_granularity_ms)
     last_known_ms = UNKNOWN_MS if rows.last_known_ms is None else rows.last_known_ms
     largest_ms = UNKNOWN_MS if rows.last_known_ms is None else arrivals.latest_ms(last_known_ms)
-    times = dataclasses.replace(
-        times,
+    times = times._replace(
         largest_append_ms=largest_ms,
         append_slack_ms=largest_ms - last_known_ms,
         is_append_known=not rows.unknown_in(segment.base_offset, segment.end_offset),
     )
     if clock is RetentionClock.APPEND or largest < 0:
         return times
-    return dataclasses.replace(times, capped=arrivals.largest_capped(segment, times))
+    return times._replace(capped=arrivals.largest_capped(segment, times))
 
 
 def youngest_ms(log: "LogView", segment: Segment) -> int:

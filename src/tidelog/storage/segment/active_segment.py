@@ -13,7 +13,6 @@ thread-safe. Source: KIP-33 for the time index; facts of docs/format.md.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 from tidelog.errors import CorruptData, DamagedLog
@@ -233,7 +232,7 @@ class TailSegment(Segment):
             f" end of the log, {sound_part.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
             " proves; not believed"
         )
-        return replace(recorded, recovery_point=sound_part.end_offset)
+        return recorded._replace(recovery_point=sound_part.end_offset)
 
     def _proves(self, jump: Jump | None) -> bool:
         """Return whether something beside the log proves the offsets of a batch after a gap."""

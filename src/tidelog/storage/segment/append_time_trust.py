@@ -17,8 +17,7 @@ All other times are unknown. The checkpoint is lowered, durably, before a trunca
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile
@@ -39,8 +38,7 @@ _FIELD_COUNTS: Final = (3, 4)
 _NAMED: Final = struct.Struct(">Iiq")
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTimeCheckpoint:
+class AppendTimeCheckpoint(NamedTuple):
     """Log end at the last clean close, and the batch that ended there.
 
     Attributes:

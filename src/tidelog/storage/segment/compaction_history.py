@@ -18,8 +18,7 @@ Source: docs/format.md#text-files.
 
 import posixpath
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
@@ -52,8 +51,7 @@ _SEGMENT: Final = "segment"
 _CRC: Final = "crc"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionHistory:
+class CompactionHistory(NamedTuple):
     """Summary of all cleanings of a partition so far.
 
     Attributes:
@@ -238,8 +236,7 @@ def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
         return
     if history is None or history.end_offset <= offset:
         return
-    cut = replace(
-        history,
+    cut = history._replace(
         end_offset=offset,
         record_exact_ms=UNKNOWN_MS,
         append_exact_ms=UNKNOWN_MS,

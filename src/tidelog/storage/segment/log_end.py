@@ -222,8 +222,7 @@ def mark_copied_gaps(fs: FileSystem, directory: str) -> None:
     fs.sync_dir(directory)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedEnd:
+class RecordedEnd(NamedTuple):
     """End of a log as the directory's checkpoints record it.
 
     Attributes:
@@ -279,8 +278,7 @@ class SoundPart:
         self.end_offset = batch.next_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(NamedTuple):
     """Damage after the sound part of a log file.
 
     Attributes:

@@ -22,7 +22,6 @@ Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
@@ -93,33 +92,32 @@ class RetentionConfig(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentTimes:
+class SegmentTimes(NamedTuple):
     """Known times of a segment's records, all in ms.
 
     Attributes:
         largest_timestamp: Largest timestamp, -1 if no record has one.
-        largest_at: Last offset of the batch that has it, -1 if it was not looked up.
         mtime_ms: Modification time of the log file.
+        now_ms: Time of this check: no record was appended later.
+        largest_at: Last offset of the batch that has it, -1 if it was not looked up.
         largest_append_ms: Largest known append time, -1 if none is known.
         append_slack_ms: Maximum difference by which an append may be later than its stored time,
             which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is
             not rounded.
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
-        now_ms: Time of this check: no record was appended later.
         capped: Largest of the records' times, each at most its append time, if it was computed;
             else a bound is derived from the largest of both.
     """
 
     largest_timestamp: int
     mtime_ms: int
+    now_ms: int
     largest_at: int = NO_OFFSET
     largest_append_ms: int = UNKNOWN_MS
     append_slack_ms: int = 0
     is_append_known: bool = False
     seen_ms: int = UNKNOWN_MS
-    now_ms: int
     capped: CountedTime | None = None
 
     @property
@@ -142,8 +140,7 @@ class SegmentTimes:
         return max(append_time, self.fallback, key=lambda counted: counted.ms)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFacts:
+class SegmentFacts(NamedTuple):
     """Facts about a segment that retention needs.
 
     Attributes:
@@ -175,8 +172,7 @@ def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
     return arrival._replace(is_exact=False, offset=times.largest_at)
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(NamedTuple):
     """A segment to delete.
 
     Attributes:
@@ -194,8 +190,7 @@ class Deletion:
 _Pass = Callable[[SegmentFacts, int], str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """Start, end and high watermark of a log."""
 
     log_start: int

@@ -183,8 +183,7 @@ class Roll(NamedTuple):
     largest_timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class RollStorm:
+class RollStorm(NamedTuple):
     """Many rolls in a short time, of segments that are almost empty.
 
     Attributes:

@@ -12,8 +12,7 @@ Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.storage.segment.index_proof import first_reaching
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 AS_TOTAL: Final = -2
 
 
-@dataclass(frozen=True, slots=True)
-class LocalRetention:
+class LocalRetention(NamedTuple):
     """The settings of local retention, in the form that `plan_retention` takes."""
 
     retention_ms: int

@@ -344,8 +344,7 @@ def check_tier_url(url: str) -> str:
     return url.rstrip("/")
 
 
-@dataclass(frozen=True, slots=True)
-class TierAccess:
+class TierAccess(NamedTuple):
     """Shared state with which all partitions of a directory read their tiers.
 
     Attributes:

@@ -204,7 +204,7 @@ def copy_rewritten(
             workplace.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms
         )
         # The index of one segment lacks the others' transactions; their rows tell.
-        times = replace(times, mtime_ms=max(row.times.mtime_ms for row in rows))
+        times = times._replace(mtime_ms=max(row.times.mtime_ms for row in rows))
         note = rows[-1].note
         return copy_segment(
             tier,

@@ -1,6 +1,5 @@
 """Since when tables of the past are exact: what is noted, what is believed, who is noticed."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -231,8 +230,7 @@ def test_a_cut_of_nothing_that_was_cleaned_changes_nothing() -> None:
     cut_history(env.files, DIRECTORY, 7)
     assert load_history(env.files, DIRECTORY) == HISTORY
     cut_history(env.files, DIRECTORY, 5)
-    assert load_history(env.files, DIRECTORY) == replace(
-        HISTORY,
+    assert load_history(env.files, DIRECTORY) == HISTORY._replace(
         end_offset=5,
         record_exact_ms=UNKNOWN_MS,
         append_exact_ms=UNKNOWN_MS,
