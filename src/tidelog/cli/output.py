@@ -117,7 +117,7 @@ def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
 
 
 def time_fields(name: str, ms: Cell, zone: str | None = None) -> dict[str, Cell]:
-    """Return a time's fields for scripts: `name` in ISO 8601, `name_ms` in ms; or nulls."""
+    """Return a time's fields for scripts: NAME in ISO 8601 and NAME_ms in ms; or nulls."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
     return {name: times.iso(ms, zone), f"{name}_ms": ms}

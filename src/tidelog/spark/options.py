@@ -596,8 +596,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # Brokers default to the connector's meaning, which needs no read of all records after the
-        # start.
+        # Brokers default to the connector's meaning: no read of all records after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -628,8 +627,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
         until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
-        # A filter on offsets or times that is applied before the table is computed would change the
-        # table.
+        # A filter on offsets or times before the table is computed would change the table.
         pushes_down=options.flag("pushdown", default=not options.flag("table", default=False)),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),
