@@ -8,7 +8,7 @@ import pytest
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
 from tidelog.jobs.chunks import Span
-from tidelog.jobs.replay.run import Journal, Progress, Replay, decode, encode
+from tidelog.jobs.replay.run import PROGRESS_FILE, Journal, Progress, Replay
 from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
 
@@ -67,6 +67,13 @@ def test_done() -> None:
     assert Progress(job_id="", question={}, planned=(SPAN,)).is_done
 
 
+def saved(folder: Path) -> Path:
+    path = folder / "progress.json"
+    with Journal.open(Env(), str(path)) as journal:
+        journal.save(PROGRESS)
+    return path
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -81,18 +88,20 @@ def test_done() -> None:
     ],
 )
 def test_what_is_no_progress(tmp_path: Path, change: dict[str, object]) -> None:
-    content = json.loads(encode(PROGRESS)) | change
-    path = tmp_path / "progress.json"
-    path.write_text(json.dumps(content))
+    path = saved(tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
     journal = Journal.open(Env(), str(path))
-    with pytest.raises(CorruptFile, match="no record of a job's progress") as caught, journal:
+    with pytest.raises(CorruptFile, match="not the state of a replay") as caught, journal:
         pass
     assert caught.value.path == str(path)
 
 
-def test_later_releases_and_torn_files() -> None:
-    content = json.loads(encode(PROGRESS)) | {"version": 2}
-    with pytest.raises(UnsupportedVersion, match="version 2, 1 is known"):
-        decode(json.dumps(content).encode())
-    with pytest.raises(CorruptFile):
-        decode(encode(PROGRESS)[:-20])
+def test_later_releases_and_torn_files(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    later = json.dumps(json.loads(content) | {"version": 2})
+    with pytest.raises(UnsupportedVersion, match="a replay of version 2, 1 is known"):
+        PROGRESS_FILE.decode(later.encode(), dict)
+    path.write_bytes(content[:-20])
+    with pytest.raises(CorruptFile), Journal.open(Env(), str(path)):
+        pass

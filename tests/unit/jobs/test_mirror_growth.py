@@ -1,6 +1,7 @@
 """What a running mirror takes up: topics like a pattern, partitions, settings; on directories."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,6 @@ from tidelog.jobs.mirror.plan import (
     MirrorSource,
     MirrorState,
     Pair,
-    decode_state,
-    encode_state,
     excluding,
     plan_mirror,
 )
@@ -205,8 +204,10 @@ class TestNew:
             plan_mirror([source], ["shop.orders", "other"], target, checkpoint="m"), env
         )
         again = plan_mirror([source], ["other", "shop.orders"], target, checkpoint="m")
-        state = MirrorState(mirror_id="f" * 32, question=plan.question(), starts=())
-        decode_state(encode_state(state)).ensure_asked(again)
+        state = MirrorState(
+            mirror_id="f" * 32, question=json.loads(json.dumps(plan.question())), starts=()
+        )
+        state.ensure_asked(again)
         assert again.pairs != plan.pairs
         assert as_mapped(again, found).pairs == plan.pairs
 

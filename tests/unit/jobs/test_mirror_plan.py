@@ -1,19 +1,21 @@
 """What a mirror is asked for, what is refused of it, and what its checkpoint remembers."""
 
 import json
+from pathlib import Path
 
 import pytest
 
+from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, InvalidTopic, UnsupportedVersion
 from tidelog.jobs.mirror.plan import (
+    STATE_FILE,
     MirrorPlan,
     MirrorSource,
     MirrorState,
     Pair,
-    decode_state,
-    encode_state,
     plan_mirror,
     read_renames,
+    read_state,
 )
 from tidelog.jobs.mirror.run import source_options
 from tidelog.jobs.offset_map import Partitioning
@@ -136,14 +138,17 @@ class TestState:
         mirror_id="f" * 32, question=json.loads(json.dumps(plan().question())), starts=((0, 1, 9),)
     )
 
-    def test_what_was_written_is_read(self) -> None:
-        assert decode_state(encode_state(self.state)) == self.state
+    def test_what_was_written_is_read(self, tmp_path: Path) -> None:
+        assert read_state(Env(), str(tmp_path)) is None
+        self.state.save(Env(), str(tmp_path))
+        assert read_state(Env(), str(tmp_path)) == self.state
 
-    def test_the_same_question_goes_on(self) -> None:
+    def test_the_same_question_goes_on(self, tmp_path: Path) -> None:
         self.state.ensure_asked(plan())
         secret = Place.parse("kafka://east:9092", client={"sasl.password": "new"})
         self.state.ensure_asked(plan(sources=[secret, DATA]))
-        assert b"new" not in encode_state(self.state)
+        self.state.save(Env(), str(tmp_path))
+        assert "new" not in (tmp_path / STATE_FILE).read_text()
 
     @pytest.mark.parametrize(
         ("more", "said"),
@@ -161,10 +166,13 @@ class TestState:
     @pytest.mark.parametrize(
         "data", [b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b"[" * 100_000]
     )
-    def test_damage_is_named(self, data: bytes) -> None:
-        with pytest.raises(CorruptFile, match="not the state of a mirror"):
-            decode_state(data)
+    def test_damage_is_named(self, tmp_path: Path, data: bytes) -> None:
+        (tmp_path / STATE_FILE).write_bytes(data)
+        with pytest.raises(CorruptFile, match="not the state of a mirror") as caught:
+            read_state(Env(), str(tmp_path))
+        assert caught.value.path == str(tmp_path / STATE_FILE)
 
-    def test_a_later_version_is_told_from_damage(self) -> None:
+    def test_a_later_version_is_told_from_damage(self, tmp_path: Path) -> None:
+        (tmp_path / STATE_FILE).write_bytes(b'{"version": 2}')
         with pytest.raises(UnsupportedVersion, match="version 2"):
-            decode_state(b'{"version": 2}')
+            read_state(Env(), str(tmp_path))

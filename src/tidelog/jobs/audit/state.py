@@ -9,11 +9,14 @@ that it does not name belong to an audit that did not end, and are removed.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from typing import (
+    Any,  # noqa: TID251 - JSON, checked here
+    Final,
+)
 
 from tidelog.env import Env
-from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
-from tidelog.storage.files import read_file, write_atomically
+from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.jobs.progress_file import ProgressFile
 
 NOTE: Final = "audit.json"
 
@@ -21,19 +24,17 @@ NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
 
 
-# Version 1 had another hash of values, so its runs are read again.
-STATE_VERSION: Final = 2
-
-
-_OLD_VERSIONS: Final = (1,)
-
-
 # Five words of 64 bits; hexadecimal digits in the file.
 SEED_BYTES: Final = 40
 
 
-# About a million runs, each with a time span for every hour of a year.
-_NOTE_LIMIT_BYTES: Final = 4 << 30
+PROGRESS_FILE: Final = ProgressFile(
+    job="an audit",
+    version=2,  # version 1 had another hash of values, so its runs are read again
+    is_derived=True,
+    is_compact=True,
+    limit_bytes=4 << 30,  # about a million runs, each with a time span for every hour of a year
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +158,11 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
         InvalidRequest: The state belongs to an audit with another `question`.
         UnsupportedVersion: A later release wrote it.
     """
-    path = f"{folder}/{NOTE}"
     try:
-        data = read_file(env.files, path, limit=_NOTE_LIMIT_BYTES)
-        state = _decode_state(data)
-    except (FileNotFoundError, CorruptFile):
+        state = PROGRESS_FILE.read(env.files, f"{folder}/{NOTE}", _state)
+    except CorruptFile:
+        state = None
+    if state is None:
         return new_state(env, question)
     for name, value in question.items():
         if state.question.get(name) != value:
@@ -172,35 +173,22 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
     return state
 
 
-def _decode_state(data: bytes) -> State:
-    try:
-        content = json.loads(data)
-        version = content["version"]
-        if version in _OLD_VERSIONS:
-            raise CorruptFile(f"a state of version {version}")
-        if version != STATE_VERSION:
-            raise UnsupportedVersion(
-                f"an audit's state of version {version}, {STATE_VERSION} is known"
-            )
-        seed = bytes.fromhex(content["seed"])
-        if len(seed) != SEED_BYTES:
-            raise CorruptFile(f"a seed of {len(seed)} bytes, {SEED_BYTES} expected")
-        runs = tuple(map(decode_run, content["runs"]))
-        return State(seed=seed, question=dict(content["question"]), runs=runs)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptFile(f"not an audit's state: {error}") from error
+def _state(fields: Mapping[str, Any]) -> State:
+    seed = bytes.fromhex(fields["seed"])
+    if len(seed) != SEED_BYTES:
+        raise ValueError(f"a seed of {len(seed)} bytes, {SEED_BYTES} expected")
+    runs = tuple(map(decode_run, fields["runs"]))
+    return State(seed=seed, question=dict(fields["question"]), runs=runs)
 
 
 def write_state(env: Env, folder: str, state: State) -> None:
     """Write a state, and remove the files of rows that it does not name."""
-    content = {
-        "version": STATE_VERSION,
+    fields = {
         "seed": state.seed.hex(),
         "question": dict(state.question),
         "runs": [asdict(run) for run in state.runs],
     }
-    data = json.dumps(content, separators=(",", ":")).encode()
-    write_atomically(env.files, f"{folder}/{NOTE}", data)
+    PROGRESS_FILE.write(env.files, f"{folder}/{NOTE}", fields)
     remove_rows(env, folder, keep=(name for run in state.runs for name in run.files))
 
 

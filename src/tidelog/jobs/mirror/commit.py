@@ -39,7 +39,7 @@ from tidelog.jobs.mirror.plan import (
     MAP_FILE,
     STATE_FILE,
     MirrorPlan,
-    decode_state,
+    read_state,
 )
 from tidelog.jobs.mirror.work import (
     REPORT_SCHEMA,
@@ -483,15 +483,13 @@ class ServerBatches:
 
     def _check_checkpoint(self, env: Env) -> None:
         """Raise InvalidRequest if the server sees another folder than the client."""
-        path = f"{self.options['checkpoint']}/{STATE_FILE}"
-        try:
-            mirror_id = decode_state(files.read_file(env.files, path)).mirror_id
-        except FileNotFoundError:
-            mirror_id = "nothing"
+        state = read_state(env, self.options["checkpoint"])
+        mirror_id = "nothing" if state is None else state.mirror_id
         if mirror_id != self.mirror_id:
             raise InvalidRequest(
-                f"{path}: the Spark Connect server finds {mirror_id} there, the client has written"
-                f" mirror {self.mirror_id}: name a checkpoint that both see at one path"
+                f"{self.options['checkpoint']}/{STATE_FILE}: the Spark Connect server finds"
+                f" {mirror_id} there, the client has written mirror {self.mirror_id}: name a"
+                " checkpoint that both see at one path"
             )
 
     def _open(self, env: Env) -> Batches:

@@ -27,9 +27,8 @@ from tidelog.jobs.mirror.plan import (
     SPARK_DIR,
     STATE_FILE,
     MirrorPlan,
-    MirrorState,
     Pair,
-    decode_state,
+    read_state,
 )
 from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
 from tidelog.jobs.source_ranges import Question, find
@@ -727,14 +726,6 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
     if number < first_new:
         return f"{what} has {facts.partitions} partitions now"
     return f"{what} was found, with {facts.partitions} partitions; copied into {pair.target}"
-
-
-def read_state(env: Env, checkpoint: str) -> MirrorState | None:
-    """Read the checkpoint's state, None if it is new; raises CorruptFile, UnsupportedVersion."""
-    try:
-        return decode_state(files.read_file(env.files, f"{checkpoint}/{STATE_FILE}"))
-    except FileNotFoundError:
-        return None
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:

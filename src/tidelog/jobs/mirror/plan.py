@@ -11,18 +11,24 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Unpack
+from typing import (
+    Any,  # noqa: TID251 - JSON, checked here
+    Final,
+    Unpack,
+)
 
 from tidelog.arguments import choice
-from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.options import TOPIC_WORD, MirrorOptions
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.jobs.options import takes_options
+from tidelog.jobs.progress_file import ProgressFile
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
 from tidelog.types import IsolationLevel
 
-STATE_VERSION: Final = 1
+PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 
 
 # Maximum number of topics in a title.
@@ -332,41 +338,31 @@ class MirrorState:
                     " same, or another checkpoint"
                 )
 
+    def save(self, env: Env, checkpoint: str) -> None:
+        """Write the state to a checkpoint, durably; raises OSError."""
+        fields = {
+            "mirror_id": self.mirror_id,
+            "question": dict(self.question),
+            "starts": [list(start) for start in self.starts],
+        }
+        PROGRESS_FILE.write(env.files, f"{checkpoint}/{STATE_FILE}", fields)
+
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def encode_state(state: MirrorState) -> bytes:
-    """Return the content of `mirror.json`."""
-    content = {
-        "version": STATE_VERSION,
-        "mirror_id": state.mirror_id,
-        "question": dict(state.question),
-        "starts": [list(start) for start in state.starts],
-    }
-    return f"{json.dumps(content)}\n".encode()
+def read_state(env: Env, checkpoint: str) -> MirrorState | None:
+    """Read the checkpoint's state, None if it is new; raises CorruptFile, UnsupportedVersion."""
+    return PROGRESS_FILE.read(env.files, f"{checkpoint}/{STATE_FILE}", _state)
 
 
-def decode_state(data: bytes) -> MirrorState:
-    """Decode the content of `mirror.json`.
-
-    Raises:
-        CorruptFile: It is not what `encode_state` writes.
-        UnsupportedVersion: A later release wrote it.
-    """
-    try:
-        content = json.loads(data)
-        version = content["version"]
-        if version != STATE_VERSION:
-            raise UnsupportedVersion(f"a mirror of version {version}, {STATE_VERSION} is known")
-        return MirrorState(
-            mirror_id=str(content["mirror_id"]),
-            question=dict(content["question"]),
-            starts=tuple((int(a), int(b), int(c)) for a, b, c in content["starts"]),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptFile(f"not the state of a mirror: {error}") from error
+def _state(fields: Mapping[str, Any]) -> MirrorState:
+    return MirrorState(
+        mirror_id=str(fields["mirror_id"]),
+        question=dict(fields["question"]),
+        starts=tuple((int(a), int(b), int(c)) for a, b, c in fields["starts"]),
+    )
 
 
 STATE_FILE: Final = "mirror.json"

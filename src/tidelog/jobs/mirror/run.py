@@ -48,19 +48,17 @@ from tidelog.jobs.mirror.places import (
     grown,
     growth_of,
     read_sources,
-    read_state,
     with_topics,
 )
 from tidelog.jobs.mirror.plan import (
     MAP_FILE,
     SPARK_DIR,
-    STATE_FILE,
     MirrorPlan,
     MirrorSource,
     MirrorState,
     Pair,
-    encode_state,
     plan_mirror,
+    read_state,
 )
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
@@ -68,7 +66,6 @@ from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import Finding
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, is_connect
-from tidelog.storage import files
 from tidelog.types import TimestampType
 
 if TYPE_CHECKING:
@@ -384,8 +381,7 @@ def _begin(
         starts=starts,
     )
     write_map(env.files, f"{options['checkpoint']}/{MAP_FILE}", offset_map)
-    path = f"{options['checkpoint']}/{STATE_FILE}"
-    files.write_atomically(env.files, path, encode_state(state))
+    state.save(env, options["checkpoint"])
     return state, offset_map
 
 

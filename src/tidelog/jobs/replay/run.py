@@ -13,11 +13,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar, Unpack
+from typing import (
+    TYPE_CHECKING,
+    Any,  # noqa: TID251 - JSON, checked here
+    Final,
+    NamedTuple,
+    Self,
+    TypeVar,
+    Unpack,
+)
 
 from tidelog.arguments import choice
 from tidelog.env import Env, os_env
-from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
+from tidelog.errors import DirectoryLocked, InvalidRequest
 from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
     Pacer,
@@ -33,6 +41,7 @@ from tidelog.jobs.chunks import (
     wait_seconds,
 )
 from tidelog.jobs.options import point_ms, takes_options
+from tidelog.jobs.progress_file import ProgressFile
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.places import (
     CONSOLE,
@@ -60,7 +69,6 @@ from tidelog.jobs.target_check import (
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, described
-from tidelog.storage import files
 from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ if TYPE_CHECKING:
     from tidelog.jobs.target_check import Target
 
 
-JOURNAL_VERSION: Final = 1
+PROGRESS_FILE: Final = ProgressFile(job="a replay", version=1)
 
 
 _COUNTS: Final = ("number", "records", "size_bytes")
@@ -124,10 +132,8 @@ class Progress:
                 )
 
 
-def encode(progress: Progress) -> bytes:
-    """Return the content of the journal file."""
-    content = {
-        "version": JOURNAL_VERSION,
+def _fields(progress: Progress) -> dict[str, object]:
+    return {
         "job_id": progress.job_id,
         "question": dict(progress.question),
         "times": list(progress.times),
@@ -137,33 +143,19 @@ def encode(progress: Progress) -> bytes:
         "chunk": as_json(progress.chunk),
         **{name: getattr(progress, name) for name in _COUNTS},
     }
-    return f"{json.dumps(content)}\n".encode()
 
 
-def decode(data: bytes) -> Progress:
-    """Decode the content of the journal file.
-
-    Raises:
-        CorruptFile: It is not what `encode` writes.
-        UnsupportedVersion: A later release wrote it.
-    """
-    try:
-        content = json.loads(data)
-        version = content["version"]
-        if version != JOURNAL_VERSION:
-            raise UnsupportedVersion(f"progress of version {version}, {JOURNAL_VERSION} is known")
-        return Progress(
-            job_id=_checked(content["job_id"], str),
-            question={_checked(k, str): _checked(v, str) for k, v in content["question"].items()},
-            times=_journal_times(content["times"]),
-            keeps_partitions=_checked(content["keeps_partitions"], bool),
-            planned=from_json(content["planned"]),
-            left=from_json(content["left"]),
-            chunk=from_json(content["chunk"]),
-            **{name: _checked(content[name], int) for name in _COUNTS},
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CorruptFile(f"no record of a job's progress: {error}") from error
+def _progress(fields: Mapping[str, Any]) -> Progress:
+    return Progress(
+        job_id=_checked(fields["job_id"], str),
+        question={_checked(k, str): _checked(v, str) for k, v in fields["question"].items()},
+        times=_journal_times(fields["times"]),
+        keeps_partitions=_checked(fields["keeps_partitions"], bool),
+        planned=from_json(fields["planned"]),
+        left=from_json(fields["left"]),
+        chunk=from_json(fields["chunk"]),
+        **{name: _checked(fields[name], int) for name in _COUNTS},
+    )
 
 
 def _checked(value: object, kind: type[_Kind]) -> _Kind:
@@ -213,7 +205,7 @@ class Journal:
         except BlockingIOError as error:
             raise DirectoryLocked(f"{path}: another job runs with this progress") from error
         try:
-            yield cls(env, path, _read(env, path))
+            yield cls(env, path, PROGRESS_FILE.read(env.files, path, _progress))
         finally:
             lock.close()
 
@@ -221,16 +213,7 @@ class Journal:
         """Replace the progress durably; raises OSError."""
         self.progress = progress
         if self.path is not None:
-            files.write_atomically(self.env.files, self.path, encode(progress))
-
-
-def _read(env: Env, path: str) -> Progress | None:
-    try:
-        return decode(files.read_file(env.files, path))
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+            PROGRESS_FILE.write(self.env.files, self.path, _fields(progress))
 
 
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
