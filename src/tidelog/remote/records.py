@@ -221,12 +221,14 @@ class ClusterRecords(RecordSource):
         *,
         stats: ScanStats,
         options: "ReadOptions | None" = None,
-        threads: int | None = None,  # noqa: ARG002 - one connection after another
+        threads: int | None = None,  # one connection after another, whatever the number
     ) -> "pa.RecordBatchReader":
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
 
         how = options or ReadOptions()
+        if threads is not None and threads < 1:
+            raise InvalidRequest(f"threads={threads}: at least 1")
         if how.views:
             raise InvalidRequest("views=True: rows of a cluster are no views of files")
         self._check_columns(columns)

@@ -133,6 +133,8 @@ class RemoteDirectory(FrontDoor):
                 changed.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
+        if exist_ok and name in self._cluster.topics():
+            return []
         if not 1 <= partitions <= INT32_MAX:
             raise InvalidPartitions(f"{name}: {partitions} partitions; give 1 to {INT32_MAX}")
         settings, notes = plain_names(config or {})

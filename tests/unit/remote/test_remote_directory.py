@@ -7,7 +7,9 @@ import pytest
 
 import tidelog
 from tidelog.errors import Closed, ConfigError, InvalidRequest
+from tidelog.remote.cluster import Cluster
 from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.scan import ScanStats
 from tidelog.types import NewRecord, TopicPartition
 
 # Nobody listens there, and nobody is asked.
@@ -133,3 +135,19 @@ def test_an_awaited_call_shows_the_signature_and_the_text_of_the_call(name: str)
     assert inspect.getdoc(awaited) == inspect.getdoc(call)
     assert inspect.iscoroutinefunction(inspect.unwrap(awaited))
     assert awaited.__qualname__ == f"AsyncRemoteDirectory.{name}"
+
+
+def test_a_topic_that_exists_stays_whatever_the_arguments_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Cluster, "topics", lambda _cluster: {"t": 1})
+    unreadable = {"log.retention.hours": "long"}
+    with connect() as log:
+        assert log.create_topic("t", partitions=0, config=unreadable, exist_ok=True) == []
+        with pytest.raises(ConfigError):
+            log.create_topic("u", config=unreadable, exist_ok=True)
+
+
+def test_a_read_takes_at_least_one_thread() -> None:
+    with connect() as log, pytest.raises(InvalidRequest, match="threads=0"):
+        log.source.read((), ("value",), stats=ScanStats(), threads=0)
