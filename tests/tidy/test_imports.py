@@ -75,6 +75,7 @@ with tidelog.broker():
 """
 # What only compressed batches need.
 CODECS = {"cramjam", "lz4.frame", "zstandard"}
+JOBS = "import sys, tidelog.jobs.audit.job; print(*sys.modules)"
 CLASSIC_GROUPS = "import sys, tidelog.server.groups.coordinator; print(*sys.modules)"
 OTHER_GROUPS = {
     "tidelog.protocol.messages.modern_group_records",
@@ -143,6 +144,11 @@ def test_unknown_name_is_an_attribute_error() -> None:
     name = "no_such_name"
     with pytest.raises(AttributeError, match=name):
         getattr(tidelog, name)
+
+
+def test_jobs_load_no_spark_before_they_run() -> None:
+    loaded = set(run(JOBS).split())
+    assert {name for name in loaded if name.partition(".")[0] == "pyspark"} == set()
 
 
 def test_classic_groups_load_nothing_of_other_protocols() -> None:

@@ -37,7 +37,8 @@ from tidelog.remote.view import Watermarks
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.scan.bounds import Question, resolve
 from tidelog.spark.broker_settings import read_settings
-from tidelog.spark.broker_tasks import BrokerTask, OffsetRange, split_ranges
+from tidelog.spark.broker_tasks import BrokerTask
+from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent

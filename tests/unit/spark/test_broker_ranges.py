@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.spark.broker_tasks import OffsetRange, split_ranges
+from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.types import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

@@ -32,7 +32,7 @@ from tidelog.jobs.target_check import config_of_broker, open_cluster
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
 from tidelog.scan.split import Split, Wanted, encode_split
-from tidelog.spark.broker_tasks import OffsetRange, split_ranges
+from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.spark.parts import directory_env
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets

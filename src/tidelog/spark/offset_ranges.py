@@ -1,0 +1,75 @@
+"""Ranges of offsets, and the split of large ranges into tasks. Needs no Spark.
+
+Ranges are split by numbers of offsets, as in Spark's Kafka connector: only the broker knows the
+number of records or bytes in a range.
+
+Source: minPartitions and maxRecordsPerPartition in the guide of Spark's Kafka connector.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from tidelog.types import TopicPartition
+
+
+class OffsetRange(NamedTuple):
+    """Offsets [start, end) of a partition."""
+
+    name: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def span(self) -> int:
+        """Number of offsets, which may be more than the number of records."""
+        return self.end - self.start
+
+
+def split_ranges(
+    ranges: Iterable[OffsetRange], *, min_partitions: int = 1, max_records: int | None = None
+) -> list[OffsetRange]:
+    """Split the ranges into parts, one per task, in order; empty ranges are left out.
+
+    Args:
+        ranges: One range for each partition.
+        min_partitions: Approximate minimum number of parts, if there are as many offsets; larger
+            ranges are split in proportion to their spans.
+        max_records: Maximum number of offsets in a part; None for no maximum.
+    """
+    parts = [one for one in ranges if one.span > 0]
+    if max_records is not None:
+        parts = [part for one in parts for part in _cut(one, -(-one.span // max_records))]
+    if min_partitions <= len(parts):
+        return parts
+    counts = _shares(parts, min_partitions)
+    return [part for one, count in zip(parts, counts, strict=True) for part in _cut(one, count)]
+
+
+def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
+    """Return the number of parts of each range, about `count` in all.
+
+    Ranges too small for two parts stay whole; the others share the remaining parts.
+    """
+    total = sum(one.span for one in ranges)
+    is_whole = [_share(one.span, total, count) == 1 for one in ranges]
+    rest = sum(one.span for one, whole in zip(ranges, is_whole, strict=True) if not whole)
+    remaining = max(count - sum(is_whole), 1)
+    return [
+        1 if whole else _share(one.span, rest, remaining)
+        for one, whole in zip(ranges, is_whole, strict=True)
+    ]
+
+
+def _share(span: int, total: int, count: int) -> int:
+    """Return `span / total` of `count`, halves rounded up, at least 1."""
+    return max((2 * span * count + total) // (2 * total), 1)
+
+
+def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
+    """Split the range into `count` parts; the first ones may be smaller by one."""
+    start = one.start
+    for number in range(count):
+        end = start + (one.end - start) // (count - number)
+        if start < end:
+            yield OffsetRange(one.name, start, end)
+        start = end
