@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.spark.fake_log import FakeLog, FakePartition
-from tests.unit.spark.stream_query import Query, at, loss_of, restarted
+from tests.unit.spark.stream_query import Query, Read, at, loss_of, restarted
 
 from tidelog.errors import InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.spark.stream_offset import StreamOffset
@@ -175,6 +175,17 @@ def test_starts_outside_the_log(asked: int, lost: tuple[int, int]) -> None:
     assert query.batches.progress["lostRanges"] == 1
 
 
+@pytest.mark.parametrize(("asked", "read"), [(5, {at(0): (5, 9)}), (9, {})])
+def test_starts_at_either_end_of_the_log_lose_nothing(asked: int, read: Read) -> None:
+    log = FakeLog(t=1)
+    log["t", 0].append(9)
+    log["t", 0].start = 5
+    query = Query(log, startingOffsets=json.dumps({"t": {"0": asked}}))
+    assert query.step() == read
+    log["t", 0].append(1)
+    assert query.step() == {at(0): (9, 10)}
+
+
 def test_start_times() -> None:
     log = FakeLog(t=2)
     log["t", 0].append(9)
@@ -307,16 +318,16 @@ def test_progress() -> None:
     query = Query(log, maxOffsetsPerTrigger="4")
     assert query.batches.progress is None
     query.available_now()
-    log["t", 1].append(10)
+    log["t", 1].append(11)
     query.step()
     progress = cast("Mapping[str, Mapping[str, object]]", query.batches.progress)
     # What there is beyond the end of AvailableNow counts too.
-    assert progress["latest"] == {"t": {"0": 30, "1": 20}}
-    assert progress["behind"] == {"t": {"0": 27, "1": 19}}
+    assert progress["latest"] == {"t": {"0": 30, "1": 21}}
+    assert progress["behind"] == {"t": {"0": 27, "1": 20}}
     assert progress["metrics"] == {
-        "minOffsetsBehindLatest": 19,
+        "minOffsetsBehindLatest": 20,
         "maxOffsetsBehindLatest": 27,
-        "avgOffsetsBehindLatest": 23.0,
-        "offsetsBehindLatest": 46,
+        "avgOffsetsBehindLatest": 23.5,
+        "offsetsBehindLatest": 47,
     }
     assert progress["secondsBehind"] == {"record": 0.0, "append": None}  # the clock stands at 0
