@@ -195,6 +195,16 @@ def sums(append: list[int], create: list[int]) -> tuple[LatencyByHour, LatencyBy
     return by_append, by_create, late
 
 
+@pytest.mark.parametrize("count", [1, (1 << 16) - 1, 1 << 16, (1 << 32) - 1, 1 << 32])
+def test_counts_of_any_size_travel_as_they_are(count: int) -> None:
+    by_hour = LatencyByHour()
+    by_hour.add(5 * HOUR_MS, 250, count)
+    by_hour.add(7 * HOUR_MS, 30_000)
+    found = decode_times(*encode_times(SplitTimes(by_append=by_hour)))
+    assert found.by_append == by_hour
+    assert found.by_append.total().count == count + 1
+
+
 def test_a_description_is_plain_json(tmp_path: Path) -> None:
     make_log_dir(str(tmp_path), 3, steps=10)
     text = encode_split(next(iter(plan(str(tmp_path), TOPIC, split_bytes=500))))

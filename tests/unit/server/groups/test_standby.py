@@ -2,12 +2,22 @@
 
 import errno
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.unit.server.groups.test_shards import GROUP, committed, running_node, until_loaded
+from tests.faults import DamageFileSystem, Keep, reopen
+from tests.unit.server.groups.test_shards import (
+    GROUP,
+    committed,
+    config,
+    running_node,
+    until_loaded,
+)
 from tests.unit.server.loops import on_a_loop
+from tests.worlds.brokers.groups import Syncs
 from tests.worlds.waiting import turn_until
 
 from tidelog.env import Env, File, ManualClock, OsFileSystem, os_env
@@ -21,7 +31,10 @@ from tidelog.storage.directory.broker_files import (
     read_group_offsets,
     write_group_offsets,
 )
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 
+PLACE: Final = "/data"
+FILE: Final = f"{PLACE}/{GROUPS_FILE}"
 KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
 
 
@@ -114,3 +127,54 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
         await until_loaded(node.groups)
         assert committed(node.groups) == 0
         assert read_group_offsets(os_env().files, str(tmp_path)) is None
+
+
+@asynccontextmanager
+async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
+    """A broker on a disk in memory, which is no place for threads: logs are synced at once."""
+    env = Env(clock=ManualClock(1_000_000), files=files)
+    options = LogDirOptions(create=True, deferrals=Syncs)
+    node = Node(LogDir.open(PLACE, env=env, options=options), config())
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+async def promoted(node: Node) -> None:
+    """Groups are served, with what the standby kept."""
+    await ask(node)
+    assert await ask(node) is ErrorCode.NONE
+    assert committed(node.groups) == 0
+
+
+async def standby() -> DamageFileSystem:
+    files = DamageFileSystem(clock=ManualClock(1_000_000))
+    async with node_on(files) as node:
+        node.topics.create("flights")
+    write_group_offsets(files, PLACE, KEPT)
+    files.settle()
+    return files
+
+
+@on_a_loop
+async def test_power_may_be_lost_once_the_file_is_gone(_tmp_path: Path) -> None:
+    files = await standby()
+    async with node_on(files) as node:
+        await promoted(node)
+        await turn_until(lambda: not files.exists(FILE))
+    states = [one for one in files.prefixes(Keep.SYNCED) if FILE not in one.contents()]
+    assert states
+    for state in states:
+        async with node_on(reopen(state)) as node:
+            await ask(node)
+            assert committed(node.groups) == 0, str(state)
+
+
+@on_a_loop
+async def test_a_file_that_was_taken_in_never_comes_back(_tmp_path: Path) -> None:
+    """Else a group that is deleted meanwhile would come back with it."""
+    files = await standby()
+    async with node_on(files) as node:
+        await promoted(node)
+        await turn_until(lambda: FILE not in files.crash(Keep.SYNCED).contents())
