@@ -189,6 +189,23 @@ def test_flush_and_a_tier_run_beside_clients(broker: Broker, tmp_path: Path) -> 
     consumer.close()
 
 
+def test_who_asks_for_a_tier_hears_of_a_segment_that_is_left_behind(
+    broker: Broker, tmp_path: Path
+) -> None:
+    make_two_segments(broker)
+    log = Path(broker.data) / f"{TOPIC}-0" / f"{0:020}.log"
+    content = bytearray(log.read_bytes())
+    content[-1] ^= 1
+    with log.open("r+b") as file:
+        file.write(content)
+    with holder_of(broker) as holder:
+        options = MoveOptions(url=f"file://{tmp_path}/store", grace_ms=0)
+        report = read_tier_report(PARTITION, holder.ask("tier", tier_wishes(PARTITION, options)))
+    assert report.copied == 0
+    assert report.stopped is not None
+    assert str(log) in report.stopped
+
+
 def make_two_segments(broker: Broker) -> None:
     """A finished segment with a record in each of four batches, and an active one."""
 

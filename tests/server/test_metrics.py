@@ -96,6 +96,12 @@ def test_figures_are_those_of_what_was_done(watched: Broker) -> None:
     assert of(found, "topic_records_out_total", topic="flights") >= 10
     assert of(found, "topic_bytes_out_total", topic="flights") > 1000
     assert of(found, "topic_latency_seconds_count", topic="flights") == 11  # each record
+    first, last = (
+        of(found, f"partition_{side}_time_seconds", **here, clock="append")
+        for side in ("oldest", "newest")
+    )
+    late_s = of(found, "topic_latency_seconds_sum", topic="flights") / 11
+    assert first - (T0 + 99) / 1000 < late_s < last - T0 / 1000
     assert of(found, "group_committed_offset", group="planes", **here) == 10
     assert of(found, "group_lag", group="planes", **here) == 1
     assert 0 <= of(found, "group_behind_seconds", group="planes", **here) < 100

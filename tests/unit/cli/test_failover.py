@@ -139,6 +139,20 @@ def test_the_sample_is_printed(pair: Pair) -> None:
         " 101 to be later"
     ) in told
     assert "margin: latency 100 ms (largest measured), clock skew 7 ms" in told
+    pair.out.truncate(pair.out.seek(0))
+    assert pair.run(max_latency="measured", sample_records=100) == 0
+    margin = cast("dict[str, list[dict[str, object]]]", pair.content["margin"])
+    assert margin["samples"][0] == {
+        "cluster": "A",
+        "topic": TOPIC,
+        "records": 100,
+        "is_exact": False,
+        "for_ms": 30_000,
+        "median_ms": 50,
+        "p99_ms": 99,
+        "max_ms": 100,
+        "skew_ms": 0,
+    }
 
 
 def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:

@@ -28,6 +28,7 @@ from tidelog.storage.directory.staging import (
     staging_path,
 )
 from tidelog.storage.open_files import FilePool
+from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TOPIC = "tides"
@@ -362,3 +363,13 @@ def test_a_holder_that_goes_away_leaves_the_question_open(
 def test_wake(server: ControlServer) -> None:
     threading.Timer(0.01, server.wake).start()
     assert server.wait(None) == 0
+
+
+def test_who_knows_less_of_a_tier_drops_nothing_there() -> None:
+    """Earlier releases ask without `drops_theirs`."""
+    name = TopicPartition(TOPIC, 0)
+    wishes = verbs.tier_wishes(name, MoveOptions(url="file:///store", takes_over=True))
+    del wishes["drops_theirs"]
+    read, options = verbs.read_tier_wishes(wishes, lambda _done: None)
+    assert read == name
+    assert (options.takes_over, options.drops_theirs) == (True, False)

@@ -55,6 +55,15 @@ def test_only_the_range_counts_on_its_clock() -> None:
     ]
 
 
+def test_a_range_begins_with_its_start_and_ends_before_its_end() -> None:
+    batch = rows([HOUR - 1, HOUR, 2 * HOUR - 1, 2 * HOUR])
+    found = told(tally(batch, (HOUR, 2 * HOUR), on_append=False))
+    assert [row for row in found if row[1] == "record"] == [
+        (0, "record", 1, 1),
+        (1, "record", 1, 1),
+    ]
+
+
 def test_records_without_a_time_lie_in_no_range_and_in_no_hour() -> None:
     batch = rows([-1, 5])
     assert told(tally(batch, (None, HOUR), on_append=False)) == [

@@ -115,7 +115,12 @@ def test_batches_follow_each_other() -> None:
     env = seeded_env(1)
     begin(env)
     done: list[BatchDone] = []
-    batches = batches_on(env, done.append)
+
+    def watch(one: BatchDone) -> None:
+        assert read_map(env.files, MAP).batch_id == one.batch_id  # who hears of a batch finds it
+        done.append(one)
+
+    batches = batches_on(env, watch)
     for number in range(4):
         batches(rows(number), number)
     check(env, 4)

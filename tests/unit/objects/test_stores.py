@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 from tests.contracts.store_rules import StoreRules
+from tests.faults import DamageFileSystem, Keep, reopen
 
 from tidelog.errors import ConfigError, InvalidRequest, StorageFailure
 from tidelog.objects import ObjectStore, open_store
+from tidelog.objects.folder_store import FolderStore
 
 
 class TestMemory(StoreRules):
@@ -35,6 +37,23 @@ class TestFolder(StoreRules):
         (tmp_path / "store").write_bytes(b"a file where a folder should be")
         with pytest.raises(StorageFailure, match="store"):
             opened.put("a/b", b"x")
+
+    def test_what_was_put_or_deleted_outlives_a_power_loss(self) -> None:
+        fs = DamageFileSystem()
+
+        def found_later(key: str) -> bytes | None:
+            later = FolderStore("file:///some/store", reopen(fs.crash(Keep.SYNCED)))
+            return None if later.head(key) is None else later.read(key)
+
+        store = FolderStore("file:///some/store", fs)
+        store.put("a/folder/b", b"x")
+        assert found_later("a/folder/b") == b"x"
+        store.put("a/folder/b", b"y")
+        assert found_later("a/folder/b") == b"y"
+        store.put_if("c", b"z", etag=None)
+        assert found_later("c") == b"z"
+        store.delete("a/folder/b")
+        assert found_later("a/folder/b") is None
 
 
 class TestFsspec(StoreRules):

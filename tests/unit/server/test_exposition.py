@@ -95,6 +95,10 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     newest = found["partition_newest_time_seconds", labels(clock="append", **place)]
     assert (oldest, newest) == (now_ms / 1000, (now_ms + 20_000) / 1000)
     assert found["partition_newest_time_seconds", labels(clock="record", **place)] == 0.001
+    world.node.partitions.get("flights", 0).log.delete_records(2)
+    found = told(world.node)
+    assert found["group_lag", labels(group="half", **place)] == 2  # of which one is deleted
+    assert found["group_behind_seconds", labels(group="half", **place)] == 10
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:

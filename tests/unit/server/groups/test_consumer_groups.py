@@ -398,3 +398,11 @@ def test_an_epoch_without_a_member_is_nobody_s(world: World) -> None:
     assert fetch_error(world.consumers, "A", 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert fetch_error(world.consumers, "A", 2) is ErrorCode.NONE
     assert fetch_error(world.consumers, None, -1) is ErrorCode.NONE
+
+
+def test_a_classic_member_is_told_of_its_generation_not_of_an_epoch(world: World) -> None:
+    Member(world, "A")
+    member_id = join(world).member_id
+    epoch = world.consumers.members[member_id].assignment.epoch
+    assert fetch_error(world.consumers, member_id, epoch) is ErrorCode.NONE
+    assert fetch_error(world.consumers, member_id, epoch - 1) is ErrorCode.ILLEGAL_GENERATION

@@ -106,6 +106,6 @@ async def test_who_asks_by_name_is_told_what_is_kept_under_it(tmp_path: Path) ->
     async with broker_with_commits(tmp_path) as node:
         asked = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=[FORMER, PRESENT])
         told = await fetched(node, 9, asked)
-        assert [each[0] for each in told.values()] == [7, 9]
+        assert [*told.values()] == [(7, 3, "old", 0), (9, -1, "", 0)]
         told = await fetched(node, 9, None)
         assert sorted(each[0] for each in told.values()) == [7, 8, 9, 10]

@@ -1,5 +1,6 @@
 """What a standby kept of its leader's groups, where it can't be read or be taken in at once."""
 
+import asyncio
 import errno
 import logging
 from collections.abc import AsyncIterator
@@ -157,8 +158,11 @@ async def standby() -> DamageFileSystem:
     return files
 
 
-@on_a_loop
-async def test_power_may_be_lost_once_the_file_is_gone(_tmp_path: Path) -> None:
+def test_power_may_be_lost_once_the_file_is_gone() -> None:
+    asyncio.run(lose_power())
+
+
+async def lose_power() -> None:
     files = await standby()
     async with node_on(files) as node:
         await promoted(node)
@@ -171,9 +175,12 @@ async def test_power_may_be_lost_once_the_file_is_gone(_tmp_path: Path) -> None:
             assert committed(node.groups) == 0, str(state)
 
 
-@on_a_loop
-async def test_a_file_that_was_taken_in_never_comes_back(_tmp_path: Path) -> None:
+def test_a_file_that_was_taken_in_never_comes_back() -> None:
     """Else a group that is deleted meanwhile would come back with it."""
+    asyncio.run(take_in())
+
+
+async def take_in() -> None:
     files = await standby()
     async with node_on(files) as node:
         await promoted(node)

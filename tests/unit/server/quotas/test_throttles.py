@@ -56,6 +56,17 @@ def test_who_was_quiet_for_long_begins_anew() -> None:
     assert rate.throttle_ms(1000, FORGOTTEN_MS) == 0
 
 
+def test_what_came_late_in_its_second_counts_for_ten_more() -> None:
+    rate = Rate()
+    rate.record(1, 0)
+    rate.record(50_000, 999)
+    for second in range(1, 12):
+        rate.record(1, second * 1000)
+    assert rate.throttle_ms(1000, 11_000) > 30_000
+    rate.record(1, 12_000)
+    assert rate.throttle_ms(1000, 12_000) == 0
+
+
 class TestThrottles:
     def test_kinds_do_not_see_each_other(self) -> None:
         throttles = Throttles(ManualClock(0))

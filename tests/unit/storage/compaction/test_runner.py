@@ -12,6 +12,7 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.env import Env
 from tidelog.errors import CleaningAborted, CleaningFailed, InvalidRequest, StorageFailure
+from tidelog.record.builder import build_batch
 from tidelog.storage import commits, files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
@@ -20,9 +21,10 @@ from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
 from tidelog.storage.compaction.worker import InProcess, Pace
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+from tidelog.storage.log.append import AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
-from tidelog.types import NewRecord, TopicPartition
+from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/t-0"
@@ -283,6 +285,30 @@ def test_tombstones_of_an_idle_log_go() -> None:
         assert inspect_log(log_dir, NAME).decision.due is None
     with open_dir(env) as log_dir:
         assert keys(log_dir.log("t", 0)) == [(1, b"b")]
+
+
+def test_tombstones_stay_for_ever_where_the_topic_says_so() -> None:
+    env = seeded_env(1)
+    with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
+        log = log_dir.log("t", 0)
+        append(env, log, b"a", value=None)
+        for sequence, key in enumerate((b"2", b"b")):  # the marker of the first is of no use later
+            transaction = build_batch(
+                [NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())],
+                producer_id=1,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            )
+            log.append_batches(transaction, AppendTerms(owned=True))
+            log.end_transaction(producer_id=1, producer_epoch=0, coordinator_epoch=0, commit=True)
+            log.roll()
+        for number in range(4):
+            append(env, log, b"%d" % number)
+            clean_partition(log_dir, NAME, InProcess(env), ASKED)
+            env.clock.advance(1_000 * DAY_MS)
+        left = [(0, b"a"), (3, b"b"), (5, b"0"), (6, b"1"), (7, b"2"), (8, b"3")]
+        assert keys(log) == left
 
 
 def test_tombstones_that_another_cleaner_left_go_too() -> None:

@@ -1,6 +1,9 @@
 """Copying to the tier, letting local files go, reading both as one log."""
 
+from collections import defaultdict
+
 import pytest
+from tests.unit.storage.tiers.fake_store import FakeStore
 from tests.unit.storage.tiers.tiered import EAGER, Tiered, values
 
 from tidelog.errors import OffsetsGone
@@ -74,3 +77,23 @@ def test_a_segment_behind_which_offsets_are_lost_stays_local() -> None:
 
 def test_eager_settings_are_those_of_the_tests() -> None:
     assert EAGER["local.retention.bytes"] == "0"
+
+
+def test_a_folder_with_a_log_in_it_is_whole() -> None:
+    tiered = Tiered().start(**EAGER)
+    tiered.fill(16)
+    seen: list[tuple[str, set[str]]] = []
+    tiered.store.on_change = lambda: seen.extend(with_log(tiered.store).items())
+    assert tiered.move().copied > 1
+    whole = with_log(tiered.store)
+    assert len(seen) > len(whole)
+    assert all(suffixes == whole[folder] for folder, suffixes in seen)
+
+
+def with_log(store: FakeStore) -> dict[str, set[str]]:
+    """Of each folder with a log in it, what it has."""
+    folders = defaultdict[str, set[str]](set)
+    for key in store.objects:
+        folder, _, name = key.rpartition("/")
+        folders[folder].add(name.rpartition(".")[2])
+    return {folder: suffixes for folder, suffixes in folders.items() if "log" in suffixes}
