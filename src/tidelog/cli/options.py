@@ -24,13 +24,11 @@ from click.core import ParameterSource
 
 from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.jobs.options import REQUIRED, Option, options_of
-from tidelog.types import ClockName, Codec, IsolationLevel
+from tidelog.jobs.options import CLOCK, COMPRESSION, REQUIRED, Option, isolation, options_of
+from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-CODECS: Final = tuple(codec.config_name for codec in Codec)
 
 
 class Format(StrEnum):
@@ -195,7 +193,7 @@ def with_job_options(
     """
     fields_of_kind = _fields(kind)
     of_job = {
-        name: _job_option(name, *declared)
+        name: option_of(name, *declared)
         for name, declared in options_of(job).items()
         if declared[1].flags
     }
@@ -228,7 +226,7 @@ def _declared(
     return run
 
 
-def _job_option(name: str, kind: object, declared: Option) -> _Decorator:
+def option_of(name: str, kind: object, declared: Option) -> _Decorator:
     """Return a job's option as an option of click."""
     kinds = kinds_of(kind)
     default, choices = declared.default, declared.choices
@@ -357,34 +355,12 @@ zone_option: Final = click.option(
 )
 
 
-clock_option: Final = one_of(
-    "--clock",
-    kind=ClockName,
-    default=ClockName.RECORD,
-    text="record: a record's timestamp; append: when the log took it.",
+clock_option: Final = option_of("clock", ClockName, CLOCK)
+
+
+isolation_option: Final = option_of(
+    "isolation", IsolationLevel, isolation(IsolationLevel.READ_UNCOMMITTED)
 )
-
-
-def isolation_by_default(
-    level: IsolationLevel,
-    text: str = "read_committed leaves out open and aborted transactions.",
-) -> Callable[[_Function], _Function]:
-    """Return `--isolation`, with the values of Kafka's consumers."""
-
-    def named(_context: click.Context, _parameter: click.Parameter, value: str) -> IsolationLevel:
-        return IsolationLevel[value.upper()]
-
-    return click.option(
-        "--isolation",
-        type=click.Choice([choice.name.lower() for choice in IsolationLevel]),
-        default=level.name.lower(),
-        callback=named,
-        show_default=True,
-        help=text,
-    )
-
-
-isolation_option: Final = isolation_by_default(IsolationLevel.READ_UNCOMMITTED)
 
 
 # The older names are kept for existing scripts.
@@ -474,9 +450,7 @@ zone_cache_option = click.option(
 )
 
 
-compression_option = click.option(
-    "--compression", type=click.Choice(CODECS), help="Of batches, where the topic leaves it open."
-)
+compression_option: Final = option_of("compression", str, COMPRESSION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import click
 from tidelog.cli import inputs, output, times
 from tidelog.cli.inputs import Columns
 from tidelog.cli.options import (
-    CODECS,
     Encoding,
     Format,
     InputFormat,
@@ -33,6 +32,7 @@ from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
+from tidelog.jobs.options import CODECS
 from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import TIME_HELP
 from tidelog.types import Codec, NewRecord, TimestampType

@@ -21,7 +21,7 @@ from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
 from tidelog.errors import InvalidChoice, InvalidRequest
-from tidelog.types import Isolation, IsolationLevel
+from tidelog.types import ClockName, Codec, Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
@@ -62,7 +62,19 @@ class Option:
 CREATE: Final = Option("Make the topic, with N partitions.", "--create", metavar="N", least=1)
 CONFIG: Final = Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
 FORCE: Final = Option("Go on although the target would lose records.", "--force", default=False)
+CODECS: Final = tuple(codec.config_name for codec in Codec)
 SINK: Final = Option("More options of the sink, such as `compression`.")
+
+# Options that commands have, too: `tidelog.cli.options` makes those of click from them.
+CLOCK: Final = Option(
+    "record: a record's timestamp; append: when the log took it.",
+    "--clock",
+    ClockName.RECORD,
+    choices=ClockName,
+)
+COMPRESSION: Final = Option(
+    "Of batches, where the topic leaves it open.", "--compression", choices=CODECS
+)
 
 
 def isolation(default: Isolation, text: str = "") -> Option:

@@ -22,11 +22,11 @@ from tidelog.cli.jobs.session import (
     save_report,
 )
 from tidelog.cli.options import (
-    CODECS,
     Format,
     SparkAccess,
     argument,
     command_config_option,
+    compression_option,
     examples,
     format_option,
     given,
@@ -81,11 +81,7 @@ class Request:
     renames: tuple[str, ...] = option(
         "--rename", multiple=True, metavar="[FROM/]TOPIC=NAME", help="Its name there."
     )
-    compression: str | None = option(
-        "--compression",
-        type=click.Choice(CODECS),
-        help="Of batches, where the topic leaves it open.",
-    )
+    compression: str | None = given(compression_option)
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)

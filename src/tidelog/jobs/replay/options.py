@@ -4,10 +4,9 @@ from enum import StrEnum
 from typing import Annotated, Required, TypedDict
 
 from tidelog.jobs.chunks import Rate, Transform
-from tidelog.jobs.options import CONFIG, CREATE, FORCE, PLACE_HELP, SINK, Option, isolation
+from tidelog.jobs.options import CLOCK, CONFIG, CREATE, FORCE, PLACE_HELP, SINK, Option, isolation
 from tidelog.spark.places import Place
 from tidelog.timespec import TIME_HELP
-from tidelog.types import ClockName
 
 
 class ReplayPartitions(StrEnum):
@@ -61,15 +60,7 @@ class ReplayOptions(TypedDict, total=False):
             metavar="TIME",
         ),
     ]
-    clock: Annotated[
-        str,
-        Option(
-            "record: a record's timestamp; append: when the log took it.",
-            "--clock",
-            ClockName.RECORD,
-            choices=ClockName,
-        ),
-    ]
+    clock: Annotated[str, CLOCK]
     isolation: Annotated[
         str,
         isolation("read_committed", "read_uncommitted replays open and aborted transactions, too."),
