@@ -12,12 +12,14 @@ from tests.worlds.clusters.mirrored import MemoryMirror
 from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watched
 
 from tidelog.cli import app
-from tidelog.cli.jobs.failover import FailoverOptions, request_of, run
+from tidelog.cli.jobs.failover import Request, request_of, run
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import GroupActive, InvalidTime
+from tidelog.jobs.failover.options import FailoverOptions
 from tidelog.jobs.offset_map import write_map
+from tidelog.jobs.options import options_of
 from tidelog.remote.view import Committed, Member
 from tidelog.types import TopicPartition
 
@@ -31,6 +33,14 @@ ASKED: dict[str, object] = {
     "kind": Format.JSON,
     "zone": None,
 }
+
+
+def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
+    """The options of the command and of the plan, with defaults where they are left out."""
+    declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
+    options = declared | {name: text for name, text in texts.items() if name in declared}
+    others = {name: text for name, text in texts.items() if name not in declared}
+    return Request(**others), cast("FailoverOptions", options)  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -48,10 +58,11 @@ class Pair:
 
     def run(self, kind: Format = Format.JSON, **more: object) -> int:
         asked = ASKED | {"max_latency": "0s", "kind": kind} | more
-        options = FailoverOptions(**asked)  # type: ignore[arg-type]
-        question = request_of(self.surroundings, options)
+        request, options = typed(asked)
+        question = request_of(self.surroundings, options, request.zone)
         a, b = watched("A", self.a, self.tails[0]), watched("B", self.b, self.tails[1])
-        return run(self.surroundings, a, b, options, question)
+        back = options["look_back"]
+        return run(self.surroundings, a, b, request, question, look_back=back)
 
     @property
     def content(self) -> dict[str, object]:
@@ -212,9 +223,9 @@ def test_members_are_told_of_in_a_dry_run(pair: Pair) -> None:
     ],
 )
 def test_options_that_can_t_be(given: dict[str, object], error: type[Exception]) -> None:
-    options = FailoverOptions(**ASKED | given)  # type: ignore[arg-type]
+    _, options = typed(ASKED | given)
     with pytest.raises(error):
-        request_of(Surroundings(env=Env(clock=ManualClock(START))), options)
+        request_of(Surroundings(env=Env(clock=ManualClock(START))), options, None)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +271,7 @@ class TestMap:
 
     def test_the_very_record_under_another_name(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(map_=file, max_latency="measured", verify=True) == 0
+        assert pair.run(offset_map=file, max_latency="measured", verify=True) == 0
         (row,) = cast("list[dict[str, object]]", pair.content["partitions"])
         assert (row["topic"], row["new_offset"], row["found_by"]) == ("copies", 13, "map")
         assert row["position_on_a"] == 12
@@ -270,17 +281,17 @@ class TestMap:
 
     def test_people_are_told_that_no_margin_was_needed(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(Format.TABLE, map_=file) == 0
+        assert pair.run(Format.TABLE, offset_map=file) == 0
         told = pair.err.getvalue()
         assert "no margin: the map of the mirror tells every start" in told
         assert "copies: partition N on B follows partition N on A: the mirror kept" in told
 
     def test_it_is_committed_on_b(self, tmp_path: Path) -> None:
         pair, file = self.mirrored(tmp_path)
-        assert pair.run(map_=file, execute=True) == 0
+        assert pair.run(offset_map=file, execute=True) == 0
         copies = TopicPartition("copies", 0)
         assert pair.b.committed(GROUP)[copies] == Committed(13)
 
     def test_no_such_file(self, pair: Pair) -> None:
         with pytest.raises(UsageProblem, match=r"a mirror keeps offsets\.map in its checkpoint"):
-            pair.run(map_="/nowhere/offsets.map")
+            pair.run(offset_map="/nowhere/offsets.map")

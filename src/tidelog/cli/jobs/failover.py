@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,13 +14,13 @@ from tidelog.cli.options import (
     format_option,
     given,
     option,
-    with_options,
+    with_job_options,
     zone_option,
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import Access, timeout_option
 from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, UsageProblem
-from tidelog.timespec import TIME_HELP
+from tidelog.jobs.failover.options import MEASURED, FailoverOptions
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -30,74 +30,16 @@ if TYPE_CHECKING:
     from tidelog.jobs.failover.verify import Verdict
     from tidelog.jobs.offset_map import OffsetMap
 
-MEASURED: Final = "measured"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailoverOptions:
-    """Options of `tidelog failover`."""
+class Request:
+    """Options that only the command has."""
 
-    group: str = option("--group", "-g", required=True, metavar="GROUP", help="The consumer group.")
     from_: str | None = option(
         "--from", metavar="HOST:PORT", help="A, where it comes from; --at can do without."
     )
     to: str = option("--to", required=True, metavar="HOST:PORT", help="B, where it goes.")
-    topics: tuple[str, ...] = option(
-        "--topic", "-t", multiple=True, metavar="T", help="All if left out."
-    )
-    at: str | None = option(
-        "--at",
-        metavar="TIME",
-        help=f"It had consumed what A took before this, whatever it committed. {TIME_HELP}.",
-    )
-    max_latency: str = option(
-        "--max-latency",
-        default="measured",
-        show_default=True,
-        metavar="TIME",
-        help="From creation to append, at most; or measured at the tails of A and B.",
-    )
-    max_skew: str = option(
-        "--max-skew",
-        default="0s",
-        show_default=True,
-        metavar="TIME",
-        help="So far producers' clocks may be ahead.",
-    )
-    sample_for: str = option(
-        "--sample-for",
-        default="30s",
-        show_default=True,
-        metavar="TIME",
-        help="How long to measure.",
-    )
-    sample_records: int = option(
-        "--sample-records",
-        type=click.IntRange(min=1),
-        default=1_000,
-        show_default=True,
-        metavar="N",
-        help="Fewer of a topic and cluster are too few to tell the largest latency.",
-    )
-    mapping: str = option(
-        "--mapping",
-        type=click.Choice(["auto", "same", "any"]),
-        default="auto",
-        show_default=True,
-        help="Whether partition N holds the same keys on both; auto looks at keys.",
-    )
-    map_: str | None = option(
-        "--map",
-        metavar="FILE",
-        help="What the mirror of A on B wrote down (tidelog spark mirror);"
-        " no latency is needed then.",
-    )
     verify: bool = option("--verify", is_flag=True, help="Compare the records of A and B.")
-    look_back: str | None = option(
-        "--look-back",
-        metavar="TIME",
-        help="So far before the start on B --verify looks for records that never reached A.",
-    )
     execute: bool = option(
         "--execute", is_flag=True, help="Commit on B; else only show what would be."
     )
@@ -118,34 +60,39 @@ class FailoverOptions:
         "tidelog failover --group planes --from east:9092 --to west:9092 --map mirror/offsets.map",
     ),
 )
-@with_options(FailoverOptions)
-def failover(surroundings: Surroundings, options: FailoverOptions) -> ExitCode:
+@with_job_options(
+    Request,
+    FailoverOptions,
+    order="group from_ to topics at max_latency max_skew sample_for sample_records mapping"
+    " offset_map verify look_back execute",
+)
+def failover(surroundings: Surroundings, request: Request, options: FailoverOptions) -> ExitCode:
     """Move a consumer group to another cluster without missing a record.
 
     Finds the offsets on B by the time at the group's positions on A, less the largest latency, or
     by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found
     records that would be missed, that B does not have, or that never reached A.
     """
-    request = request_of(surroundings, options)
-    if options.from_ is None:
-        _refuse_unknown(options)
+    plan_request = request_of(surroundings, options, request.zone)
+    if request.from_ is None:
+        _refuse_unknown(request, options)
     with ExitStack() as stack:
         a = None
-        if options.from_ is not None:
+        if request.from_ is not None:
             a = stack.enter_context(
-                _watched(surroundings, "A", options, options.from_, options.from_config)
+                _watched(surroundings, "A", request, request.from_, request.from_config)
             )
-        b = stack.enter_context(_watched(surroundings, "B", options, options.to, options.to_config))
-        return run(surroundings, a, b, options, request)
+        b = stack.enter_context(_watched(surroundings, "B", request, request.to, request.to_config))
+        return run(surroundings, a, b, request, plan_request, look_back=options["look_back"])
 
 
-def _refuse_unknown(options: FailoverOptions) -> None:
+def _refuse_unknown(request: Request, options: FailoverOptions) -> None:
     """Raise UsageProblem for options that need A, or lack of those that replace it."""
-    if options.at is None or not options.topics:
+    if options["at"] is None or not options["topics"]:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
-    if options.max_latency == MEASURED and options.map_ is None:
+    if options["max_latency"] == MEASURED and options["offset_map"] is None:
         raise UsageProblem("without --from no latency is measured; state it: --max-latency 2m")
-    if options.verify:
+    if request.verify:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")
 
 
@@ -153,14 +100,14 @@ def _refuse_unknown(options: FailoverOptions) -> None:
 def _watched(
     surroundings: Surroundings,
     name: str,
-    options: FailoverOptions,
+    request: Request,
     bootstrap: str,
     config: str | None,
 ) -> Iterator["Watched"]:
     """Open a cluster for measurements until the block ends."""
     from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, Watched
 
-    access = Access(bootstrap=bootstrap, command_config=config, timeout=options.timeout)
+    access = Access(bootstrap=bootstrap, command_config=config, timeout=request.timeout)
     with places.open_cluster(surroundings, access) as cluster:
         # Settings are given for security, which reading batches does not support.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
@@ -172,30 +119,32 @@ def _watched(
                 stamped.close()
 
 
-def request_of(surroundings: Surroundings, options: FailoverOptions) -> "FailoverRequest":
+def request_of(
+    surroundings: Surroundings, options: FailoverOptions, zone: str | None
+) -> "FailoverRequest":
     """Return the request of the options; raises InvalidTime, UsageProblem."""
     from tidelog.jobs.failover.job import FailoverRequest
     from tidelog.jobs.failover.measure import Sampling
     from tidelog.jobs.failover.rules import PartitionMapping
 
-    if any(":" in topic for topic in options.topics):
+    if any(":" in topic for topic in options["topics"]):
         raise UsageProblem("--topic takes whole topics: a record may be in any partition")
     at_ms = None
-    if options.at is not None:
-        at_ms = times.read_point(surroundings, options.at, options.zone)
-    measured = options.max_latency == MEASURED
+    if options["at"] is not None:
+        at_ms = times.read_point(surroundings, options["at"], zone)
+    measured = options["max_latency"] == MEASURED
     return FailoverRequest(
-        group=options.group,
-        topics=options.topics,
+        group=options["group"],
+        topics=tuple(options["topics"]),
         at_ms=at_ms,
-        latency_ms=None if measured else times.duration_ms(options.max_latency),
-        skew_ms=times.duration_ms(options.max_skew),
+        latency_ms=None if measured else times.duration_ms(options["max_latency"]),
+        skew_ms=times.duration_ms(options["max_skew"]),
         sampling=Sampling(
-            for_ms=times.duration_ms(options.sample_for),
-            records_min=options.sample_records,
+            for_ms=times.duration_ms(options["sample_for"]),
+            records_min=options["sample_records"],
         ),
-        mapping=PartitionMapping(options.mapping),
-        offset_map=_read_map(surroundings, options.map_),
+        mapping=PartitionMapping(options["mapping"]),
+        offset_map=_read_map(surroundings, options["offset_map"]),
     )
 
 
@@ -216,8 +165,10 @@ def run(
     surroundings: Surroundings,
     a: "Watched | None",
     b: "Watched",
-    options: FailoverOptions,
-    request: "FailoverRequest",
+    request: Request,
+    plan_request: "FailoverRequest",
+    *,
+    look_back: str | None = None,
 ) -> ExitCode:
     """Run `failover` on open clusters.
 
@@ -228,23 +179,23 @@ def run(
     """
     from tidelog.jobs.failover import job
 
-    if options.execute:
-        job.refuse_active(b.view, options.group)
-    plan = job.plan_failover(a, b, request, surroundings.env.clock)
-    verdicts = _verify(surroundings, a, b, options, plan) if options.verify else None
+    if request.execute:
+        job.refuse_active(b.view, plan_request.group)
+    plan = job.plan_failover(a, b, plan_request, surroundings.env.clock)
+    verdicts = _verify(surroundings, a, b, look_back, plan) if request.verify else None
     missed = sum(verdict.missed for verdict in verdicts or ())
-    executes = options.execute and not missed
+    executes = request.execute and not missed
     if executes:
         job.execute(b.view, plan)
     report = Report(plan=plan, verdicts=verdicts, executed=executes)
-    _show(surroundings, report, options.kind, options.zone)
-    if options.execute and missed:
+    _show(surroundings, report, request.kind, request.zone)
+    if request.execute and missed:
         raise Refused(
             f"nothing was committed: {missed} records would be missed; a longer --max-latency"
             " starts earlier"
         )
-    if not options.execute:
-        surroundings.say(_next_step(a, b, options.group))
+    if not request.execute:
+        surroundings.say(_next_step(a, b, plan_request.group))
     lacking = any(verdict.absent or verdict.never_on_a for verdict in verdicts or ())
     return ExitCode.FINDINGS if missed or lacking else ExitCode.OK
 
@@ -253,7 +204,7 @@ def _verify(
     surroundings: Surroundings,
     a: "Watched | None",
     b: "Watched",
-    options: FailoverOptions,
+    look_back: str | None,
     plan: "FailoverPlan",
 ) -> "list[Verdict]":
     from tidelog.jobs.failover.verify import Spill, verify
@@ -261,7 +212,7 @@ def _verify(
     assert a is not None
     parent = surroundings.variables.get("TMPDIR") or "/tmp"  # noqa: S108 - the name is drawn
     folder = f"{parent}/tidelog-verify-{surroundings.env.random.getrandbits(64):016x}"
-    back_ms = None if options.look_back is None else times.duration_ms(options.look_back)
+    back_ms = None if look_back is None else times.duration_ms(look_back)
     spill = Spill(surroundings.env, folder)
     return verify(a.view, b.view, plan, spill, look_back_ms=back_ms)
 
