@@ -144,7 +144,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
         with (
             progress.shown(spark),
             _stopped_by_signals() as stopped,
-            running(spark, plan.sources, (), plan.target, **options) as started,
+            running(spark, plan, **options) as started,
         ):
             for line in (*lines(started.findings), *started.notes):
                 progress.note(line)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, Unpack
 from tidelog.env import Env, os_env
 from tidelog.jobs.mirror.options import MirrorOptions
 from tidelog.jobs.mirror.places import read_sources
-from tidelog.jobs.mirror.plan import MirrorSource
+from tidelog.jobs.mirror.plan import MirrorSource, plan_mirror
 from tidelog.jobs.mirror.run import Mirror, running
 from tidelog.jobs.offset_map import Partitioning, SourcePartition
 from tidelog.jobs.options import takes_options
@@ -109,7 +109,8 @@ def mirror(
         pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
     """
     env = options["env"] or os_env()
-    with running(spark, _listed(sources), topics, target, **options) as started:
+    plan = plan_mirror(_listed(sources), topics, target, **options)
+    with running(spark, plan, **options) as started:
         started.await_end(options["stopped"])
         return spark.createDataFrame(summary_rows(started, env), _SUMMARY)
 

@@ -20,7 +20,7 @@ once and the map gets its rows in any case. Over Spark Connect the server writes
 import json
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -57,14 +57,12 @@ from tidelog.jobs.mirror.plan import (
     MirrorSource,
     MirrorState,
     Pair,
-    plan_mirror,
     read_state,
 )
 from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import Finding
-from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.types import TimestampType
 
@@ -224,20 +222,20 @@ class Mirror:
 @contextmanager
 @takes_options(MirrorOptions, partitions=Partitioning)
 def running(
-    spark: "SparkSession",
-    sources: Sequence[Place | str | MirrorSource],
-    topics: Iterable[str] | Mapping[str, str],
-    target: Place | str,
-    **options: Unpack[MirrorOptions],
+    spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
 ) -> Iterator[Mirror]:
-    """Start a mirror, and stop it at the end of the block; arguments as of `plan_mirror`.
+    """Start a mirror, and stop it at the end of the block.
+
+    Args:
+        spark: The session.
+        plan: The plan, made with the same options.
+        **options: Options, see `MirrorOptions`.
 
     Raises:
         DirectoryLocked: Another driver runs it.
         InvalidRequest: Over Spark Connect, a path is relative.
         TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
     """
-    plan = plan_mirror(sources, topics, target, **options)
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
     env, checkpoint = options["env"] or os_env(), options["checkpoint"].rstrip("/")
     if is_connect(spark):
