@@ -17,10 +17,11 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -123,40 +124,27 @@ CHUNK_RECORDS: Final = 2_000_000
 RECORD_BYTES: Final = 1_000
 
 
-class Span(NamedTuple):
-    """Offsets of one partition to read, from `start`, inclusive, to `end`, exclusive."""
-
-    partition: TopicPartition
-    start: int
-    end: int
-
-    @property
-    def offsets(self) -> int:
-        """Number of offsets; there may be fewer records."""
-        return self.end - self.start
+Spans: TypeAlias = tuple[OffsetRange, ...]
 
 
-Spans: TypeAlias = tuple[Span, ...]
-
-
-def total(spans: Iterable[Span]) -> int:
+def total(spans: Iterable[OffsetRange]) -> int:
     """Return the number of offsets in all spans."""
     return sum(span.offsets for span in spans)
 
 
-def take(left: Sequence[Span], budget: int) -> tuple[Spans, Spans]:
+def take(left: Sequence[OffsetRange], budget: int) -> tuple[Spans, Spans]:
     """Return the next chunk, and the spans that are left after it.
 
     Args:
         left: Spans to read, in ascending order within each partition.
         budget: Approximate number of offsets in the chunk; it has at least one of each partition.
     """
-    by_partition: dict[TopicPartition, list[Span]] = {}
+    by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in left:
         by_partition.setdefault(span.partition, []).append(span)
     everything = max(total(left), 1)
-    chunk: list[Span] = []
-    rest: list[Span] = []
+    chunk: list[OffsetRange] = []
+    rest: list[OffsetRange] = []
     for spans in by_partition.values():
         share = max(1, budget * total(spans) // everything)
         first = spans[0]
@@ -183,9 +171,9 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
     return max(1, min(int(rate.per_second * CHUNK_SECONDS / per_record), CHUNK_RECORDS))
 
 
-def joined(spans: Iterable[Span]) -> Spans:
+def joined(spans: Iterable[OffsetRange]) -> Spans:
     """Return spans ordered by partition and offset; adjacent or overlapping ones are merged."""
-    merged: list[Span] = []
+    merged: list[OffsetRange] = []
     for span in sorted(span for span in spans if span.start < span.end):
         last = merged[-1] if merged else None
         if last is not None and last.partition == span.partition and span.start <= last.end:
@@ -195,7 +183,7 @@ def joined(spans: Iterable[Span]) -> Spans:
     return tuple(merged)
 
 
-def as_json(spans: Iterable[Span]) -> list[list[object]]:
+def as_json(spans: Iterable[OffsetRange]) -> list[list[object]]:
     """Return spans as lists for JSON."""
     return [[one.partition.topic, one.partition.partition, one.start, one.end] for one in spans]
 
@@ -207,14 +195,14 @@ def from_json(rows: object) -> Spans:
     return tuple(_span(row) for row in rows)
 
 
-def _span(row: object) -> Span:
+def _span(row: object) -> OffsetRange:
     match row:
         case [str(topic), int(number), int(start), int(end)] if 0 <= start <= end and number >= 0:
-            return Span(TopicPartition(topic, number), start, end)
+            return OffsetRange(TopicPartition(topic, number), start, end)
     raise ValueError(f"{str(row)[:80]} is no [topic, partition, start, end]")
 
 
-def offsets_options(spans: Sequence[Span]) -> dict[str, str]:
+def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
     """Return the options of a read of exactly these offsets."""
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
@@ -230,13 +218,13 @@ def offsets_options(spans: Sequence[Span]) -> dict[str, str]:
     }
 
 
-def thinned(spans: Sequence[Span], per_partition: int) -> Spans:
+def thinned(spans: Sequence[OffsetRange], per_partition: int) -> Spans:
     """Fill the smallest holes between spans until no partition has more than `per_partition`.
 
     Each chunk is a Spark job of its own, so reading and filtering a small hole costs less than
     skipping it.
     """
-    by_partition: dict[TopicPartition, list[Span]] = {}
+    by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in joined(spans):
         by_partition.setdefault(span.partition, []).append(span)
     return tuple(
@@ -246,7 +234,7 @@ def thinned(spans: Sequence[Span], per_partition: int) -> Spans:
     )
 
 
-def _with_holes(spans: list[Span], holes: int) -> Iterable[Span]:
+def _with_holes(spans: list[OffsetRange], holes: int) -> Iterable[OffsetRange]:
     sizes = sorted(
         range(1, len(spans)), key=lambda at: spans[at].start - spans[at - 1].end, reverse=True
     )

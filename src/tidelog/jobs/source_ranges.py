@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
-from tidelog.jobs.chunks import Span, Spans, joined, thinned, total
+from tidelog.jobs.chunks import Spans, joined, thinned, total
 from tidelog.jobs.target_check import Between, ExpectedWrite, config_of_broker, open_cluster
 from tidelog.remote.time_lookup import first_at_or_after, searched_by_append
 from tidelog.remote.view import ClusterView, Count, Watermarks
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, IsolationLevel, TimestampType, TopicPartition
 
@@ -152,7 +153,7 @@ def _of_directory(question: Question, env: Env) -> Found:
 def _spans(planned: "ScanPlan") -> Spans:
     """Return the offsets that a plan reads."""
     return joined(
-        Span(split.topic_partition, piece.start_offset, piece.end_offset)
+        OffsetRange(split.topic_partition, piece.start_offset, piece.end_offset)
         for split in planned.splits
         for piece in split.pieces
         if piece.size_bytes
@@ -223,7 +224,7 @@ def _of_cluster(cluster: ClusterView, question: Question) -> Found:
     starts = {name: marks[name].start for name in names}
     if question.times[0] is not None:
         starts = _first_offsets(cluster, marks, question.times[0])
-    spans = joined(Span(name, starts[name], ends[name]) for name in names)
+    spans = joined(OffsetRange(name, starts[name], ends[name]) for name in names)
     return Found(
         partitions=len(names),
         spans=spans,
@@ -284,7 +285,7 @@ def _asker(question: Question, spans: Spans) -> Between:
 
 
 def _inside(
-    span: Span, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    span: OffsetRange, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> int:
     start, end = max(span.start, starts[span.partition]), min(span.end, ends[span.partition])
     return max(end - start, 0)

@@ -384,17 +384,17 @@ class BrokerBackend(Closing):
         parts = split_ranges(
             ranges, min_partitions=options.min_partitions, max_records=options.max_records
         )
-        ids = self.topic_ids({part.name.topic for part in parts})
+        ids = self.topic_ids({part.partition.topic for part in parts})
         return [
             BrokerTask(
-                name=part.name,
+                name=part.partition,
                 start_offset=part.start,
                 end_offset=part.end,
-                topic_id=ids[part.name.topic],
+                topic_id=ids[part.partition.topic],
                 columns=self._columns,
                 options=options,
                 clock=clock,
-                time_range=times.get(part.name),
+                time_range=times.get(part.partition),
             )
             for part in parts
         ]
@@ -430,7 +430,7 @@ class BrokerBackend(Closing):
         ranges = [
             OffsetRange(name, starts[name], resolved.end) for name, resolved in bounds.items()
         ]
-        empty = {one.name for one in ranges if one.span <= 0}
+        empty = {one.partition for one in ranges if one.offsets <= 0}
         explained = [
             self._explain(views[name], ranges_wanted[name], resolved)
             for name, resolved in bounds.items()

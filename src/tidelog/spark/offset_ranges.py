@@ -15,12 +15,12 @@ from tidelog.types import TopicPartition
 class OffsetRange(NamedTuple):
     """Offsets [start, end) of a partition."""
 
-    name: TopicPartition
+    partition: TopicPartition
     start: int
     end: int
 
     @property
-    def span(self) -> int:
+    def offsets(self) -> int:
         """Number of offsets, which may be more than the number of records."""
         return self.end - self.start
 
@@ -36,9 +36,9 @@ def split_ranges(
             ranges are split in proportion to their spans.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
-    parts = [one for one in ranges if one.span > 0]
+    parts = [one for one in ranges if one.offsets > 0]
     if max_records is not None:
-        parts = [part for one in parts for part in _cut(one, -(-one.span // max_records))]
+        parts = [part for one in parts for part in _cut(one, -(-one.offsets // max_records))]
     if min_partitions <= len(parts):
         return parts
     counts = _shares(parts, min_partitions)
@@ -50,12 +50,12 @@ def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
 
     Ranges too small for two parts stay whole; the others share the remaining parts.
     """
-    total = sum(one.span for one in ranges)
-    is_whole = [_share(one.span, total, count) == 1 for one in ranges]
-    rest = sum(one.span for one, whole in zip(ranges, is_whole, strict=True) if not whole)
+    total = sum(one.offsets for one in ranges)
+    is_whole = [_share(one.offsets, total, count) == 1 for one in ranges]
+    rest = sum(one.offsets for one, whole in zip(ranges, is_whole, strict=True) if not whole)
     remaining = max(count - sum(is_whole), 1)
     return [
-        1 if whole else _share(one.span, rest, remaining)
+        1 if whole else _share(one.offsets, rest, remaining)
         for one, whole in zip(ranges, is_whole, strict=True)
     ]
 
@@ -71,5 +71,5 @@ def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
     for number in range(count):
         end = start + (one.end - start) // (count - number)
         if start < end:
-            yield OffsetRange(one.name, start, end)
+            yield OffsetRange(one.partition, start, end)
         start = end

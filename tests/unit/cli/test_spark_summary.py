@@ -11,13 +11,13 @@ from tidelog.cli.jobs.replay import COLUMNS, _report
 from tidelog.cli.jobs.session import clock_plots, print_summary, save_report
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import Refused, Surroundings
-from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.hours import Hours
 from tidelog.jobs.replay.job import summary_row
 from tidelog.jobs.replay.run import ReplayOutcome
 from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
 from tidelog.report import Report, Text
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
 
@@ -28,7 +28,7 @@ OUTCOME = ReplayOutcome(
     question=Question(place=Place("data"), topic="flights", times=(MADE * HOUR, None)),
     to=Place("copy"),
     to_topic="flights",
-    planned=(Span(TopicPartition("flights", 1), 5, 25),),
+    planned=(OffsetRange(TopicPartition("flights", 1), 5, 25),),
     records=12_345,
     size_bytes=1_000_000,
     chunks=2,

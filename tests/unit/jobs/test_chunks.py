@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tidelog.jobs.chunks import (
     CHUNK_RECORDS,
     Rate,
-    Span,
     Spans,
     as_json,
     chunk_budget,
@@ -20,11 +19,12 @@ from tidelog.jobs.chunks import (
     thinned,
     total,
 )
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.types import TopicPartition
 
 
-def span(partition: int, start: int, end: int) -> Span:
-    return Span(TopicPartition("t", partition), start, end)
+def span(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(TopicPartition("t", partition), start, end)
 
 
 SPANS = st.lists(

@@ -7,12 +7,12 @@ import pytest
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, DirectoryLocked, InvalidRequest, UnsupportedVersion
-from tidelog.jobs.chunks import Span
 from tidelog.jobs.replay.run import PROGRESS_FILE, Journal, Progress, Replay
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
 
-SPAN = Span(TopicPartition("flights", 3), 10, 20)
+SPAN = OffsetRange(TopicPartition("flights", 3), 10, 20)
 PROGRESS = Progress(
     job_id="0f" * 16,
     question={"topic": "flights", "start": "-6h"},

@@ -11,9 +11,10 @@ from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.jobs import source_ranges
-from tidelog.jobs.chunks import Span, total
+from tidelog.jobs.chunks import total
 from tidelog.jobs.source_ranges import Question, Times, find, load_left
 from tidelog.remote.view import Count
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import ClockName, NewRecord, TopicPartition
 
@@ -63,7 +64,7 @@ def test_counts_are_those_of_the_range(data: str) -> None:
     load = found.load(keeps_partitions=True)
     assert load.partitions == 2
     assert load.null_keys is None
-    left = load_left(question(data, (None, None)), (Span(FLIGHTS[0], 390, 400),))
+    left = load_left(question(data, (None, None)), (OffsetRange(FLIGHTS[0], 390, 400),))
     assert left.between(None, T0 + 395 * SECOND) == Count(5, is_exact=True)
 
 
@@ -95,18 +96,18 @@ def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluste
     asked = Question(place=BROKER, topic="flights", times=(12, 35))
     found = find(asked)
     # To the end: what lies behind a record that is too late may still be in the range.
-    assert found.spans == (Span(FLIGHTS[0], 1, 5),)
+    assert found.spans == (OffsetRange(FLIGHTS[0], 1, 5),)
     assert found.size_bytes is None
     assert found.between(None, 30) == Count(2, is_exact=False)
     assert found.between(30, None) == Count(1, is_exact=False)
     everything = find(Question(place=BROKER, topic="flights"))
-    assert everything.spans == (Span(FLIGHTS[0], 0, 5), Span(FLIGHTS[1], 0, 1))
+    assert everything.spans == (OffsetRange(FLIGHTS[0], 0, 5), OffsetRange(FLIGHTS[1], 0, 1))
 
 
 def test_a_match_that_kafka_hides_is_found(cluster: FakeCluster) -> None:
     cluster.logs[FLIGHTS[0]].hides_matches = True
     found = find(Question(place=BROKER, topic="flights", times=(30, None)))
-    assert found.spans == (Span(FLIGHTS[0], 3, 5),)
+    assert found.spans == (OffsetRange(FLIGHTS[0], 3, 5),)
 
 
 def test_what_a_broker_searches_by_append_time_is_read_from_its_start(
@@ -114,7 +115,7 @@ def test_what_a_broker_searches_by_append_time_is_read_from_its_start(
 ) -> None:
     cluster.settings["flights"] = {"tidelog.lookup.clock": "append"}
     found = find(Question(place=BROKER, topic="flights", times=(12, 35)))
-    assert found.spans == (Span(FLIGHTS[0], 0, 5), Span(FLIGHTS[1], 0, 1))
+    assert found.spans == (OffsetRange(FLIGHTS[0], 0, 5), OffsetRange(FLIGHTS[1], 0, 1))
     assert found.between(None, 30) is None
     whole = find(Question(place=BROKER, topic="flights"))
     assert whole.between(None, None) == Count(6, is_exact=False)
@@ -125,4 +126,4 @@ def test_brokers_have_an_append_clock_where_they_stamp(cluster: FakeCluster) -> 
     with pytest.raises(InvalidRequest, match="read the broker's own directory"):
         find(asked)
     cluster.stamp(FLIGHTS[0])
-    assert find(asked).spans == (Span(FLIGHTS[0], 3, 5),)
+    assert find(asked).spans == (OffsetRange(FLIGHTS[0], 3, 5),)

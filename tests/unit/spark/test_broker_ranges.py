@@ -11,7 +11,7 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
 def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
-    return [(one.name.partition, one.start, one.end) for one in found]
+    return [(one.partition.partition, one.start, one.end) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_every_offset_once_and_bounds_kept(
         for number, (start, span) in enumerate(sizes)
     ]
     found = split_ranges(ranges, min_partitions=min_partitions, max_records=max_records)
-    offsets = [(one.name, offset) for one in found for offset in range(one.start, one.end)]
-    assert offsets == [(one.name, n) for one in ranges for n in range(one.start, one.end)]
-    assert all(one.span > 0 for one in found)
+    offsets = [(one.partition, offset) for one in found for offset in range(one.start, one.end)]
+    assert offsets == [(one.partition, n) for one in ranges for n in range(one.start, one.end)]
+    assert all(one.offsets > 0 for one in found)
     if max_records is not None:
-        assert all(one.span <= max_records for one in found)
+        assert all(one.offsets <= max_records for one in found)

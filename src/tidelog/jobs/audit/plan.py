@@ -408,7 +408,7 @@ def _plan_cluster(
     ]
     missing = [OffsetRange(*gap) for gap in _missing(side_plan, runs)]
     for one in split_ranges(missing, min_partitions=scope.tasks):
-        name = one.name
+        name = one.partition
         run = Run(
             side=side.letter,
             topic=name.topic,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.arguments import level_of
-from tidelog.jobs.chunks import Span, offsets_options
+from tidelog.jobs.chunks import offsets_options
 from tidelog.jobs.lag import work
 from tidelog.jobs.lag.options import LagOptions
 from tidelog.jobs.lag.work import (
@@ -28,6 +28,7 @@ from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan
 from tidelog.scan.split import Wanted, encode_split
+from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.parts import (
     JOB_SPLIT_BYTES,
     Listener,
@@ -125,7 +126,7 @@ class Counting:
     def _at_brokers(self, cuts: Mapping[Name, tuple[int, ...]]) -> work.Counts:
         if not cuts:
             return Counter()
-        spans = [Span(TopicPartition(*name), cut[0], cut[-1]) for name, cut in cuts.items()]
+        spans = [OffsetRange(TopicPartition(*name), cut[0], cut[-1]) for name, cut in cuts.items()]
         self.listener.note(f"counting unread records at {self.place}")
         table = (
             self.spark.read.format("tidelog")
