@@ -1,10 +1,16 @@
 """`segment-notes`: its text, what is left out of a damaged one, and how it grows."""
 
-import pytest
-from tests.worlds.directories.logs import new_log, put, read, write
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import pytest
+from tests.faults.hooked import HookedDisk
+from tests.worlds.directories.logs import TOPIC, WRITABLE, new_log, put, read, write
+
+from tidelog.env import Env
 from tidelog.errors import CorruptFile
 from tidelog.record.coding import crc32c
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.roll import RollReason, SegmentNote
 from tidelog.storage.segment.segment_notes import (
     NotesFile,
@@ -13,6 +19,9 @@ from tidelog.storage.segment.segment_notes import (
     encode_notes,
     read_notes,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FIRST = SegmentNote(0, 42, 123, RollReason.SIZE, 1_000, 990)
 SECOND = SegmentNote(42, 50, 0, RollReason.UNKNOWN, -1, 2_000)
@@ -78,6 +87,30 @@ def test_a_line_is_appended_and_stale_ones_go_in_the_end() -> None:
     assert len(read(env, "segment-notes")) > size
     notes.add([SECOND._replace(seen_ms=3_199)])
     assert read(env, "segment-notes").count(b"\n") == lines, "the same note again is not written"
+
+
+def test_what_is_noted_while_a_line_is_written_is_a_line_too(tmp_path: Path) -> None:
+    disk = HookedDisk()
+    with LogDir.open(str(tmp_path), env=Env(files=disk), options=WRITABLE) as directory:
+        directory.create_topic(TOPIC)
+        context = directory.log(TOPIC, 0).context
+        notes = NotesFile(context)
+        notes.load()
+        notes.add([FIRST])
+        later: list[Callable[[], None]] = []
+        renamed: list[str] = []
+
+        def hook(call: str, path: str) -> None:
+            if call == "rename":
+                renamed.append(path)
+            elif call == "sync" and path.endswith("segment-notes") and not later:
+                later.append(notes.prepare([FIRST._replace(seen_ms=7_000)]))
+
+        disk.hook = hook
+        notes.add([SECOND])
+        later[0]()
+        assert renamed == []
+        assert read_notes(context) == ({0: FIRST._replace(seen_ms=7_000), 42: SECOND}, [])
 
 
 def test_behind_damage_the_file_is_written_anew() -> None:

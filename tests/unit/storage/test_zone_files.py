@@ -2,16 +2,20 @@
 
 import dataclasses
 import importlib.util
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from tests.faults import seeded_env
+from tests.faults.hooked import HookedDisk
 from tests.worlds.directories import staged
 from tests.worlds.directories.logs import (
     PATH,
     SMALL,
     TOPIC,
+    WRITABLE,
     fill,
     names,
     new_log,
@@ -346,6 +350,29 @@ class TestForeignDirectories:
         segment, opened = first_of(env)
         assert zone_map_files.load_or_build(segment) is None
         assert any("no zone map" in line for line in opened.reports)
+
+
+def test_a_map_that_two_threads_want_is_written_once(tmp_path: Path) -> None:
+    disk = HookedDisk()
+    renamed: list[str] = []
+    with LogDir.open(str(tmp_path), env=Env(files=disk), options=WRITABLE) as directory:
+        directory.create_topic(TOPIC)
+        log = directory.log(TOPIC, 0)
+        other = threading.Thread(target=lambda: zone_map_files.build_missing(log.segments))
+
+        def hook(call: str, path: str) -> None:
+            if call == "rename" and path.endswith(".zones.tmp"):
+                renamed.append(path)
+                if len(renamed) == 1:
+                    other.start()
+                    other.join(0.2)  # long enough to write it, too, were it not for the lock
+
+        disk.hook = hook
+        log.append([NewRecord(value=b"v")])
+        log.roll()
+        other.join()
+        assert len(renamed) == 1
+        assert closed(log.segments)[0].zones_on(APPEND) is not None
 
 
 def test_the_active_segment_has_none() -> None:

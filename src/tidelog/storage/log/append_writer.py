@@ -188,7 +188,7 @@ class SegmentRoller:
 
 
 def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
-    zone_map_files.write(segment, by_kernels=by_kernels, check_crc=not by_kernels)
+    zone_map_files.write_missing(segment, by_kernels=by_kernels, check_crc=not by_kernels)
 
 
 def _last_ms(times: AppendTimes) -> int:

@@ -19,6 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import (
     TYPE_CHECKING,
     ClassVar,
@@ -220,6 +221,7 @@ class Segment(ABC):
         last_batch: The last batch, if it is in memory.
         limit_times: Marks append times that are not proven as unknown; None if all are proven.
         find_aborted: Finds its aborted transactions if it has no file of them.
+        zones_lock: Held while its zone map is written: a roll and a copy to the tier may meet.
     """
 
     is_active: ClassVar[bool]
@@ -233,6 +235,7 @@ class Segment(ABC):
         self.end_offset = end_offset
         self.limit_times: Callable[[Segment, AppendTimes], None] | None = None
         self.find_aborted: Callable[[Segment], TxnIndex] | None = None
+        self.zones_lock = Lock()
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None

@@ -219,12 +219,14 @@ class NotesFile:
 
     def _append(self, lines: bytes) -> None:
         with self._is_writing:
-            file = self._context.pool.get(self._path)
-            self._is_whole = False  # until all of it is written
-            files.write_fully(file, lines, self._size_bytes)
-            file.sync()
+            try:
+                file = self._context.pool.get(self._path)
+                files.write_fully(file, lines, self._size_bytes)
+                file.sync()
+            except BaseException:
+                self._is_whole = False
+                raise
             self._size_bytes += len(lines)
-            self._is_whole = True
 
     def _write_anew(self, encoded: bytes, count: int) -> None:
         with self._is_writing:

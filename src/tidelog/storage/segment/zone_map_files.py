@@ -253,11 +253,20 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
         OSError: The disk failed.
     """
     finished = (each for each in segments if not each.is_active and not each.is_tiered)
-    return [
-        segment.base_offset
-        for segment in finished
-        if segment.zones_on(ClockName.APPEND) is None and write(segment)
-    ]
+    return [segment.base_offset for segment in finished if write_missing(segment)]
+
+
+def write_missing(
+    segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True
+) -> bool:
+    """Write the map of a finished segment unless it has a valid one, as another thread may have.
+
+    Returns whether it was written; errors and arguments as in `write`.
+    """
+    with segment.zones_lock:
+        if segment.zones_on(ClockName.APPEND) is not None:
+            return False
+        return write(segment, by_kernels=by_kernels, check_crc=check_crc)
 
 
 def drop(context: SegmentContext, base_offset: int) -> None:
