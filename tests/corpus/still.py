@@ -8,8 +8,9 @@ event loops and libraries use for their waiting, runs on.
 
 import os
 import random
+import secrets
 import time
-from random import Random
+from random import Random, SystemRandom
 from typing import ClassVar, Final
 
 # 2024-05-15T12:00:00Z, a Wednesday.
@@ -59,9 +60,23 @@ def draw_for(name: str) -> None:
     _World.sources.clear()
 
 
-def _random_bytes(size: int) -> bytes:
-    source = _World.sources.setdefault(size, Random(f"{_World.name} {size}"))
-    return source.randbytes(size)
+class _StillRandom(SystemRandom):
+    """What an `Env` draws from, and nobody else.
+
+    Libraries draw when they are first imported (numpy), or save compiled code (numba): that depends
+    on what the process did before, and files of two processes must not get one name.
+    """
+
+    def getrandbits(self, k: int, /) -> int:
+        size = -(-k // 8)
+        return int.from_bytes(self.randbytes(size)) >> (size * 8 - k)
+
+    def random(self) -> float:
+        return self.getrandbits(53) / (1 << 53)
+
+    def randbytes(self, n: int) -> bytes:
+        source = _World.sources.setdefault(n, Random(f"{_World.name} {n}"))
+        return source.randbytes(n)
 
 
 def _gettime_ns(clock: int) -> int:
@@ -83,5 +98,5 @@ def hold() -> None:
     time.time_ns = lambda: _World.now_ns  # noqa: TID251 - replaced, not called
     time.time = lambda: _World.now_ns / 1_000_000_000  # noqa: TID251 - replaced, not called
     time.clock_gettime_ns = _gettime_ns
-    os.urandom = _random_bytes
-    random._urandom = _random_bytes  # type: ignore[attr-defined]
+    assert secrets.SystemRandom is SystemRandom, "what libraries draw from is not replaced"
+    random.SystemRandom = _StillRandom  # type: ignore[misc]

@@ -70,12 +70,13 @@ def _use(bootstrap: str, data: str, sasl_port: int) -> None:
     producer.begin_transaction()
     producer.produce("c", b"value", b"key", timestamp=still.now_ms())
     producer.commit_transaction(WAIT_S)
-    for password in ("ann-secret", "wrong"):
-        _log_in(sasl_port, password)
+    # With a wrong one librdkafka tries again until its time is up.
+    for password, timeout_s in (("ann-secret", WAIT_S), ("wrong", 5)):
+        _log_in(sasl_port, password, timeout_s)
     consumer.close()
 
 
-def _log_in(port: int, password: str) -> None:
+def _log_in(port: int, password: str, timeout_s: int) -> None:
     login: Settings = {
         "bootstrap.servers": f"127.0.0.1:{port}",
         "security.protocol": "SASL_PLAINTEXT",
@@ -85,7 +86,7 @@ def _log_in(port: int, password: str) -> None:
         "log_level": 0,
     }
     with suppress(KafkaException):
-        AdminClient(login).list_topics(timeout=5)
+        AdminClient(login).list_topics(timeout=timeout_s)
 
 
 def _families(text: str) -> dict[str, list[str]]:

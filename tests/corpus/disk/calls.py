@@ -45,7 +45,7 @@ def lines(calls: Iterable[Call]) -> list[str]:
 
 
 def grouped(calls: Iterable[Call]) -> list[str]:
-    """The calls by directory, at the top by file: for what several threads do beside each other."""
+    """The calls by file (deeper ones by folder): for what several threads do beside each other."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(_group(call.path), []).append(call)
