@@ -15,7 +15,7 @@ from tidelog.server.embedded import Broker
 
 pytestmark = pytest.mark.kafka
 
-TIMEOUT_S: Final = 30
+TIMEOUT_S: Final = 90
 CORRELATION_ID: Final = 7
 UNSUPPORTED_VERSION: Final = 35
 PRODUCE, FETCH, METADATA = 0, 1, 3

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.worlds.brokers.socketless import TURNS, Talk, World, watched
 from tests.worlds.clients.raw import produce_request
+from tests.worlds.waiting import Patience
 
 from tidelog.env import Env, ManualClock
 from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, API_VERSIONS, FETCH, PRODUCE
@@ -79,12 +80,19 @@ class Client:
         self._seen = len(sent)
         return self._asker.next_response()
 
+    async def answered(self) -> "DataclassInstance":
+        """The next answer, however many turns it takes: what it waits for may be a thread."""
+        patience = Patience()
+        while (found := await self.answer()) is None:
+            patience.check("an answer")
+        return found
+
     async def produce(self, *, acks: int = -1) -> tuple[int, int]:
         """Append one record; the throttle time, and the request's size."""
         request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v" * 500)])))
         request.acks = acks
         size = self.send(PRODUCE, 9, request)
-        answer = await self.answer()
+        answer = await self.answered()
         assert isinstance(answer, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
         return answer.throttle_time_ms, size
@@ -99,7 +107,7 @@ class Client:
             topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
         )
         self.send(FETCH, 12, request)
-        answer = await self.answer()
+        answer = await self.answered()
         assert isinstance(answer, FetchResponse)
         return answer
 
@@ -116,7 +124,8 @@ class Client:
             return False
         self._clock.advance(1)
         self._world.node.timers.run_due()
-        return await self.answer() is not None
+        await self.answered()
+        return True
 
 
 class BusyClock(ManualClock):
@@ -157,7 +166,6 @@ async def set_quota(
     """Set quotas and return when they hold."""
     client = Client(world, clock, "admin")
     client.send(ALTER_CLIENT_QUOTAS, 1, altering(values, entity))
-    while (answer := await client.answer()) is None:
-        pass
+    answer = await client.answered()
     assert isinstance(answer, AlterClientQuotasResponse)
     assert [entry.error_code for entry in answer.entries] == [0]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import confluent_kafka
 import pytest
+from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import ManualClock
 from tidelog.errors import Closed, ClusterFailure, InvalidRecord, InvalidTimestamp, MessageTooLarge
@@ -101,7 +102,7 @@ def sender(client: Library) -> Iterator[Sender]:
 
 
 def test_the_answer_has_first_and_last_offset(sender: Sender, client: Library) -> None:
-    answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(10)
+    answer = sender.send("flights", [row(0), row(1), row(0), row(0)], None).result(PATIENCE_S)
     assert {n: (a.base_offset, a.last_offset) for n, a in answer.items()} == {0: (4, 9), 1: (7, 7)}
     assert {a.append_time_ms for a in answer.values()} == {-1}
     assert client.given[0]["compression.type"] == "lz4"
@@ -110,7 +111,7 @@ def test_the_answer_has_first_and_last_offset(sender: Sender, client: Library) -
 
 def test_stamps_of_brokers_are_append_times(sender: Sender, client: Library) -> None:
     client.fake.kind = 2
-    (answer,) = sender.send("flights", [row(1)], Codec.NONE).result(10).values()
+    (answer,) = sender.send("flights", [row(1)], Codec.NONE).result(PATIENCE_S).values()
     assert (answer.append_time_ms, answer.log_append_time_ms) == (5, 5)
     assert client.given[0]["compression.type"] == "none"
 
@@ -118,24 +119,24 @@ def test_stamps_of_brokers_are_append_times(sender: Sender, client: Library) -> 
 def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: Library) -> None:
     client.fake.offsets[0][1] = None
     with pytest.raises(ClusterFailure, match="did not say where") as caught:
-        sender.send("flights", [row(0), row(0), row(0)], None).result(10)
+        sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
     assert caught.value.__notes__ == ["2 records of the call are in the log all the same"]
 
 
 def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None:
     sent = sender.send("flights", [row(0), row(0, time_ms=0), row(0)], None)
     with pytest.raises(InvalidTimestamp, match="flights-0"):
-        sent.result(10)
+        sent.result(PATIENCE_S)
     assert client.fake.offsets[0] == [5, 9]
 
 
 def test_room_is_waited_for(sender: Sender, client: Library) -> None:
     client.fake.room = 1
-    answer = sender.send("flights", [row(0), row(0), row(0)], None).result(10)
+    answer = sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
     assert answer[0].last_offset == 9
     client.fake.room = 0
     with pytest.raises(MessageTooLarge, match=r"queue\.buffering\.max\.kbytes"):
-        sender.send("flights", [row(1)], None).result(10)
+        sender.send("flights", [row(1)], None).result(PATIENCE_S)
 
 
 def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
@@ -146,7 +147,7 @@ def test_rows_that_fail_to_come_leave_no_call_behind(sender: Sender) -> None:
     with pytest.raises(KeyError):
         sender.send("flights", rows(), None)
     sender.flush()
-    answer = sender.send("flights", [row(1)], None).result(10)
+    answer = sender.send("flights", [row(1)], None).result(PATIENCE_S)
     assert answer[1].base_offset == 7
 
 
@@ -163,10 +164,10 @@ def test_nothing_is_sent_when_closed(client: Library) -> None:
 @pytest.mark.parametrize("time_ms", [0, -2, -5, -(2**63)])
 def test_times_that_mean_nothing_are_refused(sender: Sender, time_ms: int) -> None:
     with pytest.raises(InvalidTimestamp, match="flights-1"):
-        sender.send("flights", [row(1, time_ms)], None).result(10)
-    assert sender.send("flights", [row(1, -1)], None).result(10)[1].base_offset == 7
+        sender.send("flights", [row(1, time_ms)], None).result(PATIENCE_S)
+    assert sender.send("flights", [row(1, -1)], None).result(PATIENCE_S)[1].base_offset == 7
 
 
 def test_a_time_that_is_no_number_is_refused(sender: Sender) -> None:
     with pytest.raises(InvalidRecord, match="flights-0"):
-        sender.send("flights", [row(0, "2013")], None).result(10)  # type: ignore[arg-type]
+        sender.send("flights", [row(0, "2013")], None).result(PATIENCE_S)  # type: ignore[arg-type]
