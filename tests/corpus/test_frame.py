@@ -100,12 +100,16 @@ def test_unknown_parts_are_refused(
 
 def test_the_world_stands_still() -> None:
     script = (
-        "from tests.corpus import still; still.hold(); import os, time, uuid, random\n"
-        "def look():\n"
+        "from tests.corpus import still; still.hold(); import os, time, uuid, random, secrets\n"
+        "def look(library=lambda: None):\n"
         "    still.draw_for('x')\n"
-        "    draws = os.urandom(4), uuid.uuid4(), random.SystemRandom().random()\n"
+        "    library()\n"
+        "    one = random.SystemRandom()\n"
+        "    draws = one.randbytes(4), one.getrandbits(128), one.random()\n"
         "    return time.time_ns(), time.clock_gettime_ns(time.CLOCK_REALTIME), draws\n"
         "assert look() == look()\n"
+        "for library in (uuid.uuid4, lambda: secrets.randbits(128), lambda: os.urandom(16)):\n"
+        "    assert look(library) == look()\n"
         "still.advance(1500)\n"
         "assert still.now_ms() == still.START_MS + 1500 == time.time_ns() // 1_000_000\n"
         "print(look())"
