@@ -82,7 +82,7 @@ def as_table(source: object) -> pa.Table:
         raise InvalidRequest(f"table: {error}") from error
     names = result.column_names
     if len(set(names)) < len(names):
-        raise InvalidRequest(f"a column is there twice: {', '.join(names)}")
+        raise InvalidRequest(f"a column occurs twice: {', '.join(names)}")
     return result
 
 

@@ -90,7 +90,9 @@ class Directory(FrontDoor):
         path = fspath(path)
         environment = env_for(local_path(path), env, store_options)
         if control and not writable:
-            raise InvalidRequest("control=True serves who would change it: open it writable")
+            raise InvalidRequest(
+                "control=True serves requests that change the directory: open it with writable=True"
+            )
         log_dir = LogDir.open(path, env=environment, options=options)
         if not control:
             return cls(log_dir)

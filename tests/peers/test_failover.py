@@ -107,7 +107,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
     pair.commit(pair.a, 1)
     code, err = pair.refused("--sample-for", "200ms")
     assert code == 1
-    assert f"the latency of {pair.topic} on A can't be told from 0 records in 0.2 s" in err
+    assert f"the latency of {pair.topic} on A can't be measured from 0 records in 0.2 s" in err
     assert "1000 are needed" in err
     assert "--max-latency 2m" in err
 

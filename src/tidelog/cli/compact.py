@@ -74,7 +74,9 @@ def show_plan(
             f" {plan.garbage_bytes:.0f} to free"
         )
         if plan_preview.has_versions:
-            surroundings.say(f"{name}: keys and garbage are told as if the last record won")
+            surroundings.say(
+                f"{name}: keys and garbage are counted as if the last record of a key won"
+            )
     if not names:
         surroundings.say("no topic has cleanup.policy=compact")
     output.print_rows(surroundings, _COLUMNS, rows, kind)
@@ -276,7 +278,7 @@ Receipt = Mapping[str, object]
 @data_option
 @click.option("--key", required=True, metavar="K", help="The key; how it is read says --key-as.")
 @key_as_option
-@click.option("--execute", is_flag=True, help="Do it; else only what would be done is told.")
+@click.option("--execute", is_flag=True, help="Do it; otherwise only report what would be done.")
 @click.pass_obj
 def erase(
     surroundings: Surroundings,

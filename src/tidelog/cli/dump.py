@@ -631,7 +631,7 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
     if (size, crc) != (zone.size_bytes, zone.crc):
         dump.find(
             f"zone {number}: bytes {zone.position} to {zone.end_position} of the log (offsets"
-            f" {zone.first_offset} to {zone.last_offset}) are not those it was built of"
+            f" {zone.first_offset} to {zone.last_offset}) differ from those that it was built from"
         )
 
 

@@ -288,7 +288,7 @@ def _verdict(
     begun = sum(copy.high_watermark is not None for copy in copies)
     count = f"{begun} of {len(copies)}" if begun < len(copies) else f"{begun}"
     if follower.is_promoted:
-        surroundings.say("somebody has asked for the end of following (`tidelog standby promote`)")
+        surroundings.say("the end of following was requested (`tidelog standby promote`)")
     surroundings.say(
         f"{count} partitions of {follower.place} copied to {options.data},"
         f" offsets of {groups} groups"
@@ -416,7 +416,7 @@ def promote(
         told = holder.ask("promote", {"needs_all": needs_all})
         holder.await_release()
     code = _show(surroundings, told, kind)
-    surroundings.say(f"{data} follows {told['follows']} no more and can be opened for appends")
+    surroundings.say(f"{data} no longer follows {told['follows']} and can be opened for appends")
     return code
 
 
@@ -427,7 +427,7 @@ def _follower(data: str | None) -> "ControlClient":
         raise UsageProblem(NO_DATA)
     holder = find_holder(data)
     if holder is None:
-        raise UsageProblem(f"{data}: nobody follows into it; `tidelog follow` does")
+        raise UsageProblem(f"{data}: it follows no leader; `tidelog follow` makes it do so")
     try:
         if "follows" not in holder.status():
             raise UsageProblem(f"{data}: the process that has it open follows no leader")
@@ -448,5 +448,5 @@ def _show(surroundings: Surroundings, told: Mapping[str, object], kind: Format) 
 def _rows(told: Mapping[str, object]) -> list[list[Cell]]:
     partitions = told.get("partitions")
     if not isinstance(partitions, list):
-        raise CorruptMessage(f"no partitions in what the follower told: {str(told)[:200]}")
+        raise CorruptMessage(f"no partitions in the follower's state: {str(told)[:200]}")
     return [[one.get(column.name) for column in STANDBY_COLUMNS] for one in partitions]

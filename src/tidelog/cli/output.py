@@ -297,7 +297,9 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
             return None
         content = read(data)
         if content is None:
-            raise SerdeError(f"the {name} {_excerpt(data)} can't be told from no value")
+            raise SerdeError(
+                f"the {name} {_excerpt(data)} can't be distinguished from an absent value"
+            )
         if write(content) != data and not is_json:
             raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
         if is_json and text_only:

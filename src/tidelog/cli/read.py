@@ -114,7 +114,7 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
         raise UsageProblem(f"--offset {text!r}: write A..B (B is not included), A.., ..B or A")
     start, end = (None if side is None else int(side) for side in match.groups())
     if start is not None and end is not None and start > end:
-        raise UsageProblem(f"--offset {text}: the end lies before the start")
+        raise UsageProblem(f"--offset {text}: the end is before the start")
     return start, end
 
 

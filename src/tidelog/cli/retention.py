@@ -194,7 +194,7 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
 
 def _rolled(segment: "SegmentStory", zone: str | None) -> str:
     if segment.roll_ms is None:
-        return "takes appends" if segment.reason == "open" else "rolled by somebody else"
+        return "takes appends" if segment.reason == "open" else "rolled by another program"
     return f"rolled by {segment.reason} at {times.shown(segment.roll_ms, zone)}"
 
 

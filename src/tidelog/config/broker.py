@@ -122,9 +122,7 @@ class BrokerConfig:
     node_id: int = config_field(int32(0), "0", "The broker's number in answers.")
     log_dirs: str = config_field(TEXTS, "", "The directory of topics, one; --data wins.")
     log_dir: str = config_field(TEXTS, "", "The same, where log.dirs is not given.")
-    broker_rack: str | None = config_field(
-        TEXT, None, "Where the broker stands, as clients are told it."
-    )
+    broker_rack: str | None = config_field(TEXT, None, "The broker's rack, as clients see it.")
 
     listeners: str = config_field(
         TEXTS, "PLAINTEXT://127.0.0.1:9092", "Where it listens: NAME://HOST:PORT, comma separated."
@@ -132,8 +130,8 @@ class BrokerConfig:
     advertised_listeners: str = config_field(
         TEXTS,
         "",
-        "What clients of each listener are told to connect to, by the same names; as listeners"
-        " where empty.",
+        "Addresses that clients of each listener connect to, by the same names; as"
+        " listeners where empty.",
     )
     listener_security_protocol_map: str = config_field(
         TEXT,
@@ -174,7 +172,7 @@ class BrokerConfig:
         TEXTS, "", "Whom tokens are for: one of these, comma separated; any where empty."
     )
     sasl_oauthbearer_expected_issuer: str = config_field(
-        TEXT, "", "Who makes tokens; anybody where empty."
+        TEXT, "", "Issuer of the tokens; any where empty."
     )
     sasl_oauthbearer_clock_skew_seconds: int = config_field(
         int32(0),
@@ -221,7 +219,8 @@ class BrokerConfig:
     authorizer_class_name: str = config_field(
         word("", STANDARD_AUTHORIZER),
         "",
-        "With Kafka's name for it, ACLs decide who may do what; without, everybody may everything.",
+        "With Kafka's class name, ACLs decide who may do what; without it, everybody may do"
+        " everything.",
     )
     super_users: str = config_field(
         TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
@@ -309,7 +308,7 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int = config_field(
         int32(1),
         "5000",
-        "How often members of the consumer protocol are told to say that they are there.",
+        "How often members of the consumer protocol must send heartbeats.",
     )
     group_consumer_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
     group_consumer_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
@@ -367,7 +366,7 @@ class BrokerConfig:
     group_share_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
     group_share_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
     group_share_heartbeat_interval_ms: int = config_field(
-        int32(1), "5000", "How often members of a share group are told to say that they are there."
+        int32(1), "5000", "How often members of a share group must send heartbeats."
     )
     group_share_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
     group_share_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
@@ -415,7 +414,7 @@ class BrokerConfig:
     share_coordinator_snapshot_update_records_per_snapshot: int = config_field(
         int32(0, 500),
         "500",
-        "After so many changes of a share partition all that is known of it is written again.",
+        "Number of changes of a share partition after which its whole state is written again.",
     )
 
     transaction_max_timeout_ms: int = config_field(

@@ -238,8 +238,8 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
     for plan in plans:
         if not plan.is_safe(config) and not plan.place.is_loopback:
             reason = (
-                "can be reached by other machines, and is not encrypted or asks nobody who he is;"
-                f" let it be SASL_SSL, listen on 127.0.0.1, or say {way_out}"
+                "can be reached by other machines, and is not encrypted or doesn't authenticate"
+                f" clients; let it be SASL_SSL, listen on 127.0.0.1, or say {way_out}"
             )
             raise ConfigError("listeners", str(plan.place), reason)
     pages = metrics_place(config)

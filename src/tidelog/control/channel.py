@@ -71,7 +71,7 @@ def _message(body: bytes) -> Message:
     try:
         message: object = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptMessage(f"a frame that is no JSON: {error}") from error
+        raise CorruptMessage(f"a frame that is not JSON: {error}") from error
     if not isinstance(message, dict):
         raise CorruptMessage(f"a frame with a {type(message).__name__} where an object is due")
     return message

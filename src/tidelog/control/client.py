@@ -141,7 +141,7 @@ class ControlClient(Closing):
         while True:
             data = self._connection.recv(_READ_BYTES)
             if not data:
-                raise ConnectionResetError("it has closed the connection")
+                raise ConnectionResetError("the other side has closed the connection")
             for message in self._reader.feed(data):
                 return message
 

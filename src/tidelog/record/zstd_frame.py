@@ -144,7 +144,7 @@ def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
     if parameters.dict_id:
-        raise CorruptBatch(f"zstd: dictionary {parameters.dict_id} is asked for")
+        raise CorruptBatch(f"zstd: needs dictionary {parameters.dict_id}")
     if parameters.window_size > WINDOW_SIZE_MAX:
         raise CorruptBatch(f"zstd: a window of {parameters.window_size} bytes")
     end, bound = _walk_blocks(view, start)

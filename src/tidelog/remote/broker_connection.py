@@ -111,7 +111,7 @@ class Patience:
             TimeoutError: The deadline has passed.
         """
         if self.is_stopped():
-            raise InterruptedError(f"{what} was waited for, and then told to stop")
+            raise InterruptedError(f"stopped while waiting for {what}")
         remaining_s = deadline - self._now()
         if remaining_s <= 0:
             raise TimeoutError(f"{what} did not come within {self.timeout_s:g} s")

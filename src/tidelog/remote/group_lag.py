@@ -336,7 +336,7 @@ def over_limits(
     for lag in lags:
         name, remaining = lag.seen.partition, lag.seen.left
         if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
-            position = f"the position {lag.seen.committed} lies behind the end, {lag.seen.end}"
+            position = f"the position {lag.seen.committed} is past the end, {lag.seen.end}"
             lines.append(
                 f"{name}: {position}: the log was cut or made anew, what is left is unknown"
             )

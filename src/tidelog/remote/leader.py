@@ -490,7 +490,7 @@ def _asked_for(
             if name not in waiting:
                 topic_text = topic_name or topic.topic_id
                 raise CorruptMessage(
-                    f"it answers for {topic_text}-{data.partition_index}, which nobody asked for"
+                    f"it answers for {topic_text}-{data.partition_index}, which was not requested"
                 )
             waiting.remove(name)
             yield name, data

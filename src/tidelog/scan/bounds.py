@@ -110,7 +110,7 @@ def resolve(
             exact range begins this much earlier, so that it misses no record.
 
     Raises:
-        InvalidRequest: Offsets or times are invalid, or the end lies before the start; the message
+        InvalidRequest: Offsets or times are invalid, or the end is before the start; the message
             names the partition.
     """
     _check(reader.topic_partition, wanted)

@@ -282,7 +282,7 @@ class _SplitReader:
                 raise MissingTimestamps(
                     f"{split.topic_partition}: {self.stats.without_time} records without a time"
                     f" on the {split.clock} clock in offsets {piece.start_offset} to"
-                    f" {piece.end_offset}, and strict was asked for"
+                    f" {piece.end_offset}, and strict=True was given"
                 )
 
     def _read_piece(

@@ -58,7 +58,7 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     listed = "; ".join(map(str, doubts[:_SHOWN]))
     more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
     return InexactTable(
-        f"the table as of {_time(at_ms)} can't be told exactly: {listed}{more}."
+        f"the table as of {_time(at_ms)} is not known exactly: {listed}{more}."
         " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )

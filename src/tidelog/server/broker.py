@@ -180,7 +180,7 @@ class Server:
             told = self.node.listeners[door.plan.name]
             place = Endpoint(door.plan.place.host, found[door.plan.name])
             LOGGER.info(
-                "listener %s (%s) on %s, clients are told %s",
+                "listener %s (%s) on %s, advertised as %s",
                 door.plan.name,
                 door.plan.protocol.name,
                 place,

@@ -529,7 +529,7 @@ class BrokerWriter(DataSourceArrowWriter):
         if options.exactly_once and options.txn is None:
             raise InvalidRequest(
                 "delivery=exactly-once: a batch write needs txnAppId and txnVersion, by which it is"
-                " known when it comes again"
+                " known when it is retried"
             )
         self._options = options
 

@@ -179,7 +179,7 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
         reason = f"startingOffsets asks for them, the log starts at {start}"
         return start, [LostOffsets(name.topic, name.partition, offset, start, reason)]
     if offset > end:
-        reason = f"startingOffsets lies behind the log, which ends at {end}"
+        reason = f"startingOffsets is past the end of the log, {end}"
         return end, [LostOffsets(name.topic, name.partition, end, offset, reason)]
     return offset, []
 

@@ -69,8 +69,8 @@ READ_OPTIONS: Final = {
     "pushdown": "false: leave all filters to Spark, also where the session pushes them down",
     "isolation": "read_uncommitted or read_committed",
     "kafka.isolation.level": "the same under the connector's name",
-    "failOnDataLoss": "true: offsets asked for that are gone are an error, those of a segment that"
-    " is missing in the middle of the log included",
+    "failOnDataLoss": "true: requested offsets that are gone are an error, also those of a segment"
+    " that is missing in the middle of the log",
     "zoneCache": "folder on the driver for zone maps of segments that have none, such as Kafka's",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
     "fetchOffset.numRetries": "how often the driver asks brokers for offsets before it gives up",
@@ -446,7 +446,7 @@ _OF_BROKERS: Final = dict.fromkeys(
 
 
 _REFUSED_CLIENT: Final = {
-    "auto.offset.reset": "where a read starts is said by startingOffsets",
+    "auto.offset.reset": "startingOffsets says where a read starts",
     "key.deserializer": "give keyAs",
     "value.deserializer": "give valueAs",
     "key.serializer": "keys are bytes, and nothing is written here",

@@ -373,7 +373,7 @@ def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> 
     if before and now and before != now:
         return f"the topic was deleted and created anew: its id was {before}, now {now}"
     if name not in snapshot.extents:
-        return "deleted, or not among those read any more; how much came behind is not known"
+        return "deleted, or no longer among the topics read; how many records followed is unknown"
     return None
 
 

@@ -269,7 +269,7 @@ class Follower(Closing):
     def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
         for name in left_out(self._directory, topics, self._options.choice):
             code = self._leader.refused.get(name.topic)
-            answer = "has it no more" if code is None else f"answers error {code}"
+            answer = "no longer has it" if code is None else f"answers error {code}"
             reason = f"the leader {answer}; what was copied stays"
             self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
 

@@ -671,7 +671,7 @@ class Copy:
                 and is_other_batch(last, first)
             ):
                 self.drop_newest_epoch()
-            self.check_again("its next records don't fit those before")
+            self.check_again("its next records don't continue those before")
             return True
         if NO_LEADER_EPOCH < first.leader_epoch < self._last_epoch():
             if leader is not None and self._reaches(leader, first):
@@ -944,8 +944,8 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
         str(copy.name),
         "follow",
         f"the leader's log ends at offset {top}, and records up to {copy.log.log_end_offset - 1}"
-        " are here: it has lost its end, or was put back from a backup. Nothing is dropped as long"
-        " as it has no other records there; to go on with those that are here, promote it",
+        " are here: it has lost its end, or was restored from a backup. Nothing is dropped as long"
+        " as it has no other records there; to go on with the records here, promote it",
     )
 
 

@@ -301,7 +301,7 @@ def _refuse_standby(log_dir: "DirectoryAccess") -> None:
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
             f"{log_dir.path} is a standby ({GROUPS_FILE} is there): erase the key at its leader;"
-            " once it is served, it is a standby no more"
+            " once it is served, it is no longer a standby"
         )
 
 

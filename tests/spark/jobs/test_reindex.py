@@ -76,7 +76,7 @@ def test_a_foreign_directory_is_never_written(spark: "SparkSession", tmp_path: P
     before = contents(data)
     with pytest.raises(InvalidRequest, match="zone_cache"):
         run(spark, Place(str(data)))
-    with pytest.raises(InvalidRequest, match="lies inside"):
+    with pytest.raises(InvalidRequest, match="is inside"):
         run(spark, Place(str(data)), zone_cache=str(data / "zones"))
     built = run(spark, Place(str(data)), zone_cache=str(cache), group_bytes=4_000)
     assert built.outcome is Outcome.SOUND

@@ -117,7 +117,7 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ("spark lag DATA", ExitCode.USAGE, "so no group is known"),
         ("spark lag DATA --group g", ExitCode.USAGE, "so no group is known"),
         ("spark lag DATA --data OTHER", ExitCode.USAGE, "is a directory itself"),
-        ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "lies inside"),
+        ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "is inside"),
         ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "no URL"),
         ("spark replay DATA flights --to DATA", ExitCode.USAGE, "be replayed into itself"),
         ("spark replay DATA flights --to console --progress p", ExitCode.USAGE, "leave progress"),

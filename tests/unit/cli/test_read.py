@@ -246,7 +246,7 @@ def test_follow_takes_a_range_without_an_end(flights: Cli) -> None:
         (("--follow", "--from", "..now"), "--from ..now: --follow has no end; leave the end"),
         (("--follow", "-o", "arrow"), "table, json or csv"),
         (("--offset", "a..b"), "write A..B"),
-        (("--offset", "5..3"), "the end lies before the start"),
+        (("--offset", "5..3"), "the end is before the start"),
         (("--from", "2013-02-08 12:00"), "which time zone?"),
         (("--from", "-1h..now", "--to", "now"), "is a range already"),
         (("--from", "now", "--to", "-1h"), "holds nothing"),

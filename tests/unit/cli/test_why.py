@@ -147,7 +147,7 @@ class TestForeign:
         assert part(future, "rolled")["reason"] == "unknown"
         text = foreign.ok("why", "tides").out
         assert "a copy of the files may change it" in text
-        assert "rolled by somebody else" in text
+        assert "rolled by another program" in text
         assert "append times  not known" in text
 
     def test_describe_says_so_until_it_was_opened_for_writing(self, foreign: Cli) -> None:

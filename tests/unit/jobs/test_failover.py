@@ -132,7 +132,7 @@ class TestReferences:
         [
             (None, "the group has committed nothing for {} on A"),
             (Committed(1), "{}: records from 1 to 2 were deleted on A unread"),
-            (Committed(9), "{}: the position 9 lies behind the end of A, 3"),
+            (Committed(9), "{}: the position 9 is past the end of A, 3"),
         ],
     )
     def test_where_time_is_not_known_it_says_why(

@@ -187,7 +187,7 @@ class TestRefusals:
         assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
 
     def test_the_position_lies_behind_the_end(self) -> None:
-        assert "the position 400 lies behind the end of A, 100" in self.refused(self.ready(400))
+        assert "the position 400 is past the end of A, 100" in self.refused(self.ready(400))
 
     def test_another_topic_of_that_name_on_a(self) -> None:
         mirror = self.ready()

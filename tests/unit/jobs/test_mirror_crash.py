@@ -167,6 +167,6 @@ def test_after_the_end_nothing_is_written() -> None:
     batches = batches_on(env)
     batches(rows(0), 0)
     batches.close()
-    with pytest.raises(InvalidRequest, match="stopped before batch 1, which comes again"):
+    with pytest.raises(InvalidRequest, match="stopped before batch 1, which will be retried"):
         batches(rows(1), 1)
     check(env, 1)

@@ -182,7 +182,7 @@ def test_commands(follower: Follower, path: str, threads: ThreadPoolExecutor) ->
     follower.close()
     told = tidelog(*arguments)
     assert told.code == 3
-    assert "nobody follows into it" in told.err
+    assert "it follows no leader" in told.err
 
 
 def test_a_holder_that_follows_nobody(tmp_path: Path, threads: ThreadPoolExecutor) -> None:

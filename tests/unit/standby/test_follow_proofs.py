@@ -294,7 +294,7 @@ class TestAnswers:
         copied(leader, env)
         leader.log().truncate_to(8)
         leader.restart()
-        assert "put back from a backup" in str(refused(leader, env))
+        assert "restored from a backup" in str(refused(leader, env))
         more(leader)
         with follow(leader, env) as follower:
             follower.catch_up()
@@ -390,7 +390,7 @@ class TestTopicsAndGroups:
             lie(leader, md.MetadataResponse, change)
             follower.sync()
             follower.catch_up()
-            assert ("error 29" if code else "has it no more") in str(follower.problems[P0])
+            assert ("error 29" if code else "no longer has it") in str(follower.problems[P0])
             assert len(values(seen(env).reader("t", 0))) == 20
             be_honest(leader)
             follower.sync()

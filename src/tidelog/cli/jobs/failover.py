@@ -225,7 +225,9 @@ def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
     if names := active_members(b.view, group):
         step = f"--execute is refused as long as the group has members on B: {names}"
     elif a is not None and (names := active_members(a.view, group)):
-        step += f"; the group has members on A ({names}): what they read from now on comes twice"
+        step += (
+            f"; the group has members on A ({names}): what they read from now on will be read twice"
+        )
     return f"dry run: nothing was committed; {step}"
 
 

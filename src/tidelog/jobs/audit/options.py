@@ -115,7 +115,7 @@ class AuditOptions(TypedDict, total=False):
     keys_max: Annotated[
         int,
         Option(
-            "How many keys of each kind and topic are told; all are counted.",
+            "How many keys of each kind and topic are listed; all are counted.",
             "--keys",
             10_000,
             metavar="N",
@@ -125,4 +125,4 @@ class AuditOptions(TypedDict, total=False):
     split_bytes: Annotated[
         int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
     ]
-    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

@@ -36,4 +36,4 @@ class CompactOptions(TypedDict, total=False):
             metavar="KEY=VALUE",
         ),
     ]
-    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

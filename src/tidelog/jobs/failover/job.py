@@ -185,7 +185,7 @@ def _check_source(
     if mark is None:
         return
     if position.offset > mark.end:
-        raise OutsideMap(f"the position {position.offset} lies behind the end of A, {mark.end}")
+        raise OutsideMap(f"the position {position.offset} is past the end of A, {mark.end}")
     copied = offset_map.copied.get(number)
     if copied is not None and copied.end > mark.end:
         raise OutsideMap(

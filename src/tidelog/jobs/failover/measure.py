@@ -332,8 +332,8 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000
         raise TooFewRecords(
-            f"the latency of {log_text} can't be told from {latency.count} records in {seconds:g}"
-            f" s: {sampling.records_min} are needed; {_remedy(latency, sampling)}"
+            f"the latency of {log_text} can't be measured from {latency.count} records in"
+            f" {seconds:g} s: {sampling.records_min} are needed; {_remedy(latency, sampling)}"
         )
 
 

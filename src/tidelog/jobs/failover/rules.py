@@ -210,7 +210,7 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
     if committed.offset < marks.start:
         return f"records from {committed.offset} to {marks.start} were deleted on A unread"
     if committed.offset > marks.end:
-        return f"the position {committed.offset} lies behind the end of A, {marks.end}"
+        return f"the position {committed.offset} is past the end of A, {marks.end}"
     return None
 
 

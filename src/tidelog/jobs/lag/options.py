@@ -24,4 +24,4 @@ class LagOptions(TypedDict, total=False):
         Option("Positions from elsewhere: columns `group`, `topic`, `partition`, `offset`."),
     ]
     isolation: Annotated[Isolation, isolation(IsolationLevel.READ_UNCOMMITTED)]
-    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

@@ -144,7 +144,7 @@ def _asked_partitions(
     """Return the partitions of a requested group; raises UnknownGroup if there are none."""
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
-        raise UnknownGroup(f"{place}: group {group} has committed nothing that was asked for")
+        raise UnknownGroup(f"{place}: group {group} has committed nothing for these topics")
     return partitions
 
 
@@ -222,7 +222,7 @@ def _known_positions(
         count = (
             f"{len(groups_read.missing)} of {groups_read.partitions} partitions of {OFFSETS_TOPIC}"
         )
-        listener.note(f"{count} are not in {place}: their groups are not told")
+        listener.note(f"{count} are not in {place}: their groups are left out")
     return {name: _present(directory, offsets) for name, offsets in groups_read.positions.items()}
 
 

@@ -45,4 +45,4 @@ class LatencyOptions(TypedDict, total=False):
     split_bytes: Annotated[
         int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
     ]
-    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

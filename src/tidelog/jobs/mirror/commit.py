@@ -325,7 +325,7 @@ class Batches:
         with self.busy:
             if self.is_closed:
                 # A return would tell Spark that the batch is done.
-                raise InvalidRequest(f"stopped before batch {batch_id}, which comes again")
+                raise InvalidRequest(f"stopped before batch {batch_id}, which will be retried")
             self._write(rows, batch_id)
 
     def close(self) -> None:
@@ -517,7 +517,7 @@ def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
     except BlockingIOError as error:
         raise DirectoryLocked(
             f"{checkpoint}: the mirror was stopped, or another query writes a batch of it; batch"
-            f" {batch_id} comes again"
+            f" {batch_id} will be retried"
         ) from error
     with closing(lock):
         yield

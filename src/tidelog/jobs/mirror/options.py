@@ -110,7 +110,7 @@ class MirrorOptions(TypedDict, total=False):
     pattern: Annotated[
         str | None,
         Option(
-            "Topics with such whole names too, also those made while it runs.",
+            "Also topics whose whole name matches, including those created later.",
             "--pattern",
             metavar="REGEX",
         ),
@@ -118,7 +118,7 @@ class MirrorOptions(TypedDict, total=False):
     name: Annotated[
         str,
         Option(
-            "Name there of those the pattern finds, {topic} for their own.",
+            "Name there of the topics that the pattern finds; {topic} is their own name.",
             "--name",
             TOPIC_WORD,
             metavar="NAME",
@@ -128,7 +128,7 @@ class MirrorOptions(TypedDict, total=False):
     settings: Annotated[
         str,
         Option(
-            "Where those of a topic and its copy differ: say so, or set the copy's.",
+            "Where settings of a topic and its copy differ: report it, or set the copy's.",
             "--settings",
             Settings.REPORT,
             choices=Settings,

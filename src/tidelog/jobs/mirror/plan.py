@@ -333,7 +333,7 @@ class MirrorState:
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):
                 raise InvalidRequest(
-                    f"the checkpoint is that of another mirror: {name} was"
+                    f"the checkpoint belongs to another mirror: {name} was"
                     f" {_shown(self.question.get(name))}, now {_shown(now.get(name))}; give the"
                     " same, or another checkpoint"
                 )

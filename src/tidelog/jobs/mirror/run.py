@@ -389,7 +389,7 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if offset_map.batch_id >= 0 and not env.files.exists(metadata):
         raise InvalidRequest(
-            f"{metadata} has gone, and with it how far the mirror was: it would copy everything"
+            f"{metadata} is gone, and with it the mirror's position: it would copy everything"
             " once more; begin with a new checkpoint, on a topic that is empty"
         )
     return offset_map

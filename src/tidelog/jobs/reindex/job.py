@@ -194,7 +194,7 @@ def _check_cache(path: str, zone_cache: str) -> None:
     if is_url(zone_cache):
         raise InvalidRequest(f"zone_cache={zone_cache}: a folder that all workers share, no URL")
     if f"{zone_cache.rstrip('/')}/".startswith(f"{path}/"):
-        raise InvalidRequest(f"zone_cache={zone_cache} lies inside {path}; give another folder")
+        raise InvalidRequest(f"zone_cache={zone_cache} is inside {path}; give another folder")
 
 
 def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:

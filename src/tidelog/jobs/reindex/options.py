@@ -40,4 +40,4 @@ class ReindexOptions(TypedDict, total=False):
     group_bytes: Annotated[
         int, Option("About how much log a task builds zone maps of.", default=1 << 30)
     ]
-    listener: Annotated[Listener, Option("Told now and then how far it is.", default=NOBODY)]
+    listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

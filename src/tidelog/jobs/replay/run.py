@@ -127,8 +127,8 @@ class Progress:
             before, now = self.question.get(name, ""), question.get(name, "")
             if before != now:
                 raise InvalidRequest(
-                    f"the progress is that of {name} {before or 'left out'!r}, not"
-                    f" {now or 'left out'!r}; give the same, or another file for progress"
+                    f"the progress file belongs to a replay with {name} {before or 'left out'!r},"
+                    f" not {now or 'left out'!r}; give the same, or another file for progress"
                 )
 
 

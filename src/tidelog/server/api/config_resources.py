@@ -308,7 +308,7 @@ class GroupResource(ConfigResource):
 
     def _ensure_room(self, other_groups: int) -> None:
         if other_groups >= GROUPS_MAX:
-            text = f"{GROUPS_MAX} groups have settings of their own; no more can"
+            text = f"{GROUPS_MAX} groups have settings of their own, which is the maximum"
             raise Refusal(ErrorCode.POLICY_VIOLATION, text)
         if len(self.name) > NAME_CHARACTERS_MAX:
             text = f"a group with settings has a name of at most {NAME_CHARACTERS_MAX} characters"

@@ -459,4 +459,6 @@ def closed(access: Access, request: Request) -> Guarded[Request]:
     """
     if access.may_cluster(Operation.ALL):
         return request, None
-    raise NotLoggedIn(f"{access.context.api.name} is for those who may do all to the cluster")
+    raise NotLoggedIn(
+        f"{access.context.api.name} needs the right to do everything (ALL) on the cluster"
+    )

@@ -410,7 +410,7 @@ def _names(
     names = sorted(name for name in visible if name >= first)
     if requested and cursor is not None and first not in requested:
         raise Refusal(
-            ErrorCode.INVALID_REQUEST, "the cursor's topic is not among those that are asked for"
+            ErrorCode.INVALID_REQUEST, "the cursor's topic is not among the requested topics"
         )
     return names
 

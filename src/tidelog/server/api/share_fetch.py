@@ -69,7 +69,7 @@ TEXTS: Final[dict[int, str]] = {
     ErrorCode.INVALID_REQUEST: "What the request says of its records can't be.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
     ErrorCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
-    ErrorCode.INVALID_RECORD_STATE: "A record is not the member's, or no more.",
+    ErrorCode.INVALID_RECORD_STATE: "A record is not acquired by this member, or no longer.",
     ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
     ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
     ErrorCode.SHARE_SESSION_LIMIT_REACHED: "There are as many share sessions as there may be.",

@@ -184,15 +184,15 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
         (_is_null_or_said(request.rack_id), "a rack id can't be empty"),
         (
             not joins or request.rebalance_timeout_ms != NO_TIMEOUT,
-            "who joins says its rebalance time-out",
+            "a joining member must send its rebalance time-out",
         ),
         (
             not joins or (request.owned is not None and not request.owned),
-            "who joins has no partitions, and says so",
+            "a joining member must send an empty list of owned partitions",
         ),
         (
             not joins or request.topics is not None or request.regex is not None,
-            "who joins says which topics it reads, by names or by an expression",
+            "a joining member must send its topics, by names or by an expression",
         ),
         (
             request.epoch != LEAVING_FOR_A_WHILE or request.instance_id is not None,

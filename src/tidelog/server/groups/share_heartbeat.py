@@ -93,7 +93,7 @@ class ShareHeartbeats(Heartbeats):
                 ),
                 (
                     request.epoch != JOINING or bool(request.topics),
-                    "who joins says which topics it reads",
+                    "a joining member must send its topics",
                 ),
                 (request.epoch >= LEAVING, f"there is no epoch {request.epoch}"),
             )

@@ -132,7 +132,7 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> L
     try:
         claims = _opened(token, find, rules.algorithms)
     except (ValueError, UnicodeError):
-        raise LoginFailed("a token that is no JWT") from None
+        raise LoginFailed("a token that is not a JWT") from None
     _check_times(claims, rules, now_ms)
     if rules.issuer and claims.get("iss") != rules.issuer:
         raise LoginFailed("a token of another issuer")
@@ -156,7 +156,7 @@ def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[s
     if not isinstance(algorithm, str) or algorithm not in algorithms:
         raise LoginFailed("a token that is signed by an algorithm that is not allowed")
     if "crit" in header or not isinstance(key_id, str | None):
-        raise LoginFailed("a token whose header asks for what is not known")
+        raise LoginFailed("a token whose header needs an unknown extension")
     signed = f"{packed_header}.{packed_claims}".encode("ascii")
     signature = unpack(packed_signature)
     if not any(key.has_signed(algorithm, signed, signature) for key in find(key_id)):
@@ -179,7 +179,7 @@ def _check_scope(scope: object) -> None:
         scope = [scope]
     names = [_trimmed(each) for each in scope] if isinstance(scope, list) else []
     if not all(names) or len(set(names)) < len(names):
-        raise LoginFailed("a token with a scope that is empty or comes twice")
+        raise LoginFailed("a token with a scope that is empty or repeated")
 
 
 def _is_text(user: str) -> bool:
@@ -221,7 +221,7 @@ def read_json(data: Buffer) -> Mapping[str, object]:
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         document = dict(pairs)
         if len(document) != len(pairs):
-            raise ValueError("a name that comes twice")
+            raise ValueError("a name that is repeated")
         return document
 
     def refuse(word: str) -> object:
@@ -249,7 +249,7 @@ def read_keys(data: Buffer) -> tuple[PublicKey, ...]:
         raise ValueError(f"a list of at most {KEYS_MAX} `keys` expected")
     keys = tuple(key for each in listed if (key := _key_of(each)) is not None)
     if not keys:
-        raise ValueError("no key for signatures by an algorithm that is known")
+        raise ValueError("no key for signatures by a known algorithm")
     return keys
 
 

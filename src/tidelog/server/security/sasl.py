@@ -224,7 +224,7 @@ class ScramExchange:
         flag, comma, rest = text.partition(",")
         authzid, second, bare = rest.partition(",")
         if flag != "n" or not comma or not second or authzid[:2] not in {"", "a="}:
-            raise LoginFailed("a first message that is no SCRAM without channel binding")
+            raise LoginFailed("a first message that is not SCRAM without channel binding")
         fields = bare.split(",")
         if len(fields) < 2 or fields[0][:2] != "n=" or fields[1][:2] != "r=":
             raise LoginFailed("a first message without name and nonce")
@@ -288,7 +288,7 @@ def _text_of(token: bytes) -> str:
     try:
         return token.decode()
     except UnicodeDecodeError:
-        raise LoginFailed("a message that is no UTF-8") from None
+        raise LoginFailed("a message that is not UTF-8") from None
 
 
 def _unescaped(name: str) -> str:
@@ -306,7 +306,7 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:  # also raised for text that is not ASCII
-        raise LoginFailed("a proof that is no base64") from None
+        raise LoginFailed("a proof that is not base64") from None
 
 
 PLAIN: Final = "PLAIN"
@@ -372,7 +372,7 @@ class PlainExchange:
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
-            raise LoginFailed("a PLAIN message that is no UTF-8") from None
+            raise LoginFailed("a PLAIN message that is not UTF-8") from None
         if len(parts) != 3:
             text = f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}"
             raise LoginFailed("a PLAIN message without three parts", client_message=text)
@@ -425,7 +425,7 @@ class BearerExchange:
 
 def _bearer_of(token: bytes) -> tuple[str, str]:
     """Return the authorization id, which may be empty, and the token. Source: RFC 7628, 3.1."""
-    bad = LoginFailed("a message that is no OAUTHBEARER")
+    bad = LoginFailed("a message that is not OAUTHBEARER")
     try:
         header, *pairs = token.decode().split(_SEPARATOR)
     except UnicodeDecodeError:

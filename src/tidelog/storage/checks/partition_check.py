@@ -220,7 +220,7 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
     for entry in partition.fs.list_dir(partition.directory):
         path = partition.path(entry.name)
         if entry.is_dir:
-            yield note(path, "a directory that is no part of the log", "it is left alone")
+            yield note(path, "a directory that is not part of the log", "it is left alone")
         elif entry.name == UNSYNCED_FILE:
             damage = "the disk has failed: what was not synced before may not be on it"
             yield note(path, damage, "opening for writing writes it anew")

@@ -42,8 +42,8 @@ def lock(env: Env, path: str) -> LockHandle:
         return env.files.lock(name)
     except BlockingIOError as error:
         raise DirectoryLocked(
-            f"{path}: it is open for writing (somebody holds {name}), so nothing can be repaired;"
-            " stop that process, or check without --repair"
+            f"{path}: it is open for writing (another process holds {name}), so nothing can be"
+            " repaired; stop that process, or check without --repair"
         ) from error
 
 

@@ -254,7 +254,7 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
         return  # compaction removes batches, their rows stay
     damage = (
         f"row {slot} names a batch at offset {row.offset} that is not there: the log was cut and"
-        " written again by somebody else, or that batch's offset, epoch or checksum was changed"
+        " written again by another program, or that batch's offset, epoch or checksum was changed"
     )
     remedy = "append times there are unknown; opening for writing makes the file say so"
     yield Finding(path, damage, remedy, Severity.WARNING, at, row.offset)

@@ -154,7 +154,7 @@ def judge(
     )
     due, reason = _due(decision, state, config, now_ms, head)
     if due is None and is_asked and (dirty_bytes or clean_bytes):
-        due, reason = DueReason.REQUEST, "it was asked for"
+        due, reason = DueReason.REQUEST, "it was requested"
     if due is None and not dirty_bytes:
         reason = f"nothing is dirty below offset {end}, where {what_ends}"
     return replace(decision, due=due, reason=reason)

@@ -159,7 +159,7 @@ def decode_cluster(data: Buffer) -> ClusterState:
 def _broker(who: str) -> str:
     if who == ALL_BROKERS or (who.isascii() and who.isdigit()):
         return who
-    raise CorruptFile(f"settings of {who!r}, those of a broker's number expected")
+    raise CorruptFile(f"settings of {who!r}; expected a broker's number")
 
 
 def _group(who: str) -> str:

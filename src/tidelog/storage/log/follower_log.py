@@ -196,8 +196,8 @@ class FollowerLog:
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             context.report(
                 f"{context.topic_partition}: {len(ended)} transactions that began below {stable}"
-                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader had their ends"
-                " no more"
+                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader no"
+                " longer had their ends"
             )
         return ended
 

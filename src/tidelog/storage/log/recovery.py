@@ -386,7 +386,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
     for base in reversed(bases):
         path = context.path(base, files.LOG_SUFFIX)
         report.truncated_bytes += context.env.files.stat(path).size
-        report.actions.append(f"{path}: dropped, it lies behind a damaged batch")
+        report.actions.append(f"{path}: dropped, it follows a damaged batch")
         remove_segment_files(context, base)
         # One by one: if a crash kept only the removal of an older one, the log would have a hole.
         context.env.files.sync_dir(context.directory)

@@ -109,7 +109,7 @@ class PartitionTier:
             if self.store.put_if(key, encode_manifest(written), etag=etag) is not None:
                 return written
         raise TierConflict(
-            f"{self.store.url}/{self.folder}: somebody else keeps changing the manifest; is there"
+            f"{self.store.url}/{self.folder}: another process keeps changing the manifest; is there"
             " a second copy of this directory at work?"
         )
 

@@ -151,7 +151,7 @@ def test_what_is_allowed_besides() -> None:
 
 @pytest.mark.parametrize("header", [{"crit": ["b64"], "b64": False}, {"kid": 7}, {"kid": ["r"]}])
 def test_headers_that_ask_for_more(header: dict[str, object]) -> None:
-    with pytest.raises(LoginFailed, match="asks for what is not known"):
+    with pytest.raises(LoginFailed, match="needs an unknown extension"):
         check(token(RSA, "RS256", CLAIMS, header=header))
 
 
@@ -188,7 +188,7 @@ def test_a_name_that_comes_twice_is_no_token() -> None:
             pack(b'{"sub":"alice","sub":"boss","iat":1,"exp":1800000000}'),
         )
     )
-    with pytest.raises(LoginFailed, match="no JWT"):
+    with pytest.raises(LoginFailed, match="not a JWT"):
         check(f"{body}.{pack(RSA.sign('RS256', body.encode()))}")
 
 

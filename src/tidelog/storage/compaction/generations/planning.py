@@ -578,7 +578,7 @@ class _Planning:
         batch = max(BATCH_PART * slack, 1.0)
         garbage = sum(each.garbage_bytes for each in self.allowed)
         if garbage < batch:
-            return self.nothing(f"{reason}; no more than {garbage:.0f} bytes are garbage")
+            return self.nothing(f"{reason}; only {garbage:.0f} bytes are garbage")
         if self.demand.has_versions:
             return self.sweep(reason)
         over = self.space.log_bytes - self.space.bound_bytes

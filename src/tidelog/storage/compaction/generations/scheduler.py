@@ -547,7 +547,7 @@ class SpaceBound:
         )
         due = DueReason.REQUEST if terms.is_asked else decision.due
         forced = due if due in (DueReason.LAG, DueReason.REQUEST) else None
-        reason = "it was asked for" if forced is DueReason.REQUEST else decision.reason
+        reason = "it was requested" if forced is DueReason.REQUEST else decision.reason
         demand = demand_of(
             config, terms.rules(), decision.end, log.active.size_bytes, reason if forced else ""
         )
