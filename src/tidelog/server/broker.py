@@ -151,6 +151,7 @@ class Server:
         self._pages: MetricsServer | None = None
         self._control: Control | None = None
         self._compaction: Compaction | None = None
+        self._background = Background(self.node)
         self._rest: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -193,7 +194,7 @@ class Server:
 
             self._pages = await start_pages(self.node, self._is_serving)
         self.clients.watch_idle()
-        Background(self.node).start()
+        self._background.start()
         self.node.removals.add(self.node.log_dir.topic_admin.set_aside)
         await self._serve_control()
         self._rest = asyncio.get_running_loop().create_task(self._start_rest())
@@ -285,6 +286,7 @@ class Server:
             await self._control.stop()
         if self._compaction is not None:
             await self._compaction.stop()
+        await self._background.stop()
         await self.node.removals.stop()  # first: a deletion may wait for it
         await self.node.topics.settle()
         # Cancelled tasks must end before the directory is closed.

@@ -1,5 +1,6 @@
 """Retention beside clients, in every order of what runs in threads and by timers."""
 
+import asyncio
 import threading
 from dataclasses import dataclass
 from itertools import permutations
@@ -39,6 +40,7 @@ class World:
     node: Node
     later: Later
     partition: Partition
+    background: Background
     idle: int = 0  # timers while there is nothing to do
 
     def fill(self) -> None:
@@ -94,8 +96,9 @@ def world() -> World:
     log_dir.create_topic("t", config=CONFIG)
     node = Node(log_dir, BrokerConfig.parse(SETTINGS)[0])
     partition = node.partitions.get("t", 0)
-    made = World(env.files, env.clock, node, laters[0], partition)
-    Background(node).start()
+    background = Background(node)
+    made = World(env.files, env.clock, node, laters[0], partition, background)
+    background.start()
     barrier = threading.Barrier(THREADS)  # behind what the start has given a thread to do
     for done in [node.work.submit(barrier.wait) for _ in range(THREADS)]:
         done.result()
@@ -172,3 +175,24 @@ def test_one_look_serves_all_deletions_of_a_partition(world: World) -> None:
     assert not world.names(".deleted")
     world.pass_by(RETRY_MS)
     assert world.is_idle()
+
+
+def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> None:
+    """Else the loop ends before them, and says so on stderr."""
+    world.node.log_dir.create_topic("unused")
+    opens = threading.Event()
+
+    async def stop() -> None:
+        for _ in range(THREADS):
+            world.node.work.submit(opens.wait)
+        world.retain()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) > 1, "nothing is being opened"
+        await world.background.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    try:
+        asyncio.run(stop())
+    finally:
+        opens.set()

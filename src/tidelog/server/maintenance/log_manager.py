@@ -52,7 +52,6 @@ class Background:
     def start(self) -> None:
         """Start; the first tasks run after `log.initial.task.delay.ms`, as in Kafka."""
         config = self._node.config
-        self._node.closers.append(self._stop_opening)
         first_ms = config.log_initial_task_delay_ms
         self._repeat(first_ms, config.log_retention_check_interval_ms, self._names, self._retain)
         self._repeat(FLUSH_CHECK_MS, FLUSH_CHECK_MS, self._open, self._flush)
@@ -120,10 +119,11 @@ class Background:
 
         opening.add_done_callback(opened)
 
-    def _stop_opening(self) -> None:
-        """Cancel openings for periodic tasks: the broker stops."""
-        for opening in tuple(self._openings):
+    async def stop(self) -> None:
+        """Cancel the openings for periodic tasks, and wait for their end: the broker stops."""
+        for opening in self._openings:
             opening.cancel()
+        await asyncio.gather(*self._openings, return_exceptions=True)
 
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
         """Run the action for one partition; failures don't affect others.
