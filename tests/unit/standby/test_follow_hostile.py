@@ -142,7 +142,10 @@ class TestRecords:
 
     def test_a_partition_that_nobody_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
         lie_about_t(leader, lambda found: setattr(found, "partition_index", 9))
-        with follow(leader, env) as follower, pytest.raises(ClusterFailure, match="was not requested"):
+        with (
+            follow(leader, env) as follower,
+            pytest.raises(ClusterFailure, match="was not requested"),
+        ):
             follower.catch_up()
 
 
