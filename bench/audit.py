@@ -22,7 +22,7 @@ from tidelog.env import os_env
 from tidelog.jobs.audit.job import measure
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.plan import plan_audit
-from tidelog.jobs.audit.results import Audited
+from tidelog.jobs.audit.results import AuditResults
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.places import Place
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -159,7 +159,7 @@ class Topics:
         shutil.rmtree(self.folder)
 
 
-def wrong(found: Audited, planted: dict[int, Kind]) -> int:
+def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
     """How many keys were overlooked, found for nothing, or found to be something else."""
     told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
     differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}

@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from tidelog.storage.compaction.generations import SegmentFacts
 from tidelog.storage.compaction.generations.estimates import (
-    Counted,
     KeySamples,
     MappedKeys,
+    SegmentEstimate,
     better,
     correction,
     count_error,
@@ -282,7 +282,7 @@ class Sampling:
         shift = self._samples.shift
         return live_bytes(
             [
-                Counted(
+                SegmentEstimate(
                     size_bytes=piece.size,
                     cohort=-1 if piece.cleaned_to == piece.base else piece.cleaned_to,
                     keys=keys,

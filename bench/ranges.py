@@ -20,7 +20,7 @@ from tidelog.env import Env, ManualClock, os_env
 from tidelog.record.batch_walk import view_batch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT, seal
-from tidelog.scan import COLUMNS, ScanStats, Wanted, count, plan, to_reader
+from tidelog.scan import COLUMNS, RequestedRange, ScanStats, count, plan, to_reader
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -118,7 +118,7 @@ class Topic:
                     log.roll()
             zone_map_files.build_missing(log.segments)
 
-    def read(self, wanted: Wanted, stats: ScanStats | None = None) -> int:
+    def read(self, wanted: RequestedRange, stats: ScanStats | None = None) -> int:
         """Read a range with all usual columns; how many rows."""
         splits = plan(self.path, TOPIC, wanted=wanted, columns=COLUMNS)
         rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
@@ -144,13 +144,13 @@ def _anywhere() -> Longs:
     return np.random.default_rng(2).integers(0, SPAN_MS, (TEMPLATES, BATCH_RECORDS), np.int64)
 
 
-def part(share: float) -> Wanted:
+def part(share: float) -> RequestedRange:
     """A range of time in the middle of the span."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
-    return Wanted(start_ms=start, end_ms=start + int(SPAN_MS * share))
+    return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 
 
-def _reads(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+def _reads(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
     start, end = wanted.start_ms, wanted.end_ms
     expected = len(topic.batch_times) * BATCH_RECORDS
     if start is not None and end is not None:
@@ -163,7 +163,7 @@ def _reads(topic: Topic, wanted: Wanted) -> Callable[[], float]:
     return run
 
 
-def _counts(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+def _counts(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
     start, end = wanted.start_ms, wanted.end_ms
     assert start is not None
     assert end is not None
@@ -176,7 +176,7 @@ def _counts(topic: Topic, wanted: Wanted) -> Callable[[], float]:
     return run
 
 
-def _offsets_of(topic: Topic, wanted: Wanted) -> Callable[[], float]:
+def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
     """The cheapest read that counts: one column, no value is looked at."""
     start, end = wanted.start_ms, wanted.end_ms
     assert start is not None
@@ -191,7 +191,7 @@ def _offsets_of(topic: Topic, wanted: Wanted) -> Callable[[], float]:
     return run
 
 
-def _share(topic: Topic, wanted: Wanted, *, of_sidecars: bool) -> float:
+def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
     """Bytes read in percent of the log's."""
     stats = ScanStats()
     topic.read(wanted, stats)
@@ -203,7 +203,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
     """Reads and counts of a range in time, against reading."""
     size = (1 << 28) if quick else (2 << 30)
     note = f"{size >> 20} MB, {SEGMENTS} segments"
-    everything, hundredth, half, most = Wanted(), part(0.01), part(0.5), part(0.9)
+    everything, hundredth, half, most = RequestedRange(), part(0.01), part(0.5), part(0.9)
     late = Topic(size, delays(), at_append=True)
     yield Case(
         case="read 1 % of the time, create times late by 0.05 %",
@@ -330,7 +330,7 @@ class ManySegments:
     def plans(self, clock: ClockName) -> Callable[[], float]:
         """Plan 1 % of the time."""
         start = START_MS + 10 * (self.segments // 2)
-        wanted = Wanted(start_ms=start, end_ms=start + self.segments // 10)
+        wanted = RequestedRange(start_ms=start, end_ms=start + self.segments // 10)
 
         def run() -> float:
             found = plan(self.path, TOPIC, wanted=wanted, clock=clock)

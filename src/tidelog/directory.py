@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.scan.source import RecordSource
-    from tidelog.storage.directory.numbered_loads import Loaded
+    from tidelog.storage.directory.numbered_loads import LoadResult
     from tidelog.storage.directory.topic_retention import DueSegment
 
 
@@ -245,7 +245,7 @@ class Directory(FrontDoor):
         partition: int | None = None,
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
-    ) -> "Loaded":
+    ) -> "LoadResult":
         """Append the rows of a source that a topic doesn't have yet, all together or none.
 
         Args:

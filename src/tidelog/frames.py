@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.report import bytes_text, html_table
-from tidelog.scan import Count, ScanPlan, ScanStats, Wanted
+from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
 from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
@@ -129,7 +129,7 @@ class Scan(ArrowSource):
 
     source: RecordSource
     topics: TopicChoice = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: RequestedRange = field(default_factory=RequestedRange)
     clock: ClockName = ClockName.RECORD
     columns: Sequence[str] | None = None
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED

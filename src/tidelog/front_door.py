@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tidelog.frames import Scan
     from tidelog.keyed import Diff, Table
-    from tidelog.scan import ScanStats, Wanted
+    from tidelog.scan import RequestedRange, ScanStats
     from tidelog.scan.source import RecordSource
 
 # A point in time: ms since the epoch, or text in the grammar of docs/time.md.
@@ -277,17 +277,17 @@ class FrontDoor(Closing):
             strict=strict,
         )
 
-    def _wanted(self, start: When | None, end: When | None, during: str | None) -> "Wanted":
+    def _wanted(self, start: When | None, end: When | None, during: str | None) -> "RequestedRange":
         """Return the time range of a scan's arguments."""
-        from tidelog.scan import Wanted
+        from tidelog.scan import RequestedRange
 
         first, last = self._maybe_point(start), self._maybe_point(end)
         if during is None:
-            return Wanted(start_ms=first, end_ms=last)
+            return RequestedRange(start_ms=first, end_ms=last)
         if (start, end) != (None, None):
             raise InvalidRequest(f"during={during!r} is a whole range; leave start and end out")
         low, high = self.range(during)
-        return Wanted(
+        return RequestedRange(
             start_ms=None if low == OPEN_START else low, end_ms=None if high == OPEN_END else high
         )
 

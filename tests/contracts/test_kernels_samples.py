@@ -11,7 +11,7 @@ from tests.worlds.records.plain_sampling import sample_plain
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.storage.compaction.generations.estimates import KeySamples
-from tidelog.storage.compaction.generations.sampling import Sampled, sample_segment
+from tidelog.storage.compaction.generations.sampling import SegmentSample, sample_segment
 
 SEED = bytes(range(16))
 GENERATIONS = "tidelog.storage.compaction.generations"
@@ -46,13 +46,13 @@ class MemoryFile:
         raise NotImplementedError
 
 
-def _plain(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
+def _plain(data: bytes, shift: int) -> tuple[SegmentSample, list[tuple[int, int, int]]]:
     samples = KeySamples(shift)
     found = sample_plain(MemoryFile(data), "log", SEED, samples)
     return found, sorted(samples)
 
 
-def _kernels(data: bytes, shift: int) -> tuple[Sampled, list[tuple[int, int, int]]]:
+def _kernels(data: bytes, shift: int) -> tuple[SegmentSample, list[tuple[int, int, int]]]:
     samples = KeySamples(shift)
     found = sample_segment(MemoryFile(data), "log", SEED, samples)
     return found, sorted(samples)

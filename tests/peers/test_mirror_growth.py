@@ -20,7 +20,7 @@ from tidelog.jobs.mirror.places import (
     with_topics,
 )
 from tidelog.jobs.mirror.plan import plan_mirror
-from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition
+from tidelog.jobs.offset_map import CopiedRange, OffsetMap, SourcePartition
 from tidelog.remote.cluster import connect
 from tidelog.remote.topics import add_partitions
 
@@ -61,7 +61,7 @@ def test_what_comes_is_made_there(
     found, notes = growth.look(found)
     assert [note.split(" ")[0] for note in notes[:2]] == [first, late]
     assert found.partition_counts == {f"growth.{first}": 3, f"growth.{late}": 2}
-    assert found.copied[SourcePartition(0, 2)] == Copied(0, 0)
+    assert found.copied[SourcePartition(0, 2)] == CopiedRange(0, 0)
     assert growth.look(found)[0] is found
     if not to_broker:
         with Directory.open(target) as directory:

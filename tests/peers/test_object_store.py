@@ -14,7 +14,7 @@ import tidelog
 from tidelog.cli.surroundings import ExitCode
 from tidelog.errors import ReadOnly, StorageFailure
 from tidelog.objects import ObjectStore, open_store
-from tidelog.scan import Wanted, plan, to_table
+from tidelog.scan import RequestedRange, plan, to_table
 
 __all__ = ["s3_server"]
 
@@ -69,7 +69,10 @@ class TestDirectory:
 
     def test_scan(self, copied: tuple[str, Path]) -> None:
         url, directory = copied
-        for wanted in (Wanted(), Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2)):
+        for wanted in (
+            RequestedRange(),
+            RequestedRange(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2),
+        ):
             assert to_table(plan(url, wanted=wanted)) == to_table(
                 plan(str(directory), wanted=wanted)
             )

@@ -26,7 +26,7 @@ from tidelog.errors import (
 )
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.cluster import connect
-from tidelog.spark.broker_sink import Claim, Sent, send
+from tidelog.spark.broker_sink import Claim, WriteOutcome, send
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.spark.transaction_markers import PARTITION_COUNT, Markers
 from tidelog.types import Codec
@@ -51,7 +51,7 @@ def rows(count: int, label: str = "row") -> pa.RecordBatch:
     return pa.record_batch({"value": [f"{label} {n}".encode() for n in range(count)]})
 
 
-def once(broker: AnyBroker, topic: str, batch: int, *given: pa.RecordBatch) -> Sent:
+def once(broker: AnyBroker, topic: str, batch: int, *given: pa.RecordBatch) -> WriteOutcome:
     claim = Claim(f"test/{topic}/0", batch)
     return send(options(broker, topic, exactly_once=True), iter(given), task=0, claim=claim)
 
@@ -104,7 +104,7 @@ def test_every_column_arrives(kafka_broker: Broker) -> None:
             "offset": pa.array([7, 8, 9, 10]),
         }
     )
-    assert send(options(kafka_broker, None), iter([batch]), task=0, claim=None) == Sent(4)
+    assert send(options(kafka_broker, None), iter([batch]), task=0, claim=None) == WriteOutcome(4)
     found = {message.value(): message for message in read(kafka_broker, topic)}
     assert [found[v].key() for v in (b"v0", b"v1", None, b"v3")] == [b"a", None, b"", b"d"]
     assert found[b"v1"].partition() == 2
@@ -132,11 +132,11 @@ def test_codec_and_batches(kafka_broker: Broker) -> None:
 
 def test_a_batch_that_comes_again_adds_nothing(either_broker: AnyBroker) -> None:
     either_broker.create_topic("sink-again")
-    assert once(either_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == Sent(10)
+    assert once(either_broker, "sink-again", 3, rows(5, "a"), rows(5, "b")) == WriteOutcome(10)
     for batch in (3, 2):
-        assert once(either_broker, "sink-again", batch, rows(9)) == Sent(0, was_done=True)
-    assert once(either_broker, "sink-again", 4) == Sent(0)
-    assert once(either_broker, "sink-again", 5, rows(1, "c")) == Sent(1)
+        assert once(either_broker, "sink-again", batch, rows(9)) == WriteOutcome(0, was_done=True)
+    assert once(either_broker, "sink-again", 4) == WriteOutcome(0)
+    assert once(either_broker, "sink-again", 5, rows(1, "c")) == WriteOutcome(1)
     assert len(values(either_broker, "sink-again")) == 11
 
 
@@ -149,7 +149,7 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
             assert process.poll() is None
         process.kill()
     assert read(either_broker, topic) == []
-    assert once(either_broker, topic, 0, rows(50)) == Sent(50)
+    assert once(either_broker, topic, 0, rows(50)) == WriteOutcome(50)
     assert values(either_broker, topic) == [f"row {n}".encode() for n in range(50)]
     assert len(read(either_broker, topic, "read_uncommitted")) == 100
 
@@ -177,7 +177,7 @@ def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
     thread = threading.Thread(target=zombie)
     thread.start()
     assert began.wait(REQUEST_TIMEOUT_S)
-    assert once(either_broker, topic, 0, rows(7)) == Sent(7)
+    assert once(either_broker, topic, 0, rows(7)) == WriteOutcome(7)
     go_on.set()
     thread.join()
     assert [type(error) for error in ended] == [WriterFenced]
@@ -198,7 +198,7 @@ def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
         other.begin_transaction()
         other.produce(markers.topic, b'{"version": 1, "batch": 9}', b"another-task", place)
         other.flush()
-        assert once(either_broker, topic, 1, rows(1)) == Sent(1)
+        assert once(either_broker, topic, 1, rows(1)) == WriteOutcome(1)
         other.abort_transaction(REQUEST_TIMEOUT_S)
     assert once(either_broker, topic, 1, rows(1)).was_done
 
@@ -251,7 +251,7 @@ def test_what_is_refused_and_where(
     assert topic in str(caught.value) or label == "epoch"
     assert values(kafka_broker, topic) == []
     if exactly_once:  # the transaction is over, and its batch may come again
-        assert send(wanted, iter([]), task=0, claim=claim) == Sent(0)
+        assert send(wanted, iter([]), task=0, claim=claim) == WriteOutcome(0)
 
 
 def test_what_is_not_there(kafka_broker: Broker) -> None:

@@ -16,7 +16,7 @@ import tidelog
 from tidelog.cli.surroundings import ExitCode
 from tidelog.env import Env
 from tidelog.objects import open_store
-from tidelog.scan import Wanted, plan, to_table
+from tidelog.scan import RequestedRange, plan, to_table
 from tidelog.storage.tier_manager.tier_store import MANIFEST_KEY
 from tidelog.types import NewRecord, TopicPartition
 
@@ -133,7 +133,7 @@ def test_a_reader_goes_on_when_segments_move_under_it(cli_and_bucket: tuple[Cli,
     cli.ok("config", TOPIC, "--set", "file.delete.delay.ms=0")
     cli.ok("tier", TOPIC, "--to", url)
     assert to_table(planned, before.column_names).equals(before)
-    wanted = Wanted(start_offset=20, end_offset=60)
+    wanted = RequestedRange(start_offset=20, end_offset=60)
     assert to_table(plan(str(cli.data), TOPIC, wanted=wanted, env=cli.env)).num_rows == 80
 
 

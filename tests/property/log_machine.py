@@ -19,7 +19,7 @@ from tests.property.log_model import UNKNOWN, Model, Span
 
 from tidelog.config import RetentionClock
 from tidelog.env import FileSystem
-from tidelog.scan import ReadOptions, Wanted, plan, to_table
+from tidelog.scan import ReadOptions, RequestedRange, plan, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
@@ -298,7 +298,7 @@ class LogMachine(RuleBasedStateMachine):
         splits = plan(
             PATH,
             "t",
-            wanted=Wanted(start_ms=start, end_ms=end),
+            wanted=RequestedRange(start_ms=start, end_ms=end),
             clock=clock,
             split_bytes=self.dice.choice((1, 300, 1 << 20)),
             env=self.env,

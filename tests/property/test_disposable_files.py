@@ -17,7 +17,7 @@ from tests.worlds.directories import logs
 from tests.worlds.directories.logs import PATH, TOPIC, new_dir
 
 from tidelog.record.builder import build_batch
-from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
+from tidelog.scan import ReadOptions, RequestedRange, count, plan, to_table
 from tidelog.scan.latency import latency, lateness
 from tidelog.scan.split import ScanStats
 from tidelog.storage.compaction.cleaner import clean_partition
@@ -165,16 +165,16 @@ class Life:
         self.directory = LogDir.open(PATH, env=self.env, options=LogDirOptions(create=True))
 
 
-def ranges(life: Life) -> Iterator[Wanted]:
+def ranges(life: Life) -> Iterator[RequestedRange]:
     """Ranges to be asked for: the same before and after."""
     dice = random.Random(life.seed + 1)
-    yield Wanted()
-    yield Wanted(start_ms=0)
+    yield RequestedRange()
+    yield RequestedRange(start_ms=0)
     span = life.env.clock.now_ms() - life.middle + 60
     for _ in range(3):
         start = life.middle + dice.randrange(-60, max(span, 1))
-        yield Wanted(start_ms=start, end_ms=start + dice.randrange(1, 120))
-        yield Wanted(start_ms=start)
+        yield RequestedRange(start_ms=start, end_ms=start + dice.randrange(1, 120))
+        yield RequestedRange(start_ms=start)
 
 
 def answers(life: Life, *, is_writable: bool = False) -> dict[object, object]:
@@ -210,7 +210,7 @@ def facts_of(histogram: object) -> object:
 
 
 def timed_answers(
-    life: Life, source: str | LogDir, wanted: Wanted, clock: ClockName
+    life: Life, source: str | LogDir, wanted: RequestedRange, clock: ClockName
 ) -> dict[object, object]:
     found: dict[object, object] = {}
     for isolation in IsolationLevel:

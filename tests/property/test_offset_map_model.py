@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.jobs.offset_map import (
     DENSE,
-    Copied,
+    CopiedRange,
     MapBatch,
     MapRow,
     OffsetMap,
@@ -101,15 +101,15 @@ def mapped(history: list[list[CopiedRecord]], cut: int, rows_max: int) -> Offset
         partition_counts={"t": TARGETS},
         sources=(SourceTopic(place="here", topic="s", topic_id="", target="t"),),
         partitioning=Partitioning.ANY,
-        copied={SourcePartition(0, number): Copied(0, 0) for number in range(SOURCES)},
+        copied={SourcePartition(0, number): CopiedRange(0, 0) for number in range(SOURCES)},
         ends={TopicPartition("t", number): 0 for number in range(TARGETS)},
     )
     for number, records in enumerate(history):
-        copied, ends = dict[SourcePartition, Copied](), dict[TopicPartition, int]()
+        copied, ends = dict[SourcePartition, CopiedRange](), dict[TopicPartition, int]()
         for one in records:
             place, target = SourcePartition(0, one.source), TopicPartition("t", one.target)
-            old = copied.get(place, Copied(one.offset, one.offset + 1))
-            copied[place] = Copied(min(old.start, one.offset), max(old.end, one.offset + 1))
+            old = copied.get(place, CopiedRange(one.offset, one.offset + 1))
+            copied[place] = CopiedRange(min(old.start, one.offset), max(old.end, one.offset + 1))
             ends[target] = max(ends.get(target, 0), one.target_offset + 1)
         rows = map_rows(records, cut)
         found = found.add(

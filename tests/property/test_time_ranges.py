@@ -15,7 +15,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, batch, new_dir, new_recor
 from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
 from tidelog.errors import MissingTimestamps
-from tidelog.scan import ReadOptions, Wanted, count, plan, to_table
+from tidelog.scan import ReadOptions, RequestedRange, count, plan, to_table
 from tidelog.scan.split import ScanStats
 from tidelog.storage.clocks.zone_map import Limits
 from tidelog.storage.directory.log_dir import LogDir
@@ -140,7 +140,7 @@ def test_a_range_holds_exactly_its_records(
     splits = plan(
         PATH,
         TOPIC,
-        wanted=Wanted(start_ms=begin, end_ms=end),
+        wanted=RequestedRange(start_ms=begin, end_ms=end),
         clock=clock,
         isolation=IsolationLevel.READ_COMMITTED,
         split_bytes=split_bytes,
@@ -214,7 +214,7 @@ def test_zone_maps_change_no_answer_and_count_all_records_without_a_time(
         splits = plan(
             PATH,
             TOPIC,
-            wanted=Wanted(start_ms=begin, end_ms=end),
+            wanted=RequestedRange(start_ms=begin, end_ms=end),
             clock=clock,
             isolation=IsolationLevel.READ_COMMITTED,
             split_bytes=split_bytes,
@@ -253,7 +253,7 @@ def test_a_count_is_that_of_the_records(
         first, behind = max(first, log_range[0]), min(behind, log_range[1])
         if first > behind:
             return
-        wanted = Wanted(start_offset=first, end_offset=behind)
+        wanted = RequestedRange(start_offset=first, end_offset=behind)
         timed = replace(wanted, start_ms=begin, end_ms=end)
         committed = IsolationLevel.READ_COMMITTED
         found = count(PATH, TOPIC, wanted=timed, clock=clock, isolation=committed, env=env)
@@ -299,7 +299,7 @@ def test_records_without_a_time_are_counted_and_strict_makes_them_an_error(
     splits = plan(
         PATH,
         TOPIC,
-        wanted=Wanted(start_ms=middle, end_ms=middle + 50),
+        wanted=RequestedRange(start_ms=middle, end_ms=middle + 50),
         split_bytes=split_bytes,
         env=env,
     )

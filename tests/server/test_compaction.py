@@ -13,7 +13,7 @@ from tests.worlds.waiting import PATIENCE_S
 import tidelog
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import Surroundings
-from tidelog.control.verbs import Compacted, compact_wishes, read_compact_report
+from tidelog.control.verbs import CompactionResult, compact_wishes, read_compact_report
 from tidelog.errors import CleaningFailed, CorruptData, CorruptMessage, InvalidRequest, UnknownTopic
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
@@ -80,7 +80,7 @@ def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
         found.append((message.offset() or 0, key, value))
 
 
-def compact(broker: Broker, *, roll: bool = True) -> Compacted:
+def compact(broker: Broker, *, roll: bool = True) -> CompactionResult:
     with holder_of(broker) as holder:
         told = holder.ask("compact", compact_wishes(NAME, roll=roll, is_asked=True))
     return read_compact_report(NAME, told)

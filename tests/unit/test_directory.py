@@ -17,7 +17,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.partitioner import partition_of
-from tidelog.scan import TimeMode, Wanted, plan
+from tidelog.scan import RequestedRange, TimeMode, plan
 from tidelog.types import ClockName, Header, NewRecord, TopicPartition
 
 PATH = "/data"
@@ -255,7 +255,7 @@ class TestRecordsWithoutAnAppendTime:
         planned = plan(
             directory.log_dir,
             "t",
-            wanted=Wanted(start_ms=START_MS),
+            wanted=RequestedRange(start_ms=START_MS),
             clock=ClockName.APPEND,
             times=TimeMode.POSITIONS,
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.faults import SeededEnv, seeded_env
 from tests.worlds.directories.logs import PATH, TOPIC, new_dir, reader_of
 
-from tidelog.scan import ReadOptions, Wanted, plan, to_table
+from tidelog.scan import ReadOptions, RequestedRange, plan, to_table
 from tidelog.scan.latency import latency
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import INT64_MAX, ClockName, NewRecord
@@ -62,7 +62,11 @@ def position(reader: LogView, time_ms: int, clock: ClockName) -> int:
 def in_range(env: SeededEnv, start_ms: int, clock: ClockName) -> list[int]:
     """Offsets of exactly the records at or after a time."""
     splits = plan(
-        PATH, TOPIC, wanted=Wanted(start_ms=start_ms, end_ms=INT64_MAX), clock=clock, env=env
+        PATH,
+        TOPIC,
+        wanted=RequestedRange(start_ms=start_ms, end_ms=INT64_MAX),
+        clock=clock,
+        env=env,
     )
     table = to_table(splits, ["offset"], options=ReadOptions(env=env))
     return [int(offset) for offset in table["offset"].to_numpy()]

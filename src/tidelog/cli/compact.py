@@ -30,7 +30,7 @@ from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient
-    from tidelog.control.verbs import Compacted
+    from tidelog.control.verbs import CompactionResult
     from tidelog.directory import Directory
     from tidelog.storage.compaction.cleaning_plan import Preview
 
@@ -195,7 +195,7 @@ class CompactCommand:
         with open_directory(self.surroundings, self.data) as directory:
             return show_plan(self.surroundings, directory, self._names(directory), self.kind)
 
-    def _here(self, *, roll: bool, if_due: bool) -> "list[Compacted]":
+    def _here(self, *, roll: bool, if_due: bool) -> "list[CompactionResult]":
         with open_directory(self.surroundings, self.data, writable=True) as directory:
             return [
                 self._clean(directory, name, roll=roll, if_due=if_due)
@@ -204,7 +204,7 @@ class CompactCommand:
 
     def _clean(
         self, directory: "Directory", name: TopicPartition, *, roll: bool, if_due: bool
-    ) -> "Compacted":
+    ) -> "CompactionResult":
         from tidelog.control.verbs import compacted
         from tidelog.storage.compaction.cleaner import clean_partition
         from tidelog.storage.compaction.cleaning_plan import CleanerOptions
@@ -247,7 +247,7 @@ class CompactCommand:
             return None
         return holder
 
-    def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> "list[Compacted]":
+    def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> "list[CompactionResult]":
         from tidelog.control.verbs import compact_wishes, read_compact_report
 
         with open_directory(self.surroundings, self.data) as directory:
@@ -258,7 +258,7 @@ class CompactCommand:
         ]
 
 
-def _row(one: "Compacted") -> list[Cell]:
+def _row(one: "CompactionResult") -> list[Cell]:
     counts: list[Cell] = [one.counts[name] for name in _SHOWN]
     return [str(one.name), *counts, one.reason, one.stopped or ""]
 

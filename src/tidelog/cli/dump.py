@@ -55,7 +55,7 @@ from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, NO_TIMESTAMP
 
 
-class Dumped(NamedTuple):
+class FileDump(NamedTuple):
     """A file's content as rows; iterating over them adds to the file's findings."""
 
     columns: list[Column]
@@ -178,7 +178,7 @@ _RECORD_COLUMNS = [
 _HEADER_VALUE: Final = fields.decoder(Encoding.AUTO)
 
 
-def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> Dumped:
+def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> FileDump:
     """Return the batches of a log file, or their records; damage ends the rows and is a finding.
 
     Args:
@@ -189,8 +189,8 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> D
     """
     if deep:
         rows_of = partial(_record_rows, fields.decoder(key), fields.decoder(value))
-        return Dumped(_RECORD_COLUMNS, _rows(dump, rows_of))
-    return Dumped(_BATCH_COLUMNS, _rows(dump, _batch_rows))
+        return FileDump(_RECORD_COLUMNS, _rows(dump, rows_of))
+    return FileDump(_BATCH_COLUMNS, _rows(dump, _batch_rows))
 
 
 def _rows(
@@ -302,10 +302,10 @@ def _control(record: Record) -> tuple[Cell, Cell]:
 _TOPIC_ID: Final = Struct(">8x16s")
 
 
-def dump_offset_index(dump: DumpFile) -> Dumped:
+def dump_offset_index(dump: DumpFile) -> FileDump:
     """Return offset index entries; each must point to the batch whose last offset it names."""
     columns = [output.number("slot"), output.number("offset"), output.number("position")]
-    return Dumped(columns, _offset_rows(dump))
+    return FileDump(columns, _offset_rows(dump))
 
 
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
@@ -339,10 +339,10 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
         )
 
 
-def dump_time_index(dump: DumpFile) -> Dumped:
+def dump_time_index(dump: DumpFile) -> FileDump:
     """Return time index entries; each timestamp must be the log's largest up to its offset."""
     columns = [output.number("slot"), output.time("timestamp"), output.number("offset")]
-    return Dumped(columns, _time_rows(dump))
+    return FileDump(columns, _time_rows(dump))
 
 
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
@@ -371,7 +371,7 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
     return largest_by_offset
 
 
-def dump_append_time(dump: DumpFile) -> Dumped:
+def dump_append_time(dump: DumpFile) -> FileDump:
     """Return append time rows; a row with a time must match the batch at its offset."""
     columns = [
         output.number("row"),
@@ -379,7 +379,7 @@ def dump_append_time(dump: DumpFile) -> Dumped:
         output.time("append_time"),
         output.text("fingerprint"),
     ]
-    return Dumped(columns, _append_rows(dump))
+    return FileDump(columns, _append_rows(dump))
 
 
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
@@ -412,10 +412,10 @@ def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=_TOPIC_ID.unpack_from(data)[0])
 
 
-def dump_txn_index(dump: DumpFile) -> Dumped:
+def dump_txn_index(dump: DumpFile) -> FileDump:
     """Return the aborted transactions."""
     names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-    return Dumped([output.number(name) for name in names], _txn_rows(dump))
+    return FileDump([output.number(name) for name in names], _txn_rows(dump))
 
 
 def _txn_rows(dump: DumpFile) -> Iterator[Row]:
@@ -427,7 +427,7 @@ def _txn_rows(dump: DumpFile) -> Iterator[Row]:
     yield from (list(entry) for entry in index.entries)
 
 
-def dump_snapshot(dump: DumpFile) -> Dumped:
+def dump_snapshot(dump: DumpFile) -> FileDump:
     """Return the producers as of the time when the log ended at the file's offset."""
     columns = [
         output.number("producer_id"),
@@ -439,7 +439,7 @@ def dump_snapshot(dump: DumpFile) -> Dumped:
         output.number("coordinator_epoch"),
         output.number("txn_first_offset"),
     ]
-    return Dumped(columns, _snapshot_rows(dump))
+    return FileDump(columns, _snapshot_rows(dump))
 
 
 def _snapshot_rows(dump: DumpFile) -> Iterator[Row]:
@@ -454,10 +454,10 @@ def _snapshot_rows(dump: DumpFile) -> Iterator[Row]:
 _Rows = Callable[[bytes], Iterator[Row]]
 
 
-def dump_text(dump: DumpFile, name: str) -> Dumped:
+def dump_text(dump: DumpFile, name: str) -> FileDump:
     """Return the rows of a text file in `TEXT_FILES`."""
     columns, rows_of = TEXT_FILES[name]
-    return Dumped(columns, _text_rows(dump, rows_of))
+    return FileDump(columns, _text_rows(dump, rows_of))
 
 
 def _text_rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
@@ -560,7 +560,7 @@ TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
 _CHUNK_BYTES = 1 << 20
 
 
-def dump_zones(dump: DumpFile) -> Dumped:
+def dump_zones(dump: DumpFile) -> FileDump:
     """Return zones; the checksums of their bytes, and of the files beside the log, must match."""
     columns = [
         output.number("zone"),
@@ -580,7 +580,7 @@ def dump_zones(dump: DumpFile) -> Dumped:
         output.time("max_append"),
         output.text("crc"),
     ]
-    return Dumped(columns, _zone_rows(dump))
+    return FileDump(columns, _zone_rows(dump))
 
 
 def _zone_rows(dump: DumpFile) -> Iterator[Row]:
@@ -661,7 +661,7 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
     return done, crc
 
 
-_BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], Dumped]]] = {
+_BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], FileDump]]] = {
     files.OFFSET_INDEX_SUFFIX: dump_offset_index,
     files.TIME_INDEX_SUFFIX: dump_time_index,
     files.TXN_INDEX_SUFFIX: dump_txn_index,
@@ -722,9 +722,9 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
     return ExitCode.FINDINGS if count else ExitCode.OK
 
 
-def _with_path(path: str, dumped: Dumped) -> Dumped:
+def _with_path(path: str, dumped: FileDump) -> FileDump:
     """Add the file's path to each row, for scripts: rows of several files follow each other."""
-    return Dumped([output.text("file"), *dumped.columns], ([path, *row] for row in dumped.rows))
+    return FileDump([output.text("file"), *dumped.columns], ([path, *row] for row in dumped.rows))
 
 
 def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
@@ -759,7 +759,7 @@ def _base_offset_of(path: str) -> int:
     return 0 if parsed is None else parsed[0]
 
 
-def _dump(dumped: DumpFile, options: DumpOptions) -> Dumped:
+def _dump(dumped: DumpFile, options: DumpOptions) -> FileDump:
     kind = _kind(dumped.path)
     assert kind is not None
     if kind == files.LOG_SUFFIX:

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.output import CHARACTERS_SHOWN, encoder
-from tidelog.cli.surroundings import Refused, UsageProblem
+from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.types import Header, NewRecord, check_time
 
@@ -41,7 +41,7 @@ _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_00
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ColumnChoice:
     """Columns to read; None for all. `time` is the column with times, None without one."""
 
     columns: frozenset[str] | None
@@ -63,7 +63,7 @@ def file_lines(source: BinaryIO) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _json_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow]:
+def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[InputRow]:
     for number, line in enumerate(file_lines(source), 1):
         if not line.strip():
             continue
@@ -71,13 +71,13 @@ def _json_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRo
         try:
             fields: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"{place}: not JSON: {error}; one object on each line") from error
+            raise InvalidInput(f"{place}: not JSON: {error}; one object on each line") from error
         if not isinstance(fields, dict):
-            raise Refused(f"{place}: {type(fields).__name__}, a JSON object expected")
+            raise InvalidInput(f"{place}: {type(fields).__name__}, a JSON object expected")
         yield InputRow(fields, line.strip(), place)
 
 
-def _csv_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow]:
+def _csv_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[InputRow]:
     csv.field_size_limit(_CSV_CELL_MAX)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     lines = _KeptLines(text)
@@ -91,11 +91,11 @@ def _csv_rows(source: BinaryIO, name: str, _wanted: Wanted) -> Iterator[InputRow
                 continue
             place = f"{name} line {reader.line_num}"
             if len(cells) != len(names):
-                raise Refused(f"{place}: not {len(names)} columns as the heading has")
+                raise InvalidInput(f"{place}: not {len(names)} columns as the heading has")
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
             yield InputRow(fields, to_json(fields), place)
     except (csv.Error, UnicodeDecodeError) as error:
-        raise Refused(f"{name}: not CSV in UTF-8: {error}") from error
+        raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
         if not source.closed:
             text.detach()  # TextIOWrapper would close the caller's source
@@ -145,7 +145,7 @@ def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
     return found
 
 
-def _arrow_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRow]:
+def _arrow_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
     """Yield the rows of an Arrow stream, which may come through a pipe, or of an Arrow file."""
     pa = _pyarrow("Arrow")
     try:
@@ -156,10 +156,10 @@ def _arrow_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRo
             batches = iter(pa.ipc.open_stream(pa.PythonFile(source, "r")))
         yield from _batch_rows(batches, name, wanted)
     except (pa.ArrowException, OSError) as error:
-        raise Refused(f"{name}: not Arrow: {error}") from error
+        raise InvalidInput(f"{name}: not Arrow: {error}") from error
 
 
-def _parquet_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[InputRow]:
+def _parquet_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
     pa = _pyarrow("Parquet")
     from pyarrow import parquet
 
@@ -167,7 +167,7 @@ def _parquet_rows(source: BinaryIO, name: str, wanted: Wanted) -> Iterator[Input
         file = parquet.ParquetFile(source)
         yield from _batch_rows(file.iter_batches(batch_size=_ROWS_AT_ONCE), name, wanted)
     except (pa.ArrowException, OSError) as error:
-        raise Refused(f"{name}: not Parquet: {error}") from error
+        raise InvalidInput(f"{name}: not Parquet: {error}") from error
 
 
 def _pyarrow(what: str) -> "ModuleType":
@@ -191,7 +191,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 
 
 def _batch_rows(
-    batches: "Iterable[pa.RecordBatch]", name: str, wanted: Wanted
+    batches: "Iterable[pa.RecordBatch]", name: str, wanted: ColumnChoice
 ) -> Iterator[InputRow]:
     """Yield rows of the wanted columns only: others may hold values that Python can't represent."""
     number = 0
@@ -206,7 +206,7 @@ def _batch_rows(
         try:
             rows = chosen.to_pylist()
         except (ValueError, OverflowError) as error:  # times outside Python's range
-            raise Refused(f"{name} row {number + 1} or behind it: {error}") from error
+            raise InvalidInput(f"{name} row {number + 1} or behind it: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
             raw = to_json(fields) if wanted.columns is None else b""
@@ -221,7 +221,7 @@ def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) 
         return batch
     names = batch.schema.names
     if lacking := sorted(columns.difference(names)):
-        raise Refused(no_column(name, lacking[0], names))
+        raise InvalidInput(no_column(name, lacking[0], names))
     return batch.select([one for one in names if one in columns])
 
 
@@ -276,7 +276,9 @@ def no_column(place: str, name: str, names: Iterable[str]) -> str:
     return f"{place}: no column {name!r}; there are {known}"
 
 
-ROW_READERS: Final[Mapping[InputFormat, Callable[[BinaryIO, str, Wanted], Iterable[InputRow]]]] = {
+ROW_READERS: Final[
+    Mapping[InputFormat, Callable[[BinaryIO, str, ColumnChoice], Iterable[InputRow]]]
+] = {
     InputFormat.JSON: _json_rows,
     InputFormat.CSV: _csv_rows,
     InputFormat.ARROW: _arrow_rows,
@@ -356,11 +358,11 @@ class Columns:
         return any((self.key, self.time, self.value, self.headers))
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> ColumnChoice:
         """The columns to read: all, if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
         names = None if self.value is None else frozenset(name for name in named if name)
-        return Wanted(names, self.time)
+        return ColumnChoice(names, self.time)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
         """Raise UsageProblem for an encoding of a part that has no column."""
@@ -418,7 +420,7 @@ def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[N
         try:
             yield NewRecord(value=encode(line.decode()))
         except (SerdeError, UnicodeDecodeError) as error:
-            raise Refused(f"{place}: {error}") from error
+            raise InvalidInput(f"{place}: {error}") from error
 
 
 class _RecordMaker:
@@ -460,7 +462,7 @@ def _encode(encoding: Encoding, *, text_only: bool) -> _Encode:
 
 def _field(row: InputRow, name: str) -> object:
     if name not in row.fields:
-        raise Refused(no_column(row.place, name, row.fields))
+        raise InvalidInput(no_column(row.place, name, row.fields))
     return row.fields[name]
 
 
@@ -470,7 +472,7 @@ def _encoded(row: InputRow, name: str, encode: _Encode) -> bytes | None:
     try:
         return encode(content)
     except (SerdeError, UnicodeEncodeError) as error:
-        raise Refused(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.place}: {name}: {error}") from error
 
 
 def _bytes(content: object) -> bytes | None:
@@ -490,18 +492,18 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
         if isinstance(content, EpochMs) or (name.endswith(_MS) and _is_whole(content)):
             return check_time(int(cast("int | str", content)))
     except InvalidTimestamp as error:
-        raise Refused(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.place}: {name}: {error}") from error
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
-        raise Refused(f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, no time")
+        raise InvalidInput(f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, no time")
     if isinstance(content, float):
         if not content.is_integer():
-            raise Refused(f"{row.place}: {name} is {content!r}, whole epoch ms expected")
+            raise InvalidInput(f"{row.place}: {name} is {content!r}, whole epoch ms expected")
         content = int(content)
     shown = content.isoformat() if isinstance(content, datetime) else str(content)
     try:
         return parse_time(shown)
     except InvalidTime as error:
-        raise Refused(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.place}: {name}: {error}") from error
 
 
 def _is_whole(content: object) -> bool:
@@ -518,17 +520,17 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
         try:
             content = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise Refused(f"{row.place}: {name}: not JSON: {error}") from error
+            raise InvalidInput(f"{row.place}: {name}: not JSON: {error}") from error
     pairs = _pairs(content)
     if pairs is None:
-        raise Refused(
+        raise InvalidInput(
             f"{row.place}: {name}: an object of header names and values expected, "
             "or a list of [name, value]"
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)
     except (SerdeError, UnicodeEncodeError) as error:
-        raise Refused(f"{row.place}: {name}: {error}") from error
+        raise InvalidInput(f"{row.place}: {name}: {error}") from error
 
 
 def _pairs(content: object) -> list[tuple[str, object]] | None:

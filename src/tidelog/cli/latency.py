@@ -156,11 +156,11 @@ def _print_late(
     bounds: tuple[int | None, int | None],
 ) -> None:
     from tidelog.scan.latency import TopicLateness, lateness
-    from tidelog.scan.split import Wanted
+    from tidelog.scan.split import RequestedRange
     from tidelog.storage.clocks.latency import DELAYS_MS
 
     delays = [parse_duration(text) // 1_000_000 for text in options.delays] or list(DELAYS_MS)
-    append_times = Wanted(start_ms=bounds[0], end_ms=bounds[1]).times
+    append_times = RequestedRange(start_ms=bounds[0], end_ms=bounds[1]).times
     by_topic = lateness(
         directory.log_dir,
         partitions,

@@ -29,7 +29,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
-from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem, byte_progress
+from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
 from tidelog.jobs.options import CODECS
@@ -40,7 +40,7 @@ from tidelog.types import Codec, NewRecord, TimestampType
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
-    from tidelog.storage.directory.numbered_loads import Loaded
+    from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
 # Maximum size of one append: enough to fill batches of several partitions, without much memory.
@@ -130,7 +130,7 @@ class _Tally:
             count += result.last_offset - result.base_offset + 1
             self.partitions[number] = (count, first, result.last_offset, result.append_time_ms)
 
-    def take_loaded(self, loaded: "Loaded") -> None:
+    def take_loaded(self, loaded: "LoadResult") -> None:
         """Add the rows that a numbered load has appended."""
         for number, (rows, first, last, append_ms) in loaded.partitions.items():
             self.partitions[number] = rows, first, last, append_ms
@@ -176,9 +176,9 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
                 else:
                     _load_once(surroundings, directory, records, options, tally)
             directory.flush()
-        except Refused as error:
+        except InvalidInput as error:
             before = tally.records or tally.committed
-            raise Refused(f"{error}; {before} rows before it were appended") from error
+            raise InvalidInput(f"{error}; {before} rows before it were appended") from error
     columns = [output.number(name) for name in ("partition", "records", "first", "last")]
     columns.append(output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), options.kind, zone=options.zone)
@@ -233,8 +233,8 @@ def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
     try:
         for _ in _records(surroundings, source, options):
             pass
-    except Refused as error:
-        raise Refused(f"{error}; nothing was appended") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{error}; nothing was appended") from error
     source.seek(0)
 
 
@@ -268,7 +268,7 @@ def _load_once(
             partition=options.partition,
             codec=codec_of(options.codec),
         )
-    except Refused:
+    except InvalidInput:
         tally.committed = 0 if isinstance(directory, Directory) else len(are_old)
         raise
     tally.take_loaded(loaded)
@@ -305,7 +305,7 @@ def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
 
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
-) -> Iterator[tuple[list[NewRecord], Refused | None]]:
+) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
     """Yield the rows of each append; the last group has the error that ends the input, if any."""
     group: list[NewRecord] = []
     size = 0
@@ -317,7 +317,7 @@ def _groups(
                 group, size = [], 0
             group.append(record)
             size += more
-    except Refused as error:
+    except InvalidInput as error:
         yield group, error
         return
     if group:

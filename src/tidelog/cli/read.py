@@ -25,7 +25,7 @@ from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
 from tidelog.record.record import Record, stamp_of
 from tidelog.remote.cluster import as_record, decoded, partition_of
-from tidelog.scan.split import ScanStats, Wanted
+from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.index_proof import time_floor
 from tidelog.storage.segment.segment import Segment
@@ -91,7 +91,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
         _Reading(surroundings, source, options).run()
 
 
-def _wanted(surroundings: Surroundings, options: ReadOptions) -> Wanted:
+def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
     if options.follow and options.end is not None:
         raise UsageProblem("--follow has no end; leave --to out")
     if options.follow and options.kind.is_columns:
@@ -100,7 +100,7 @@ def _wanted(surroundings: Surroundings, options: ReadOptions) -> Wanted:
     if options.follow and end_ms is not None:
         raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
     start, end = _offsets(options.offset)
-    return Wanted(start_ms=start_ms, end_ms=end_ms, start_offset=start, end_offset=end)
+    return RequestedRange(start_ms=start_ms, end_ms=end_ms, start_offset=start, end_offset=end)
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
@@ -190,7 +190,11 @@ class _LogSource:
     """Source of a directory's logs."""
 
     def __init__(
-        self, surroundings: Surroundings, logs: list[LogView], wanted: Wanted, options: ReadOptions
+        self,
+        surroundings: Surroundings,
+        logs: list[LogView],
+        wanted: RequestedRange,
+        options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
         self._logs = logs
@@ -220,7 +224,7 @@ class _LogSource:
         """Return the number of records without a time, see `_Source`."""
         return self._stats.without_time
 
-    def _select(self, log: LogView, wanted: Wanted) -> Iterator[_Timed]:
+    def _select(self, log: LogView, wanted: RequestedRange) -> Iterator[_Timed]:
         options = self._options
         return select(log, wanted, options.clock, options.isolation, self._stats)
 
@@ -233,7 +237,7 @@ class _ClusterSource:
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
         partitions: list[TopicPartition],
-        wanted: Wanted,
+        wanted: RequestedRange,
         options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
@@ -313,7 +317,11 @@ class _ClusterSource:
 
 
 def select(
-    log: LogView, wanted: Wanted, clock: ClockName, isolation: IsolationLevel, stats: ScanStats
+    log: LogView,
+    wanted: RequestedRange,
+    clock: ClockName,
+    isolation: IsolationLevel,
+    stats: ScanStats,
 ) -> Iterator[_Timed]:
     """Yield records of a log by offset, with append times if known (ms).
 

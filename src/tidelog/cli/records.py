@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from tidelog.scan import Wanted
+    from tidelog.scan import RequestedRange
     from tidelog.scan.source import RecordSource
 
 
@@ -202,7 +202,7 @@ def write_arrow(
     surroundings: Surroundings,
     source: "RecordSource",
     partitions: list[TopicPartition],
-    wanted: "Wanted",
+    wanted: "RequestedRange",
     options: ReadOptions,
 ) -> int | None:
     """Write records as columns; return how many have no time on the clock, None if unknown.

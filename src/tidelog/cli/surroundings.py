@@ -56,7 +56,7 @@ class UsageProblem(Exception):
     """Invalid or contradictory arguments; the text says what would be valid."""
 
 
-class Refused(Exception):
+class InvalidInput(Exception):
     """Invalid input; nothing of it was appended unless the text says so."""
 
 
@@ -90,7 +90,7 @@ def describe(error: BaseException) -> tuple[ExitCode, str]:
         return ExitCode.USAGE, _one_line(_os_text(error))
     if isinstance(error, TidelogError):
         return ExitCode.ERROR, _one_line(f"{error}{_next_step(error)}")
-    if isinstance(error, Refused):
+    if isinstance(error, InvalidInput):
         return ExitCode.ERROR, _one_line(f"{error}")
     if isinstance(error, OSError):
         return ExitCode.ERROR, _one_line(_os_text(error))

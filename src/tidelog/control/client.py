@@ -12,7 +12,7 @@ from tidelog.closing import Closing
 from tidelog.control import channel, verbs
 from tidelog.control.channel import ControlFailure, FrameReader, encode_frame
 from tidelog.errors import CorruptMessage
-from tidelog.storage.directory.attach import AttachResult, Exchanged, WriterVersion
+from tidelog.storage.directory.attach import AttachResult, ExchangeResult, WriterVersion
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
@@ -92,7 +92,7 @@ class ControlClient(Closing):
         new: Iterable[NewSegment],
         *,
         commit_id: str,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """Replace finished segments by staged ones; see `storage.directory.attach`.
 
         Raises:

@@ -15,11 +15,11 @@ from typing import Final, TypeAlias
 from tidelog.errors import CorruptFile, CorruptMessage, InvalidRequest
 from tidelog.storage.compaction.cleaner import CleaningReport
 from tidelog.storage.compaction.eligibility import CleaningDecision, DueReason
-from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.attach import (
     AttachedRange,
     AttachResult,
-    Exchanged,
+    ExchangeResult,
     WriterVersion,
     attach,
     exchange,
@@ -313,12 +313,12 @@ def _rows(rows: object) -> list[list[int]]:
     return rows
 
 
-def read_exchanged(answer: Mapping[str, object]) -> Exchanged:
+def read_exchanged(answer: Mapping[str, object]) -> ExchangeResult:
     """Decode the result of an exchange; raises CorruptMessage if it is invalid."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
     if not all(is_count(answer.get(name)) for name in names):
         raise CorruptMessage(f"no answer to swap: {str(answer)[:200]}")
-    return Exchanged(*[int(str(answer[name])) for name in names])
+    return ExchangeResult(*[int(str(answer[name])) for name in names])
 
 
 _COUNTS: Final = (
@@ -336,7 +336,7 @@ _COUNTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class CompactionResult:
     """Result of a cleaning run, as sent to the client.
 
     Attributes:
@@ -352,10 +352,10 @@ class Compacted:
     stopped: str | None
 
 
-def compacted(report: CleaningReport) -> Compacted:
+def compacted(report: CleaningReport) -> CompactionResult:
     """Convert a report to the result that is sent."""
     counts = {name: int(getattr(report, name)) for name in _COUNTS}
-    return Compacted(report.name, counts, report.decision.reason, report.stopped)
+    return CompactionResult(report.name, counts, report.decision.reason, report.stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,14 +404,14 @@ def encode_report(report: CleaningReport) -> Result:
     }
 
 
-def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> Compacted:
+def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> CompactionResult:
     """Decode the result of a cleaning run; raises CorruptMessage if it is invalid."""
     reason, stopped = answer.get("reason"), answer.get("stopped")
     is_right = all(is_count(answer.get(each)) for each in _COUNTS) and isinstance(reason, str)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
         raise CorruptMessage(f"no answer to compact: {str(answer)[:200]}")
     counts = {each: int(str(answer[each])) for each in _COUNTS}
-    return Compacted(name, counts, str(reason), None if stopped is None else str(stopped))
+    return CompactionResult(name, counts, str(reason), None if stopped is None else str(stopped))
 
 
 _NUMBERS: Final = ("first_dirty", "end", "clean_bytes", "dirty_bytes")
@@ -454,10 +454,10 @@ class TakeBack:
 
     name: TopicPartition
     seed: bytes
-    cleaned: Cleaned
+    cleaned: CleaningResult
 
 
-def take_back(job: CleaningJob, cleaned: Cleaned) -> dict[str, object]:
+def take_back(job: CleaningJob, cleaned: CleaningResult) -> dict[str, object]:
     """Encode the result of a cleaning job for JSON."""
     return {
         "topic": job.topic,
@@ -476,7 +476,7 @@ def read_take_back(arguments: Arguments) -> TakeBack:
     if not isinstance(cleaned, str) or not isinstance(seed, str):
         raise CorruptMessage("take_back: `seed` and `cleaned` are texts")
     try:
-        cleaned_files, named = Cleaned.from_json(cleaned), bytes.fromhex(seed)
+        cleaned_files, named = CleaningResult.from_json(cleaned), bytes.fromhex(seed)
     except (CorruptFile, ValueError) as error:
         raise CorruptMessage(f"take_back: {error}") from error
     return TakeBack(TopicPartition(str(topic), int(str(partition))), named, cleaned_files)

@@ -212,7 +212,7 @@ class SourceTopic:
     target: str
 
 
-class Copied(NamedTuple):
+class CopiedRange(NamedTuple):
     """Source offsets [start, end) that the mirror has read."""
 
     start: int
@@ -231,12 +231,12 @@ class MapBatch:
     """
 
     batch_id: int
-    copied: Mapping[SourcePartition, Copied]
+    copied: Mapping[SourcePartition, CopiedRange]
     ends: Mapping[TopicPartition, int]
     rows: tuple[MapRow, ...]
 
 
-class Located(NamedTuple):
+class TargetOffset(NamedTuple):
     """An offset at the target.
 
     Attributes:
@@ -272,7 +272,7 @@ class OffsetMap:
     sources: tuple[SourceTopic, ...]
     partitioning: Partitioning
     batch_id: int = -1
-    copied: Mapping[SourcePartition, Copied] = field(default_factory=dict)
+    copied: Mapping[SourcePartition, CopiedRange] = field(default_factory=dict)
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     rows: tuple[MapRow, ...] = ()
 
@@ -308,7 +308,7 @@ class OffsetMap:
         topic = self.sources[source].target
         return [TopicPartition(topic, number) for number in range(self.partition_counts[topic])]
 
-    def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, Located]:
+    def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record at or after a source offset, by target partition.
 
         Args:
@@ -327,7 +327,7 @@ class OffsetMap:
         rows = [row for row in self._rows_of(place) if row.source_end > offset]
         return self._first(place.source, rows, offset)
 
-    def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
+    def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record appended to a source at `time_ms` or later.
 
         A record is at the target after the source has it, so rows that were complete before the
@@ -337,7 +337,9 @@ class OffsetMap:
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)
 
-    def starts_by_create_time(self, source: int, time_ms: int) -> dict[TopicPartition, Located]:
+    def starts_by_create_time(
+        self, source: int, time_ms: int
+    ) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record of a source created at `time_ms` or later."""
         rows = (
             row
@@ -349,7 +351,7 @@ class OffsetMap:
 
     def start_of_key(
         self, place: SourcePartition, offset: int, key: bytes
-    ) -> tuple[TopicPartition, Located]:
+    ) -> tuple[TopicPartition, TargetOffset]:
         """Return the only target partition with a key's records, and the start there.
 
         Args:
@@ -382,7 +384,7 @@ class OffsetMap:
 
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
-    ) -> dict[TopicPartition, Located]:
+    ) -> dict[TopicPartition, TargetOffset]:
         """Return the smallest start in rows by target partition; the end if there is no row.
 
         Args:
@@ -390,14 +392,15 @@ class OffsetMap:
             rows: Rows that may hold requested records.
             offset: First requested source offset; None to begin at each row's start.
         """
-        located: dict[TopicPartition, Located] = {}
+        located: dict[TopicPartition, TargetOffset] = {}
         for row in rows:
             target, start = self._target(row), _place_in(row, offset)
             old = located.get(target, start)
             created = min(start.create_ms, old.create_ms)
             located[target] = min(start, old, key=_offset)._replace(create_ms=created)
         return {
-            t: located.get(t, Located(self.ends[t], is_exact=True)) for t in self.targets(source)
+            t: located.get(t, TargetOffset(self.ends[t], is_exact=True))
+            for t in self.targets(source)
         }
 
     def _target(self, row: MapRow) -> TopicPartition:
@@ -421,7 +424,7 @@ class OffsetMap:
         copied = dict(self.copied)
         for place, new in batch.copied.items():
             old = copied.get(place)
-            copied[place] = new if old is None else Copied(old.start, max(old.end, new.end))
+            copied[place] = new if old is None else CopiedRange(old.start, max(old.end, new.end))
         ends = {t: max(end, self.ends.get(t, 0)) for t, end in batch.ends.items()}
         return replace(
             self,
@@ -432,16 +435,16 @@ class OffsetMap:
         )
 
 
-def _place_in(row: MapRow, offset: int | None) -> Located:
+def _place_in(row: MapRow, offset: int | None) -> TargetOffset:
     """Return the target offset from which a row holds the records at or after a source offset."""
     created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
     if offset is None or not row.is_dense:
-        return Located(row.target_start, is_exact=False, create_ms=created)
+        return TargetOffset(row.target_start, is_exact=False, create_ms=created)
     inside = max(offset - row.source_start, 0)
-    return Located(row.target_start + inside, is_exact=True, create_ms=created)
+    return TargetOffset(row.target_start + inside, is_exact=True, create_ms=created)
 
 
-def _offset(located: Located) -> int:
+def _offset(located: TargetOffset) -> int:
     return located.offset
 
 
@@ -534,7 +537,7 @@ def _read_header(data: bytes, rows: tuple[MapRow, ...]) -> OffsetMap:
         partitioning=Partitioning(content["partitioning"]),
         batch_id=int(content["batch"]),
         copied={
-            SourcePartition(int(source), int(partition)): Copied(int(start), int(end))
+            SourcePartition(int(source), int(partition)): CopiedRange(int(start), int(end))
             for source, partition, start, end in content["copied"]
         },
         ends={

@@ -60,7 +60,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class SourceFacts:
     """Facts of a source for a question.
 
     Attributes:
@@ -90,7 +90,7 @@ class Found:
         )
 
 
-def find(question: Question, *, env: Env | None = None) -> Found:
+def find(question: Question, *, env: Env | None = None) -> SourceFacts:
     """Find the offsets that contain a question's range.
 
     Args:
@@ -125,14 +125,14 @@ def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> Ex
 # -- directories ---------------------------------------------------------------------------------
 
 
-def _of_directory(question: Question, env: Env) -> Found:
+def _of_directory(question: Question, env: Env) -> SourceFacts:
     from tidelog import scan
     from tidelog.storage.directory.log_dir import LogDir
 
     path = question.place.address
     with LogDir.open(path, env=env) as log_dir:
         info = log_dir.topic(question.topic)
-        times = scan.Wanted(start_ms=question.times[0], end_ms=question.times[1])
+        times = scan.RequestedRange(start_ms=question.times[0], end_ms=question.times[1])
         planned = scan.plan(
             log_dir,
             question.topic,
@@ -141,7 +141,7 @@ def _of_directory(question: Question, env: Env) -> Found:
             isolation=question.isolation,
         )
     spans = _spans(planned)
-    return Found(
+    return SourceFacts(
         partitions=info.partitions,
         spans=thinned(spans, STRETCHES_MAX),
         config=info.config,
@@ -189,7 +189,7 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
 
     records = read_bytes = 0
     for hull in hulls:
-        selection = scan.Wanted(
+        selection = scan.RequestedRange(
             start_offset=hull.start, end_offset=hull.end, start_ms=times[0], end_ms=times[1]
         )
         place, isolation = question.place.address, question.isolation
@@ -215,7 +215,7 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
 # -- brokers -------------------------------------------------------------------------------------
 
 
-def _of_cluster(cluster: ClusterView, question: Question) -> Found:
+def _of_cluster(cluster: ClusterView, question: Question) -> SourceFacts:
     names = cluster.partitions(question.topic)
     config = config_of_broker(cluster.topic_settings(question.topic))
     _check_clock(question, config)
@@ -225,7 +225,7 @@ def _of_cluster(cluster: ClusterView, question: Question) -> Found:
     if question.times[0] is not None:
         starts = _first_offsets(cluster, marks, question.times[0])
     spans = joined(OffsetRange(name, starts[name], ends[name]) for name in names)
-    return Found(
+    return SourceFacts(
         partitions=len(names),
         spans=spans,
         config=config,

@@ -51,9 +51,9 @@ from tidelog.record.header import (
     timestamp_type_of,
 )
 from tidelog.record.record import (
+    BatchValues,
     ControlType,
     EndMarker,
-    Inherited,
     Record,
     RecordLike,
     decode_records,
@@ -322,7 +322,7 @@ class RecordBatch:
         if check_crc:
             self.ensure_valid()
         stamped = self.timestamp_type is TimestampType.LOG_APPEND_TIME
-        inherited = Inherited(
+        inherited = BatchValues(
             base_offset=self.base_offset,
             last_offset_delta=self.last_offset_delta,
             base_timestamp=self.base_timestamp,

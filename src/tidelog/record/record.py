@@ -1,8 +1,8 @@
 """A record, its magic-2 coding, its control records, and its append time.
 
-Owns the fields and their checks. Batch headers are not known here: `Inherited` passes in the values
-that a record inherits from its batch. Keys and values can be read alone, at a quarter of the cost
-of whole records, because times and headers are skipped.
+Owns the fields and their checks. Batch headers are not known here: `BatchValues` passes in the
+values that a record inherits from its batch. Keys and values can be read alone, at a quarter of the
+cost of whole records, because times and headers are skipped.
 
 Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 """
@@ -106,7 +106,7 @@ class RecordLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inherited:
+class BatchValues:
     """Values that records inherit from their batch's header.
 
     Attributes:
@@ -139,7 +139,7 @@ def wrap_sequence(value: int) -> int:
     return value & INT32_MAX
 
 
-def decode_records(body: bytes, count: int, inherited: Inherited) -> Iterator[Record]:
+def decode_records(body: bytes, count: int, inherited: BatchValues) -> Iterator[Record]:
     """Iterate over the `count` records that fill `body` exactly, in order.
 
     Args:
@@ -171,7 +171,7 @@ def decode_records(body: bytes, count: int, inherited: Inherited) -> Iterator[Re
         raise _corrupt(f"{end - at} bytes are left after the {count} records", at, inherited)
 
 
-def _corrupt(reason: str, at: int, inherited: Inherited) -> CorruptRecord:
+def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
     """Return the error with its place in the walked buffer; compressed records only in its text."""
     offset = inherited.base_offset
     if inherited.place is not None:
@@ -180,7 +180,9 @@ def _corrupt(reason: str, at: int, inherited: Inherited) -> CorruptRecord:
     return CorruptRecord(reason, at=inherited.batch_at, offset=offset)
 
 
-def _decode_record(body: bytes, at: int, end: int, inherited: Inherited) -> tuple[int, Record, int]:
+def _decode_record(
+    body: bytes, at: int, end: int, inherited: BatchValues
+) -> tuple[int, Record, int]:
     """Return the offset delta, the record at `at`, and the place after it."""
     size, at = read_varint(body, at, end)
     if not 0 <= size <= end - at:
@@ -203,7 +205,7 @@ def _assemble(
     time_delta: int,
     delta: int,
     content: tuple[bytes | None, bytes | None, tuple[Header, ...]],
-    inherited: Inherited,
+    inherited: BatchValues,
 ) -> Record:
     """Return the record of these deltas and this content."""
     created = inherited.base_timestamp + time_delta

@@ -15,8 +15,8 @@ from tidelog.remote.cluster import Cluster
 from tidelog.remote.producer import STAMPED, Row, refuse_time
 from tidelog.storage.directory.numbered_loads import (
     ROWS_AT_ONCE,
-    Loaded,
     LoadedRange,
+    LoadResult,
     check_source,
     rows_gone,
 )
@@ -34,7 +34,7 @@ _TRANSACTION_MS: Final = 60_000
 
 def load_once(
     cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
-) -> Loaded:
+) -> LoadResult:
     """Append the rows of a source that a topic doesn't have yet.
 
     Each transaction has some thousands of rows. After an error, committed rows stay in the log, and
@@ -79,7 +79,7 @@ def load_once(
             load.commit(chunk.rows, count)
         if chunk.error is not None:
             raise chunk.error
-    return Loaded(load.ranges, count - skipped, skipped)
+    return LoadResult(load.ranges, count - skipped, skipped)
 
 
 class _Chunk:

@@ -98,7 +98,7 @@ class FetchSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedBatches:
     """Record batches of one Fetch response.
 
     Attributes:
@@ -196,7 +196,7 @@ class PartitionFetch:
 
     # -- records -----------------------------------------------------------------------------
 
-    def parts(self, start: int, end: int) -> Iterator[Fetched]:
+    def parts(self, start: int, end: int) -> Iterator[FetchedBatches]:
         """Yield all batches with offsets in [start, end), in order; prefetches one response.
 
         Raises:
@@ -222,7 +222,7 @@ class PartitionFetch:
             if fetched.data:
                 yield fetched
 
-    def _take(self, offset: int, end: int, floor: int) -> Fetched | None:
+    def _take(self, offset: int, end: int, floor: int) -> FetchedBatches | None:
         """Return the content of the response, None if the request must be repeated."""
         try:
             data = self._receive()
@@ -230,13 +230,13 @@ class PartitionFetch:
                 return None
             if not len(data.batches):
                 ended = self._is_through(data, offset, end)
-                return Fetched(offset, end, (floor, end), b"") if ended else None
+                return FetchedBatches(offset, end, (floor, end), b"") if ended else None
             return self._taken(data, offset, floor)
         except ClusterFailure as error:
             self._forget_leader(error)
             return None
 
-    def _taken(self, data: PartitionData, offset: int, floor: int) -> Fetched:
+    def _taken(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
         """Return the batches of a response whose order is proven; raises ClusterFailure."""
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
@@ -246,7 +246,9 @@ class PartitionFetch:
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
                 )
             # The decoder reports the damage; until then any progress will do.
-            return Fetched(offset, offset + 1, (floor, limit), batches, aborted, data.append_times)
+            return FetchedBatches(
+                offset, offset + 1, (floor, limit), batches, aborted, data.append_times
+            )
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
             # The last batch may have a wrong offset that is too large. The next fetch starts before
@@ -255,7 +257,9 @@ class PartitionFetch:
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
         following = max(following, offset + 1)
-        return Fetched(offset, following, (floor, limit), batches, aborted, data.append_times)
+        return FetchedBatches(
+            offset, following, (floor, limit), batches, aborted, data.append_times
+        )
 
     def _floor(self, batches: Buffer, offset: int) -> int:
         """Return the smallest offset that the very first batch may have, 0 if none precedes it.

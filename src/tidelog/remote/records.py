@@ -30,7 +30,7 @@ from tidelog.record.offset_order import in_order
 from tidelog.record.record import ControlType, Record, stamp_of
 from tidelog.remote.client import is_direct
 from tidelog.remote.cluster import Cluster, as_record
-from tidelog.remote.partition_fetch import Fetched, PartitionFetch
+from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
 from tidelog.remote.time_lookup import (
     AppendRuns,
     AppendTimeLookup,
@@ -38,7 +38,7 @@ from tidelog.remote.time_lookup import (
     without_append_time,
 )
 from tidelog.remote.topics import describe
-from tidelog.scan import Count, PartitionCount, ScanPlan, ScanStats, Split, Wanted
+from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
 from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.files import decode_topic_id
@@ -79,7 +79,7 @@ def fetched_records(
                 yield record, _append_time(record, runs)
 
 
-def _records(part: Fetched, path: str) -> Iterator[Record]:
+def _records(part: FetchedBatches, path: str) -> Iterator[Record]:
     """Yield the data records of one response."""
     try:
         for batch in _visible(part, path):
@@ -88,7 +88,7 @@ def _records(part: Fetched, path: str) -> Iterator[Record]:
         raise error if error.path else error.located(path, error.at or 0) from error
 
 
-def _visible(part: Fetched, path: str) -> Iterator[Batch]:
+def _visible(part: FetchedBatches, path: str) -> Iterator[Batch]:
     """Yield the data batches, except those of transactions that the response lists as aborted."""
     begin = sorted((first, producer_id) for producer_id, first in part.aborted)
     aborted: set[int] = set()
@@ -175,7 +175,7 @@ class ClusterRecords(RecordSource):
     def plan(  # noqa: PLR0913 - as `RecordSource`
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -292,7 +292,7 @@ class ClusterRecords(RecordSource):
     def count(
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -321,7 +321,7 @@ class ClusterRecords(RecordSource):
     def without_time(
         self,
         names: Sequence[TopicPartition],
-        wanted: Wanted,
+        wanted: RequestedRange,
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
@@ -332,7 +332,7 @@ class ClusterRecords(RecordSource):
         return None if None in untimed.values() else sum(count or 0 for count in untimed.values())
 
     def _untimed(
-        self, names: Sequence[TopicPartition], wanted: Wanted, clock: ClockName
+        self, names: Sequence[TopicPartition], wanted: RequestedRange, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
         """Return the number of records without an append time, None if a read counts them."""
         if clock is ClockName.RECORD or wanted.times is None:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.keyed import Table
-    from tidelog.storage.directory.numbered_loads import Loaded
+    from tidelog.storage.directory.numbered_loads import LoadResult
 
 
 # Age at which a cached number of partitions expires, as in Kafka's clients (metadata.max.age.ms).
@@ -221,7 +221,7 @@ class RemoteDirectory(FrontDoor):
         source: str,
         partition: int | None = None,
         codec: Compression | None = None,
-    ) -> "Loaded":
+    ) -> "LoadResult":
         """Append the rows of a source that a topic doesn't have yet, in transactions.
 
         Args:

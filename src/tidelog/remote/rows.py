@@ -27,7 +27,7 @@ from tidelog.record.columns.decode import ROWS, decode
 from tidelog.record.columns.encode import create_times, header_parts
 from tidelog.remote.client_settings import POLL_RECORDS
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, connect
-from tidelog.remote.partition_fetch import Fetched, PartitionFetch
+from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
 from tidelog.scan import Piece, ScanStats, Split
 from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
 from tidelog.scan.rows import RowMaker
@@ -396,7 +396,7 @@ def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
 
 def _decoded(
     split: Split,
-    part: Fetched,
+    part: FetchedBatches,
     fetch: PartitionFetch,
     maker: RowMaker,
     stats: ScanStats,
@@ -432,7 +432,7 @@ def _decoded(
         stats.without_time += unstamped.without_time
 
 
-def _append_runs(part: Fetched) -> "tuple[Longs, Longs] | None":
+def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
     """Return first offsets and append times of a response's runs, None if it has none.
 
     Runs out of order are ignored as a whole.

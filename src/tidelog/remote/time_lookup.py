@@ -35,7 +35,7 @@ from tidelog.record.record import Record, stamp_of
 from tidelog.remote import client as codes
 from tidelog.remote.partition_fetch import PartitionFetch
 from tidelog.remote.view import Appended, ClusterView, RemoteRecord, Watermarks
-from tidelog.scan import Split, Wanted
+from tidelog.scan import RequestedRange, Split
 from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.types import (
     INT64_MAX,
@@ -370,7 +370,7 @@ _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 def plan_remote(
     cluster: ClusterView,
     names: Sequence[TopicPartition],
-    wanted: Wanted,
+    wanted: RequestedRange,
     *,
     clock: ClockName,
     isolation: IsolationLevel,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import ScanPlan, plan
-from tidelog.scan.split import Piece, ScanStats, Split, Wanted
+from tidelog.scan.split import Piece, RequestedRange, ScanStats, Split
 from tidelog.types import EARLIEST_OFFSET as EARLIEST
 from tidelog.types import LATEST_OFFSET as LATEST
 from tidelog.types import SPLIT_BYTES
@@ -32,11 +32,11 @@ __all__ = [
     "PartitionCount",
     "Piece",
     "ReadOptions",
+    "RequestedRange",
     "ScanPlan",
     "ScanStats",
     "Split",
     "TimeMode",
-    "Wanted",
     "count",
     "plan",
     "read",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
-from tidelog.scan.split import Wanted
+from tidelog.scan.split import RequestedRange
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.types import (
     EARLIEST_OFFSET,
@@ -98,7 +98,7 @@ class Bounds:
 
 
 def resolve(
-    reader: PartitionView, wanted: Wanted, question: Question, *, slack_ms: int = 0
+    reader: PartitionView, wanted: RequestedRange, question: Question, *, slack_ms: int = 0
 ) -> Bounds:
     """Resolve a requested range to offsets inside the log, and report lost offsets.
 
@@ -143,7 +143,7 @@ def resolve(
 
 
 def append_time_notes(
-    reader: LogView, wanted: Wanted, question: Question, start: int
+    reader: LogView, wanted: RequestedRange, question: Question, start: int
 ) -> tuple[str, ...]:
     """Return notes about records without an append time before `start`, if a time chose it."""
     is_position = question.times is TimeMode.POSITIONS and wanted.start_ms is not None
@@ -159,7 +159,7 @@ def _overlap(times: tuple[int, int] | None, others: tuple[int, int]) -> tuple[in
     return max(times[0], others[0]), min(times[1], others[1])
 
 
-def _check(partition: TopicPartition, wanted: Wanted) -> None:
+def _check(partition: TopicPartition, wanted: RequestedRange) -> None:
     for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
         if offset is not None and offset < EARLIEST_OFFSET:
             raise InvalidRequest(
@@ -179,7 +179,7 @@ def _check(partition: TopicPartition, wanted: Wanted) -> None:
 
 
 def _offsets(
-    reader: PartitionView, wanted: Wanted, visible: int
+    reader: PartitionView, wanted: RequestedRange, visible: int
 ) -> tuple[int, int, list[LostOffsets]]:
     """Return start and end inside the log, and the requested offsets outside of it."""
     log_start, log_end = reader.log_start_offset, reader.log_end_offset

@@ -12,7 +12,7 @@ from tidelog.arguments import level_of, reads_arguments
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.scan.plan import ScanPlan, plan_count
-from tidelog.scan.split import ScanStats, Split, Wanted
+from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.gaps import GAP_REASON
 from tidelog.types import ClockName, Isolation, IsolationLevel, TopicPartition
@@ -84,7 +84,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
-    wanted: Wanted | None = None,
+    wanted: RequestedRange | None = None,
     clock: str = ClockName.RECORD,
     isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     zone_cache: str | None = None,
@@ -112,7 +112,7 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     plans = plan_count(
         source,
         topics,
-        wanted or Wanted(),
+        wanted or RequestedRange(),
         clock=ClockName(clock),
         isolation=level_of(isolation),
         zone_cache=zone_cache,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from tidelog.env import Env
 from tidelog.errors import MissingDependency
 from tidelog.scan.plan import list_partitions, plan, with_directory
-from tidelog.scan.split import ScanStats, Wanted
+from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.clocks.latency import (
     DELAYS_MS,
     RELATIVE_ERROR,
@@ -237,7 +237,7 @@ def read_times(
             f" ({error})"
         ) from error
     start_ms, end_ms = append_range or (None, None)
-    wanted = Wanted(
+    wanted = RequestedRange(
         start_offset=offsets[0], end_offset=offsets[1], start_ms=start_ms, end_ms=end_ms
     )
     splits = plan(

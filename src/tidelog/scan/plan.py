@@ -18,7 +18,7 @@ from tidelog.garbage import collection_paused
 from tidelog.report import bytes_text, html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
-from tidelog.scan.split import AbortedSpan, Piece, Split, Wanted, pack
+from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
@@ -116,8 +116,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None = None,
     *,
-    wanted: Wanted | None = None,
-    per_partition: Mapping[TopicPartition, Wanted] | None = None,
+    wanted: RequestedRange | None = None,
+    per_partition: Mapping[TopicPartition, RequestedRange] | None = None,
     clock: str = ClockName.RECORD,
     times: str = TimeMode.EXACT,
     needs_match: bool = False,
@@ -165,7 +165,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
     sizes = {"split_bytes": split_bytes, "min_partitions": min_partitions}
     _check_sizes(sizes | {"max_offsets": max_offsets, "least_splits": least_splits})
     question = _question(clock, times, isolation, needs_match=needs_match)
-    everywhere, single = wanted or Wanted(), per_partition or {}
+    everywhere, single = wanted or RequestedRange(), per_partition or {}
     with_times = columns is None or APPEND_TIME_COLUMN in columns
     how = _How(with_times, zone_cache=zone_cache, max_offsets=max_offsets, strict=strict)
 
@@ -173,7 +173,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         names = list_partitions(log_dir, topics)
         planner = _Planner(log_dir, question, how)
         drafts = [
-            planner.draft(name, single.get(name, Wanted()).filled_from(everywhere))
+            planner.draft(name, single.get(name, RequestedRange()).filled_from(everywhere))
             for name in names
         ]
         if fail_on_data_loss and (lost := tuple(o for d in drafts for o in d.bounds.lost)):
@@ -203,7 +203,7 @@ def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool
 def plan_count(  # noqa: PLR0913 - as `plan`
     source: str | LogDir,
     topics: str | TopicPartition | Iterable[str | TopicPartition] | None,
-    wanted: Wanted,
+    wanted: RequestedRange,
     *,
     clock: ClockName,
     isolation: IsolationLevel,
@@ -242,7 +242,9 @@ def plan_again(
             reason = "the topic was deleted and created anew"
             gone = LostOffsets(split.topic, split.partition, start, end, reason)
             return dataclasses.replace(split, start_offset=start, pieces=()), (gone,)
-        draft = planner.draft(name, Wanted(start_offset=start, end_offset=end), split.time_range)
+        draft = planner.draft(
+            name, RequestedRange(start_offset=start, end_offset=end), split.time_range
+        )
         return planner.whole(draft), draft.bounds.lost
 
     return with_directory(split.directory, env, draft_again)
@@ -343,7 +345,10 @@ class _Planner:
         return self._topic_ids[topic]
 
     def draft(
-        self, name: TopicPartition, wanted: Wanted, time_range: tuple[int, int] | None = None
+        self,
+        name: TopicPartition,
+        wanted: RequestedRange,
+        time_range: tuple[int, int] | None = None,
     ) -> _Draft:
         """Find the pieces of a partition in its current files.
 

@@ -49,7 +49,7 @@ __all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_tab
 
 
 @dataclass(slots=True)
-class Walked:
+class PieceSummary:
     """Summary of a piece's batches so far.
 
     Attributes:
@@ -88,7 +88,9 @@ def check_end(piece: Piece, position: int, next_offset: int) -> None:
         raise error.located(piece.path, position)
 
 
-def lost_behind(split: Split, piece: Piece, walked: Walked, env: Env) -> tuple[LostOffsets, ...]:
+def lost_behind(
+    split: Split, piece: Piece, walked: PieceSummary, env: Env
+) -> tuple[LostOffsets, ...]:
     """Return the offsets at the end of a finished piece that no batch has, if they are a loss.
 
     See `storage.segment.gaps`.
@@ -274,7 +276,7 @@ class _SplitReader:
             if piece.size_bytes:
                 yield from self._read_piece(split, piece, aborted)
             elif piece.may_be_lost:
-                self._lose(lost_behind(split, piece, Walked(piece.floor_offset), self._env))
+                self._lose(lost_behind(split, piece, PieceSummary(piece.floor_offset), self._env))
             self.stats.without_time += piece.without_time
             self.stats.counted += piece.records
             self._next_offset = max(self._next_offset, piece.end_offset)
@@ -323,7 +325,7 @@ class _SplitReader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a piece, part by part; each part ends at the end of a batch."""
         position, size = piece.start_position, source.read_bytes
-        walked = Walked(piece.floor_offset)
+        walked = PieceSummary(piece.floor_offset)
         while position < piece.end_position:
             size_bytes = min(size, piece.end_position - position)
             data = source.read(position, size_bytes)

@@ -14,7 +14,7 @@ from tidelog.env import Env
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
 from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, plan, with_directory
-from tidelog.scan.split import ScanStats, Split, Wanted
+from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicChoice, TopicPartition
@@ -48,7 +48,7 @@ class RecordSource(ABC):
     def plan(  # noqa: PLR0913 - one keyword for each way to choose
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -92,7 +92,7 @@ class RecordSource(ABC):
     def count(
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -104,7 +104,7 @@ class RecordSource(ABC):
     def without_time(
         self,
         names: Sequence[TopicPartition],
-        wanted: Wanted,
+        wanted: RequestedRange,
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
@@ -143,7 +143,7 @@ class RecordSource(ABC):
         before = self.compacted_to(names)
         planned = self.plan(
             names,
-            Wanted(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
+            RequestedRange(end_ms=None if at_ms is None else min(at_ms, INT64_MAX - 1) + 1),
             clock=clock,
             isolation=IsolationLevel.READ_COMMITTED,
             columns=columns,
@@ -183,7 +183,7 @@ class DirectoryRecords(RecordSource):
     def plan(  # noqa: PLR0913 - as `RecordSource`
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -227,7 +227,7 @@ class DirectoryRecords(RecordSource):
     def count(
         self,
         topics: TopicChoice,
-        wanted: Wanted,
+        wanted: RequestedRange,
         *,
         clock: ClockName,
         isolation: IsolationLevel,
@@ -247,7 +247,7 @@ class DirectoryRecords(RecordSource):
     def without_time(
         self,
         names: Sequence[TopicPartition],  # noqa: ARG002
-        wanted: Wanted,  # noqa: ARG002
+        wanted: RequestedRange,  # noqa: ARG002
         clock: ClockName,  # noqa: ARG002
         stats: ScanStats,
     ) -> int | None:

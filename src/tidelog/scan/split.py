@@ -18,7 +18,7 @@ from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class RequestedRange:
     """Requested range of a partition; None leaves a side open.
 
     Attributes:
@@ -55,7 +55,7 @@ class Wanted:
             INT64_MAX if self.end_ms is None else self.end_ms,
         )
 
-    def filled_from(self, other: "Wanted") -> "Wanted":
+    def filled_from(self, other: "RequestedRange") -> "RequestedRange":
         """Return this range, with unset fields taken from `other`."""
         own_fields = dataclasses.asdict(self)
         set_fields = {name: value for name, value in own_fields.items() if value is not None}

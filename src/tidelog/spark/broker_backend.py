@@ -449,7 +449,7 @@ class BrokerBackend(Closing):
         )
 
     def _views(
-        self, wanted: Mapping[TopicPartition, scan.Wanted], question: Question
+        self, wanted: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
         """Return the partitions with the result of each time lookup that `resolve` needs."""
         names = list(wanted)
@@ -506,7 +506,9 @@ class BrokerBackend(Closing):
                 starts[name] = end if hit is None else min(max(starts[name], hit.offset), end)
         return starts
 
-    def _explain(self, view: RemotePartition, wanted: scan.Wanted, bounds: LogBounds) -> EmptyRange:
+    def _explain(
+        self, view: RemotePartition, wanted: scan.RequestedRange, bounds: LogBounds
+    ) -> EmptyRange:
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:

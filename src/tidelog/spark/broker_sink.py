@@ -86,7 +86,7 @@ class Claim:
     topics_of: str | None = None
 
 
-class Sent(NamedTuple):
+class WriteOutcome(NamedTuple):
     """Outcome of a task's write.
 
     Attributes:
@@ -126,7 +126,7 @@ class ClaimedTopics:
         # Topics that receive rows, with their ids.
         self._topics: dict[str, str] = {}
 
-    def find_done(self, markers: "Markers") -> Sent | None:
+    def find_done(self, markers: "Markers") -> WriteOutcome | None:
         """Read the markers; return the earlier write's outcome if it wrote all rows, else None."""
         self._done = markers.done(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
@@ -137,7 +137,7 @@ class ClaimedTopics:
         note = marker.note if marker.batch == self._claim.batch else ""
         is_topic = self._claim.topics_of is not None and self._topic is not None
         skipped = {self._topic or "": marker.batch} if is_topic else {}
-        return Sent(0, was_done=True, note=note, skipped=skipped)
+        return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
         """Return whether a topic has the rows; otherwise record that it receives them now."""
@@ -203,7 +203,7 @@ def send(
     task: int,
     claim: Claim | None,
     on_sent: OnSent | None = None,
-) -> Sent:
+) -> WriteOutcome:
     """Write the rows of one task.
 
     Args:
@@ -336,7 +336,7 @@ class _Task:
 
     # -- with and without a transaction --------------------------------------------------------
 
-    def run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+    def run(self, batches: "Iterator[pa.RecordBatch]") -> WriteOutcome:
         """Write the rows, in a transaction if there is a claim."""
         from confluent_kafka import KafkaException
 
@@ -351,16 +351,16 @@ class _Task:
             self._producer.purge()
             raise
 
-    def _run(self, batches: "Iterator[pa.RecordBatch]") -> Sent:
+    def _run(self, batches: "Iterator[pa.RecordBatch]") -> WriteOutcome:
         if self._claim is None or self._claimed is None:
             self._send(batches)
             self._flush()
-            return Sent(self._count)
+            return WriteOutcome(self._count)
         return self._transact(batches, self._claim, self._claimed)
 
     def _transact(
         self, batches: "Iterator[pa.RecordBatch]", claim: Claim, claimed: ClaimedTopics
-    ) -> Sent:
+    ) -> WriteOutcome:
         from confluent_kafka import KafkaException
 
         markers = Markers(self._cluster, self._options.marker_topic)
@@ -383,7 +383,7 @@ class _Task:
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
                 raise fenced from error  # delivery reports don't say why the producer failed
             raise
-        return Sent(self._count, note=note, skipped=claimed.skipped)
+        return WriteOutcome(self._count, note=note, skipped=claimed.skipped)
 
     def _note(self, claim: Claim) -> str:
         """Return the note of the claim, after all rows are acknowledged and have offsets."""
@@ -515,7 +515,7 @@ class _Task:
 class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
-    def __init__(self, sent: Sent, batch: StreamBatch | None = None) -> None:
+    def __init__(self, sent: WriteOutcome, batch: StreamBatch | None = None) -> None:
         # A plain dictionary instead of a view, because it is pickled.
         self.sent = sent._replace(skipped=dict(sent.skipped))
         self.batch = batch

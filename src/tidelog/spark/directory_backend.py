@@ -40,7 +40,7 @@ from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, ClockName, TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.scan import Split, Wanted
+    from tidelog.scan import RequestedRange, Split
     from tidelog.storage.directory.log_dir import LogDir
     from tidelog.storage.log.leader_epochs import LeaderEpochs
     from tidelog.storage.log.log_reader import LogView
@@ -264,13 +264,13 @@ class DirectoryBackend(Closing):
         """Return the plan of a batch query as splits; raises as `plan_batch`."""
         return self._scan_plan(self._wanted(limits), limits)
 
-    def _wanted(self, limits: Limits) -> "dict[TopicPartition, Wanted]":
+    def _wanted(self, limits: Limits) -> "dict[TopicPartition, RequestedRange]":
         if limits.is_empty:
             return {}
         return self._until_flushed(scan_ranges(self._options, self.partitions(), limits))
 
     def _scan_plan(
-        self, wanted: "Mapping[TopicPartition, Wanted]", limits: Limits
+        self, wanted: "Mapping[TopicPartition, RequestedRange]", limits: Limits
     ) -> scan.ScanPlan:
         options = self._options
         if not wanted:
@@ -290,7 +290,7 @@ class DirectoryBackend(Closing):
         """Plan the tasks of offset ranges, see `Backend`."""
         wanted = self._until_flushed(
             {
-                name: scan.Wanted(start_offset=start, end_offset=end)
+                name: scan.RequestedRange(start_offset=start, end_offset=end)
                 for name, (start, end) in ranges.items()
                 if start < end
             }
@@ -303,8 +303,8 @@ class DirectoryBackend(Closing):
         return [SplitTask(split, self._columns, self._options) for split in plan.splits]
 
     def _until_flushed(
-        self, wanted: "Mapping[TopicPartition, Wanted]"
-    ) -> "dict[TopicPartition, Wanted]":
+        self, wanted: "Mapping[TopicPartition, RequestedRange]"
+    ) -> "dict[TopicPartition, RequestedRange]":
         """End the ranges at the recovery point if `readUntil` requests it."""
         flushed = self._flushed()
         if flushed is None:
@@ -319,7 +319,7 @@ class DirectoryBackend(Closing):
 
     def _explain(
         self,
-        wanted: "Mapping[TopicPartition, Wanted]",
+        wanted: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
         """Explain why nothing, or hardly anything, is read from these partitions."""

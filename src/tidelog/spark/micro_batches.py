@@ -22,12 +22,12 @@ from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
 from tidelog.spark.options import Given
 from tidelog.spark.stream_log import StreamLog, freeze
 from tidelog.spark.stream_offset import (
-    Checked,
     Extent,
     Json,
     LogSnapshot,
     LossCheck,
     Position,
+    StreamCheck,
     StreamOffset,
     deleted_before,
     find_new,
@@ -322,7 +322,7 @@ class MicroBatches:
     def _offset(
         self,
         start: StreamOffset,
-        checked: Checked,
+        checked: StreamCheck,
         fresh: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,

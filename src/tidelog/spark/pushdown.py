@@ -32,7 +32,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.errors import InvalidRequest
-from tidelog.scan import Wanted
+from tidelog.scan import RequestedRange
 from tidelog.spark.options import Given, SourceOptions
 from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
@@ -282,7 +282,7 @@ def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Li
 
 def scan_ranges(
     options: SourceOptions, names: list[TopicPartition], limits: Limits
-) -> dict[TopicPartition, Wanted]:
+) -> dict[TopicPartition, RequestedRange]:
     """Return the requested range of each partition that the limits keep.
 
     Raises:
@@ -299,7 +299,7 @@ def scan_ranges(
         "limit_offset": None if limits.limit_offset == INT64_MAX else limits.limit_offset,
     }
     return {
-        name: Wanted(
+        name: RequestedRange(
             **{side: values[number] for side, values in sides.items()},
             **soft,
             filter_ms=limits.times,

@@ -265,7 +265,7 @@ class LogSnapshot:
 
 
 @dataclass(slots=True)
-class Checked:
+class StreamCheck:
     """Result of a check: where a stream continues, and what it lost.
 
     Attributes:
@@ -296,7 +296,7 @@ class LossCheck:
         offset: StreamOffset,
         snapshot: LogSnapshot,
         last_ends: Mapping[TopicPartition, int] | None = None,
-    ) -> Checked:
+    ) -> StreamCheck:
         """Return the positions to continue from after `offset`, and the lost ranges.
 
         Args:
@@ -305,7 +305,7 @@ class LossCheck:
             last_ends: Last known end of each partition. It bounds the unread part of a deleted
                 topic.
         """
-        checked = Checked()
+        checked = StreamCheck()
         candidates: dict[TopicPartition, Position] = {}
         for name, position in sorted(offset.positions.items()):
             if (reason := _gone(name, offset, snapshot)) is not None:
@@ -383,7 +383,11 @@ def deleted_before(log_start: int) -> str:
 
 
 def _add_kept(
-    checked: Checked, name: TopicPartition, position: Position, epoch_end: EpochEnd, extent: Extent
+    checked: StreamCheck,
+    name: TopicPartition,
+    position: Position,
+    epoch_end: EpochEnd,
+    extent: Extent,
 ) -> None:
     """Add a partition that still exists and whose log start is not above the position.
 
@@ -420,7 +424,7 @@ def _add_kept(
 
 
 def find_new(
-    offset: StreamOffset, checked: Checked, snapshot: LogSnapshot
+    offset: StreamOffset, checked: StreamCheck, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
     """Return partitions with records that were not checked: start offsets, and lost ranges.
 

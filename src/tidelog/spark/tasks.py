@@ -25,7 +25,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.scan.bounds import Bounds
-from tidelog.scan.split import Wanted
+from tidelog.scan.split import RequestedRange
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.pushdown import Limits
 from tidelog.spark.stream_offset import Extent
@@ -100,7 +100,7 @@ def in_ms(time_ms: int) -> str:
 
 def explain(
     name: TopicPartition,
-    wanted: Wanted,
+    wanted: RequestedRange,
     bounds: Bounds,
     facts: LogFacts,
     *,
@@ -119,7 +119,7 @@ def explain(
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
-def may_be_gone(wanted: Wanted, bounds: Bounds) -> bool:
+def may_be_gone(wanted: RequestedRange, bounds: Bounds) -> bool:
     """Whether a time range with an end begins after offset 0, so its records may be deleted."""
     has_end = wanted.end_ms is not None or wanted.filter_ms is not None
     return has_end and bounds.start > 0
@@ -152,7 +152,7 @@ def _hidden(facts: LogFacts) -> str:
     )
 
 
-def _of_offsets(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
+def _of_offsets(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     """Return the reason if the given offsets decide."""
     start, end = wanted.start_offset, wanted.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
@@ -166,7 +166,7 @@ def _of_offsets(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     return _of_filters(wanted, facts)
 
 
-def _of_filters(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
+def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     least, limit = wanted.least_offset or 0, wanted.limit_offset
     if limit is not None and limit <= max(facts.start, least):
         return WhyEmpty.NOT_WANTED, f"filters and readUntil leave offsets {least} to {limit}"
@@ -175,7 +175,9 @@ def _of_filters(wanted: Wanted, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     return None
 
 
-def _of_times(wanted: Wanted, facts: LogFacts, write: Callable[[int], str]) -> tuple[WhyEmpty, str]:
+def _of_times(
+    wanted: RequestedRange, facts: LogFacts, write: Callable[[int], str]
+) -> tuple[WhyEmpty, str]:
     """Return the reason by the times of the range."""
     first, last = wanted.filter_ms or (None, None)
     start_ms = max((ms for ms in (wanted.start_ms, first) if ms is not None), default=None)

@@ -173,7 +173,7 @@ def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
 _END: Final = None
 
 
-class Expected(NamedTuple):
+class ExpectedRecords(NamedTuple):
     """Facts that a leader's next records must match.
 
     Attributes:
@@ -202,7 +202,7 @@ class Unproven(Exception):
         self.batch = batch
 
 
-def sound_batches(records: memoryview, expected: Expected) -> Iterator[Batch]:
+def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Batch]:
     """Yield the batches that match, in order.
 
     Raises:
@@ -227,7 +227,7 @@ def sound_batches(records: memoryview, expected: Expected) -> Iterator[Batch]:
         raise CorruptBatch(f"{expected.name}: {len(records)} bytes without a whole batch")
 
 
-def _problem(batch: Batch, expected: Expected, next_offset: int, newest: int) -> str | None:
+def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
     """Return what is wrong with a batch given the records before it, or None."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
     # The first one may begin before the requested offset.
@@ -244,7 +244,7 @@ def _problem(batch: Batch, expected: Expected, next_offset: int, newest: int) ->
 
 
 def _jump_problem(
-    batch: Batch, following: Batch | None, expected: Expected, next_offset: int
+    batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
 ) -> str | None:
     """Return what is wrong with a batch that skips offsets, or None; raises Unproven if unknown."""
     if goes_on(batch, following, expected):
@@ -257,7 +257,7 @@ def _jump_problem(
     return f"offset {base} where {next_offset} is next, and {following.base_offset} behind it"
 
 
-def goes_on(batch: Batch, following: Batch | None, expected: Expected) -> bool:
+def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
     """Whether the next batch, or the high watermark, proves a batch's end and so its beginning."""
     if following is None:
         return batch.next_offset == expected.high_watermark
@@ -690,9 +690,9 @@ class Copy:
             epoch_end.epoch == batch.leader_epoch and epoch_end.end_offset > batch.base_offset
         )
 
-    def _expected(self, high_watermark: int) -> Expected:
+    def _expected(self, high_watermark: int) -> ExpectedRecords:
         offset = self._next_offset()
-        return Expected(
+        return ExpectedRecords(
             name=self.name,
             offset=offset,
             high_watermark=high_watermark,

@@ -17,7 +17,7 @@ from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.job import measure
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.plan import plan_audit
-from tidelog.jobs.audit.results import Audited
+from tidelog.jobs.audit.results import AuditResults
 from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.types import NewRecord
@@ -73,7 +73,7 @@ def last_of(log: Sequence[NewRecord], key: str) -> int:
     return max(at for at, one in enumerate(log) if one.key == key.encode())
 
 
-def kinds(found: Audited) -> dict[str, str]:
+def kinds(found: AuditResults) -> dict[str, str]:
     """Kind by key; each key once."""
     named = {(one.key or b"?").decode(): one.kind.value for one in found.differences}
     assert len(named) == len(found.differences)
@@ -82,7 +82,7 @@ def kinds(found: Audited) -> dict[str, str]:
     return named
 
 
-def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> Audited:
+def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> AuditResults:
     other = None if b is None else Place.parse(b)
     given = {"split_bytes": 20_000, **options}
     rows_max = given.pop("rows_max", None)

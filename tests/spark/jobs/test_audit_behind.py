@@ -12,7 +12,7 @@ from tidelog.env import os_env
 from tidelog.jobs.audit import run
 from tidelog.jobs.audit.plan import plan_side
 from tidelog.jobs.offset_map import (
-    Copied,
+    CopiedRange,
     OffsetMap,
     Partitioning,
     SourcePartition,
@@ -59,7 +59,7 @@ def map_of(path: Path, copied: int, written: int) -> str:
         partition_counts={TOPIC: 1},
         sources=(SourceTopic(place="a", topic=TOPIC, topic_id="", target=TOPIC),),
         partitioning=Partitioning.KEPT,
-        copied={SourcePartition(0, 0): Copied(0, copied)},
+        copied={SourcePartition(0, 0): CopiedRange(0, copied)},
         ends={TopicPartition(TOPIC, 0): written},
     )
     write_map(os_env().files, str(path), found)

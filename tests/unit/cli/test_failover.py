@@ -14,7 +14,7 @@ from tests.worlds.clusters.two_clusters import MemoryCluster, MemoryTail, watche
 from tidelog.cli import app
 from tidelog.cli.jobs.failover import Request, request_of, run
 from tidelog.cli.options import Format
-from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
+from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import GroupActive, InvalidTime
 from tidelog.jobs.failover.options import FailoverOptions
@@ -175,7 +175,7 @@ def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
             cluster.append(P0, START + created[value], value=value.encode())
     a.commit_at(GROUP, P0, 2)
     pair.a, pair.b = a, b
-    with pytest.raises(Refused, match="nothing was committed: 1 records would be missed"):
+    with pytest.raises(InvalidInput, match="nothing was committed: 1 records would be missed"):
         pair.run(verify=True, execute=True)
     assert pair.b.offsets == {}
     assert pair.content["executed"] is False

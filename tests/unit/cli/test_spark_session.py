@@ -26,7 +26,7 @@ from tidelog.cli.jobs.session import (
     read_place,
 )
 from tidelog.cli.options import SparkAccess, pairs
-from tidelog.cli.surroundings import Refused, Surroundings, UsageProblem
+from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.target_check import Effect, Finding, Target, TargetLoses
@@ -181,7 +181,7 @@ def test_a_spark_that_does_not_start_is_told_in_its_words(
         Surroundings(stderr=io.StringIO()), SparkAccess(master="x://y"), name="replay"
     )
     told = "Spark at x://y did not start: spark: ERROR Could not parse Master URL"
-    with pytest.raises(Refused, match=re.escape(told)), opening:
+    with pytest.raises(InvalidInput, match=re.escape(told)), opening:
         pass
 
 

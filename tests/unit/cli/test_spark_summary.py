@@ -10,7 +10,7 @@ from tidelog.cli import output
 from tidelog.cli.jobs.replay import COLUMNS, _report
 from tidelog.cli.jobs.session import clock_plots, print_summary, save_report
 from tidelog.cli.options import Format
-from tidelog.cli.surroundings import Refused, Surroundings
+from tidelog.cli.surroundings import InvalidInput, Surroundings
 from tidelog.jobs.replay.hours import Hours
 from tidelog.jobs.replay.job import summary_row
 from tidelog.jobs.replay.run import ReplayOutcome
@@ -80,7 +80,7 @@ def test_each_clock_has_its_own_axis() -> None:
 
 def test_a_page_that_can_not_be_written(tmp_path: Path) -> None:
     report = Report("t", [Text("x")])
-    with pytest.raises(Refused, match="all else is done"):
+    with pytest.raises(InvalidInput, match="all else is done"):
         save_report(Surroundings(), str(tmp_path / "none" / "page.html"), report)
 
 

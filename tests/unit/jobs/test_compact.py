@@ -29,7 +29,7 @@ from tidelog.spark.parts import Work
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
-from tidelog.storage.compaction.job import Cleaned
+from tidelog.storage.compaction.job import CleaningResult
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log_reader import LogView
@@ -324,22 +324,22 @@ def test_a_job_that_another_has_taken_over_is_not_taken_back(
     assert not list(Path(place).rglob("*.cleaned"))
 
 
-def no_groups(made: Cleaned) -> Cleaned:
+def no_groups(made: CleaningResult) -> CleaningResult:
     return replace(made, groups=())
 
 
-def further(made: Cleaned) -> Cleaned:
+def further(made: CleaningResult) -> CleaningResult:
     return replace(made, mapped_to=1 << 40)
 
 
-def elsewhere(made: Cleaned) -> Cleaned:
+def elsewhere(made: CleaningResult) -> CleaningResult:
     first = replace(made.groups[0], suffixes=(".log", "/../../x"))
     return replace(made, groups=(first, *made.groups[1:]))
 
 
 @pytest.mark.parametrize("spoil", [no_groups, further, elsewhere])
 def test_what_the_job_can_not_have_made_is_refused(
-    held_broker: tuple[str, Broker], spoil: Callable[[Cleaned], Cleaned]
+    held_broker: tuple[str, Broker], spoil: Callable[[CleaningResult], CleaningResult]
 ) -> None:
     place, _ = held_broker
     before = held(place, TOPIC)

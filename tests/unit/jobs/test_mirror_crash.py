@@ -21,7 +21,7 @@ from tidelog.jobs.mirror.commit import Batches, DirectoryTarget
 from tidelog.jobs.mirror.options import BatchDone
 from tidelog.jobs.mirror.work import Routes
 from tidelog.jobs.offset_map import (
-    Copied,
+    CopiedRange,
     OffsetMap,
     Partitioning,
     SourcePartition,
@@ -80,7 +80,7 @@ def begin(env: SeededEnv) -> None:
         partition_counts={TOPIC: PARTITIONS},
         sources=(SourceTopic(place="here", topic="orders", topic_id="", target=TOPIC),),
         partitioning=Partitioning.KEPT,
-        copied={place: Copied(0, 0) for place in places},
+        copied={place: CopiedRange(0, 0) for place in places},
         ends={TopicPartition(TOPIC, number): 1 for number in range(PARTITIONS)},
     )
     write_map(env.files, MAP, found)

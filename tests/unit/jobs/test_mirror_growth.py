@@ -30,7 +30,7 @@ from tidelog.jobs.mirror.plan import (
     plan_mirror,
 )
 from tidelog.jobs.mirror.run import source_options, starting_offsets
-from tidelog.jobs.offset_map import Copied, OffsetMap, SourcePartition, decode_map, encode_map
+from tidelog.jobs.offset_map import CopiedRange, OffsetMap, SourcePartition, decode_map, encode_map
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.spark.places import Place
 from tidelog.spark.stream_options import read_stream_options
@@ -145,7 +145,7 @@ class TestNew:
         assert growth.plan.pairs[1] == Pair(0, "shop.bills", "east.shop.bills")
         assert notes[0].startswith(f"shop.bills of {source} was found, with 3 partitions")
         assert partitions(target, "east.shop.bills") == 3
-        assert later.copied[SourcePartition(1, 2)] == Copied(0, 0)
+        assert later.copied[SourcePartition(1, 2)] == CopiedRange(0, 0)
         assert later.ends[TopicPartition("east.shop.bills", 2)] == 0
         # What a restart reads: the same topics under the same numbers.
         known = decode_map(encode_map(later))
@@ -239,7 +239,7 @@ class TestPartitions:
         assert notes == (f"shop.orders of {source} has 4 partitions now",)
         assert partitions(target, "shop.orders") == 4
         assert later.partition_counts == {"shop.orders": 4}
-        assert later.copied[SourcePartition(0, 3)] == Copied(0, 0)
+        assert later.copied[SourcePartition(0, 3)] == CopiedRange(0, 0)
         assert later.ends[TopicPartition("shop.orders", 3)] == 0
         assert growth.look(later)[0] is later
 
@@ -250,7 +250,7 @@ class TestPartitions:
         grow(source, "shop.orders", 4)
         later, _ = Growth(plan=plan, env=env, create=True).look(found)
         assert partitions(target, "shop.orders") == 2
-        assert later.copied[SourcePartition(0, 3)] == Copied(0, 0)
+        assert later.copied[SourcePartition(0, 3)] == CopiedRange(0, 0)
 
 
 class TestSettings:

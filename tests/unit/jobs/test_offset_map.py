@@ -7,8 +7,7 @@ from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.jobs.offset_map import (
     DENSE,
     MAGIC,
-    Copied,
-    Located,
+    CopiedRange,
     MapBatch,
     MapRow,
     OffsetMap,
@@ -16,6 +15,7 @@ from tidelog.jobs.offset_map import (
     Partitioning,
     SourcePartition,
     SourceTopic,
+    TargetOffset,
     decode_map,
     encode_map,
     read_map,
@@ -52,7 +52,7 @@ def empty(partitions: int = 1, partitioning: Partitioning = Partitioning.KEPT) -
         partition_counts={"copy": partitions},
         sources=(SourceTopic(place="east:9092", topic="orders", topic_id="s" * 22, target="copy"),),
         partitioning=partitioning,
-        copied={HERE: Copied(10, 10)},
+        copied={HERE: CopiedRange(10, 10)},
         ends={TopicPartition("copy", number): 5 for number in range(partitions)},
     )
 
@@ -60,7 +60,7 @@ def empty(partitions: int = 1, partitioning: Partitioning = Partitioning.KEPT) -
 def map_batch(number: int, *rows: MapRow, **ends: int) -> MapBatch:
     return MapBatch(
         batch_id=number,
-        copied={HERE: Copied(rows[0].source_start, rows[-1].source_end)},
+        copied={HERE: CopiedRange(rows[0].source_start, rows[-1].source_end)},
         ends={TopicPartition("copy", int(name[1:])): end for name, end in ends.items()},
         rows=rows,
     )
@@ -68,20 +68,20 @@ def map_batch(number: int, *rows: MapRow, **ends: int) -> MapBatch:
 
 class TestStarts:
     def test_before_anything_is_copied_the_end_of_the_target(self) -> None:
-        assert empty().starts(HERE, 10) == {T0: Located(5, is_exact=True)}
+        assert empty().starts(HERE, 10) == {T0: TargetOffset(5, is_exact=True)}
 
     def test_a_dense_row_tells_the_very_offset(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 15), dense=True), p0=15))
-        assert found.starts(HERE, 13) == {T0: Located(8, is_exact=True, create_ms=100)}
+        assert found.starts(HERE, 13) == {T0: TargetOffset(8, is_exact=True, create_ms=100)}
 
     def test_another_row_tells_where_it_begins(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=12))
-        assert found.starts(HERE, 13) == {T0: Located(5, is_exact=False, create_ms=100)}
+        assert found.starts(HERE, 13) == {T0: TargetOffset(5, is_exact=False, create_ms=100)}
 
     def test_at_the_end_of_what_is_copied_and_behind_it_the_end_of_the_target(self) -> None:
         found = empty().add(map_batch(0, row(range(10, 20), range(5, 12)), p0=13))
-        assert found.starts(HERE, 20) == {T0: Located(13, is_exact=True)}
-        assert found.starts(HERE, 90) == {T0: Located(13, is_exact=True)}
+        assert found.starts(HERE, 20) == {T0: TargetOffset(13, is_exact=True)}
+        assert found.starts(HERE, 90) == {T0: TargetOffset(13, is_exact=True)}
 
     def test_every_partition_of_the_target_has_a_start_of_its_own(self) -> None:
         rows = (row(range(10, 20), range(5, 9), at=0), row(range(12, 18), range(5, 11), at=1))
@@ -93,7 +93,7 @@ class TestStarts:
     def test_rows_in_any_order_answer_the_smallest(self) -> None:
         rows = (row(range(10, 20), range(50, 60), dense=True), row(range(20, 30), range(30, 40)))
         found = empty().add(map_batch(0, *rows, p0=60))
-        assert found.starts(HERE, 15)[T0] == Located(30, is_exact=False, create_ms=100)
+        assert found.starts(HERE, 15)[T0] == TargetOffset(30, is_exact=False, create_ms=100)
 
     def test_behind_where_the_mirror_began_it_does_not_know(self) -> None:
         with pytest.raises(OutsideMap, match="began at 10 of orders-0, behind 9"):
@@ -123,7 +123,7 @@ class TestTimes:
         assert found.starts_by_arrival(0, 1_050)[T0].offset == 5
         assert found.starts_by_arrival(0, 1_051)[T0].offset == 15
         assert found.starts_by_arrival(0, 2_001)[T0].offset == 25
-        assert found.starts_by_arrival(0, 9_000)[T0] == Located(35, is_exact=True)
+        assert found.starts_by_arrival(0, 9_000)[T0] == TargetOffset(35, is_exact=True)
 
     def test_by_create_time_which_may_run_back(self) -> None:
         found = self.grown()
@@ -137,7 +137,7 @@ class TestKeys:
         found = empty(8, Partitioning.KEY)
         target, start = found.start_of_key(HERE, 10, b"N14228")
         assert target == TopicPartition("copy", partition_of(b"N14228", 8))
-        assert start == Located(5, is_exact=True)
+        assert start == TargetOffset(5, is_exact=True)
 
     def test_kept_it_stays_where_it_was(self) -> None:
         assert empty(8).target_of_key(SourcePartition(0, 3), b"k") == TopicPartition("copy", 3)
@@ -194,7 +194,7 @@ class TestGrowing:
             start = 10 + number * 7
             one = row(range(start, start + 7), range(start - 5, start + 2), dense=True, ms=number)
             found = found.add(map_batch(number, one, p0=start + 2), **more)
-        assert found.copied[HERE] == Copied(10, 10 + 7_000)
+        assert found.copied[HERE] == CopiedRange(10, 10 + 7_000)
         return found
 
     def test_dense_rows_that_continue_each_other_stay_exact_when_merged(self) -> None:

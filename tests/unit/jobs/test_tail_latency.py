@@ -14,10 +14,10 @@ from tests.worlds.clusters.two_clusters import (
 
 from tidelog.jobs.failover.measure import (
     Latencies,
+    MeasuredCluster,
     Sampling,
     StampedRecord,
     TooFewRecords,
-    Watched,
     measure,
 )
 from tidelog.types import TimestampType, TopicPartition
@@ -27,12 +27,12 @@ P0 = TopicPartition(TOPIC, 0)
 SAMPLING = Sampling(for_ms=2_000, records_min=4)
 
 
-def tail_of(name: str, latencies: list[int], kind: TimestampType = CREATE) -> Watched:
+def tail_of(name: str, latencies: list[int], kind: TimestampType = CREATE) -> MeasuredCluster:
     tail = MemoryTail([(P0, 10_000, 10_000 + lag) for lag in latencies], kind)
     return watched(name, MemoryCluster(f"{name}:1").create(TOPIC), tail)
 
 
-def measured(*clusters: Watched) -> Latencies:
+def measured(*clusters: MeasuredCluster) -> Latencies:
     return measure(clusters, [TOPIC], SAMPLING, now_ms=20_000)
 
 
@@ -79,11 +79,11 @@ class MemoryStamps:
                 yield StampedRecord(offset, append_ms, create_ms)
 
 
-def stamped(name: str, times: list[tuple[int, int]]) -> Watched:
+def stamped(name: str, times: list[tuple[int, int]]) -> MeasuredCluster:
     cluster = MemoryCluster(f"{name}:1").create(TOPIC, 1, APPEND)
     for append_ms, _create_ms in times:
         cluster.append(P0, append_ms)
-    return Watched(name, cluster, MemoryTail(), MemoryStamps(times))
+    return MeasuredCluster(name, cluster, MemoryTail(), MemoryStamps(times))
 
 
 def test_batches_of_stamped_topics_tell_the_past() -> None:

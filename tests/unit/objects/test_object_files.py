@@ -12,7 +12,7 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tidelog.env import Env, ManualClock, OsFileSystem
 from tidelog.errors import InvalidRequest, OffsetsGone, ReadOnly
 from tidelog.objects import ObjectFiles, open_store
-from tidelog.scan import ReadOptions, ScanStats, Wanted, plan, read, to_table
+from tidelog.scan import ReadOptions, RequestedRange, ScanStats, plan, read, to_table
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import ClockName, IsolationLevel, NewRecord
 
@@ -42,9 +42,9 @@ def copied(request: pytest.FixtureRequest, tmp_path: Path, store: CountingStore)
     return directory
 
 
-def questions() -> Iterator[tuple[Wanted, ClockName, IsolationLevel]]:
-    times = (Wanted(), Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2))
-    offsets = (Wanted(start_offset=40, end_offset=130),)
+def questions() -> Iterator[tuple[RequestedRange, ClockName, IsolationLevel]]:
+    times = (RequestedRange(), RequestedRange(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2))
+    offsets = (RequestedRange(start_offset=40, end_offset=130),)
     for wanted in times + offsets:
         for clock in ClockName:
             for isolation in IsolationLevel:
@@ -94,7 +94,7 @@ def test_without_indexes_and_zone_maps(copied: Path, store: CountingStore, tmp_p
         if path.suffix in (".index", ".timeindex", ".zones", ".appendtime", ".json"):
             path.unlink()
             store.delete(path.relative_to(copied).as_posix())
-    wanted = Wanted(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2)
+    wanted = RequestedRange(start_ms=T0 + SPAN_MS // 3, end_ms=T0 + SPAN_MS // 2)
     cache = tmp_path / "zones"
     for _ in range(2):
         env = env_of(store)
@@ -271,7 +271,7 @@ class TestCounts:
         assert store.requests <= 2 + 5 + 2 + last
 
     def test_a_plan_by_time(self, large: Path, store: CountingStore) -> None:
-        wanted = Wanted(start_ms=T0 + 300, end_ms=T0 + 500)
+        wanted = RequestedRange(start_ms=T0 + 300, end_ms=T0 + 500)
         plan(store.url, wanted=wanted, env=env_of(store, block_bytes=4_096))
         segments = len(list(large.rglob("*.log")))
         logs = [size for key, _, size in store.reads if key.endswith(".log")]

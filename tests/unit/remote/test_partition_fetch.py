@@ -18,7 +18,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.remote.broker_connection import split_server
-from tidelog.remote.partition_fetch import Fetched, FetchSeams, FetchSettings, PartitionFetch
+from tidelog.remote.partition_fetch import FetchedBatches, FetchSeams, FetchSettings, PartitionFetch
 from tidelog.scan.batch_filters import aborted_spans, reach
 from tidelog.types import INT64_MAX, NewRecord, TopicPartition
 
@@ -49,7 +49,7 @@ def open_fetch(leader: FakeLeader, **settings: int) -> PartitionFetch:
     )
 
 
-def values(parts: list[Fetched], start: int, end: int) -> list[bytes | None]:
+def values(parts: list[FetchedBatches], start: int, end: int) -> list[bytes | None]:
     return [
         record.value
         for part in parts

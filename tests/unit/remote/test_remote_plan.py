@@ -12,7 +12,7 @@ from tidelog.errors import ClusterFailure, InvalidRequest
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import plan_remote
-from tidelog.scan import Split, Wanted
+from tidelog.scan import RequestedRange, Split
 from tidelog.types import (
     INT64_MAX,
     ClockName,
@@ -34,7 +34,7 @@ def plan(
     return plan_remote(
         cluster,
         [FLIGHTS_0],
-        Wanted(start_ms=start, end_ms=end),
+        RequestedRange(start_ms=start, end_ms=end),
         clock=clock,
         isolation=IsolationLevel.READ_UNCOMMITTED,
     )

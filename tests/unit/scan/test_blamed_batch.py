@@ -35,12 +35,12 @@ def all_records(root: str, start: int) -> object:
 
 
 def all_rows(root: str, start: int) -> object:
-    wanted = scan.Wanted(start_offset=start)
+    wanted = scan.RequestedRange(start_offset=start)
     return scan.to_table(scan.plan(root, TOPIC, wanted=wanted), ["offset"])
 
 
 def all_counted(root: str, start: int) -> object:
-    return scan.count(root, TOPIC, wanted=scan.Wanted(start_offset=start))
+    return scan.count(root, TOPIC, wanted=scan.RequestedRange(start_offset=start))
 
 
 def all_keys(root: str, _start: int) -> object:

@@ -83,7 +83,7 @@ def test_parts_of_the_log_lose_what_is_gone_of_them(tmp_path: Path) -> None:
             with pytest.raises(OffsetsGone, match=f"offsets {max(start, first)} to {stop}"):
                 list(reader.records(start, stop))
     for start, stop in ((0, first), (end, 60)):
-        wanted = scan.Wanted(start_offset=start, end_offset=stop)
+        wanted = scan.RequestedRange(start_offset=start, end_offset=stop)
         assert scan.count(str(tmp_path), TOPIC, wanted=wanted).records == stop - start
 
 
@@ -214,7 +214,7 @@ def test_a_search_by_time_steps_over_gaps_of_a_compacted_topic(tmp_path: Path) -
 def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     lose(tmp_path, bases[2])
-    wanted = scan.Wanted(start_ms=bases[2])
+    wanted = scan.RequestedRange(start_ms=bases[2])
     with pytest.raises(OffsetsGone, match=f"offsets {bases[2]} to {bases[3]}"):
         scan.plan(str(tmp_path), TOPIC, wanted=wanted, times=scan.TimeMode.POSITIONS)
     planned = scan.plan(
@@ -262,7 +262,11 @@ def ensure_told(root: Path, first: int, end: int) -> None:
         with pytest.raises(OffsetsGone, match=gone):
             read(str(root))
     for _ in ("building", "using"):
-        for wanted in (scan.Wanted(), scan.Wanted(start_ms=0), scan.Wanted(start_offset=end - 1)):
+        for wanted in (
+            scan.RequestedRange(),
+            scan.RequestedRange(start_ms=0),
+            scan.RequestedRange(start_offset=end - 1),
+        ):
             with pytest.raises(OffsetsGone, match=f"to {end}"):
                 scan.count(str(root), TOPIC, wanted=wanted, zone_cache=f"{root}.cache")
     planned = scan.plan(str(root), TOPIC)

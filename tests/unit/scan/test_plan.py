@@ -43,20 +43,20 @@ def offsets_of(plan: scan.ScanPlan) -> list[int]:
 
 def test_record_clock_passes_over_what_lies_before(ordered: str) -> None:
     start = T0 + (300 - 60) * MINUTE_MS
-    plan = scan.plan(ordered, TOPIC, wanted=scan.Wanted(start_ms=start))
+    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_ms=start))
     assert offsets_of(plan) == list(range(300, COUNT))
     assert plan.scan_bytes < plan.log_bytes * 0.3
 
 
 def test_append_clock_passes_over_both_sides(ordered: str) -> None:
-    wanted = scan.Wanted(start_ms=T0 + 200 * MINUTE_MS, end_ms=T0 + 210 * MINUTE_MS)
+    wanted = scan.RequestedRange(start_ms=T0 + 200 * MINUTE_MS, end_ms=T0 + 210 * MINUTE_MS)
     plan = scan.plan(ordered, TOPIC, wanted=wanted, clock=ClockName.APPEND)
     assert offsets_of(plan) == list(range(200, 210))
     assert plan.scan_bytes < plan.log_bytes * 0.1
 
 
 def test_offsets_pass_over_the_rest(ordered: str) -> None:
-    plan = scan.plan(ordered, TOPIC, wanted=scan.Wanted(start_offset=50, end_offset=55))
+    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_offset=50, end_offset=55))
     assert offsets_of(plan) == list(range(50, 55))
     assert plan.scan_bytes < plan.log_bytes * 0.05
     assert plan.bounds == {ZERO: (50, 55)}
@@ -64,13 +64,13 @@ def test_offsets_pass_over_the_rest(ordered: str) -> None:
 
 @pytest.mark.parametrize("clock", list(ClockName))
 def test_range_behind_everything_reads_nothing(ordered: str, clock: ClockName) -> None:
-    plan = scan.plan(ordered, TOPIC, wanted=scan.Wanted(start_ms=2**60), clock=clock)
+    plan = scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_ms=2**60), clock=clock)
     assert len(plan) == 0
     assert plan.scan_bytes == 0
 
 
 def test_empty_time_range_reads_nothing(ordered: str) -> None:
-    wanted = scan.Wanted(start_ms=T0, end_ms=T0)
+    wanted = scan.RequestedRange(start_ms=T0, end_ms=T0)
     assert len(scan.plan(ordered, TOPIC, wanted=wanted)) == 0
     assert offsets_of(scan.plan(ordered, TOPIC, wanted=wanted, clock=ClockName.APPEND)) == []
 
@@ -125,16 +125,18 @@ def test_partitions_one_by_one_or_all(two: str) -> None:
 
 
 def test_own_bounds_of_a_partition_win(two: str) -> None:
-    own = {ZERO: scan.Wanted(start_offset=3)}
-    plan = scan.plan(two, wanted=scan.Wanted(start_offset=1, end_offset=5), per_partition=own)
+    own = {ZERO: scan.RequestedRange(start_offset=3)}
+    plan = scan.plan(
+        two, wanted=scan.RequestedRange(start_offset=1, end_offset=5), per_partition=own
+    )
     assert plan.bounds == {ZERO: (3, 5), TopicPartition(TOPIC, 1): (1, 5)}
 
 
 def test_ends_by_name(two: str) -> None:
     end = records_of(two, 0)[-1].offset + 1
-    latest = scan.Wanted(start_offset=scan.LATEST, end_offset=scan.LATEST)
+    latest = scan.RequestedRange(start_offset=scan.LATEST, end_offset=scan.LATEST)
     assert len(scan.plan(two, ZERO, wanted=latest)) == 0
-    earliest = scan.Wanted(start_offset=scan.EARLIEST)
+    earliest = scan.RequestedRange(start_offset=scan.EARLIEST)
     (start, found_end) = scan.plan(two, ZERO, wanted=earliest).bounds[ZERO]
     assert start == 0
     assert found_end >= end
@@ -143,13 +145,13 @@ def test_ends_by_name(two: str) -> None:
 @pytest.mark.parametrize(
     "wanted",
     [
-        scan.Wanted(start_offset=-3),
-        scan.Wanted(end_offset=scan.EARLIEST),
-        scan.Wanted(start_offset=5, end_offset=4),
-        scan.Wanted(start_ms=5, end_ms=4),
+        scan.RequestedRange(start_offset=-3),
+        scan.RequestedRange(end_offset=scan.EARLIEST),
+        scan.RequestedRange(start_offset=5, end_offset=4),
+        scan.RequestedRange(start_ms=5, end_ms=4),
     ],
 )
-def test_bounds_that_cannot_be(two: str, wanted: scan.Wanted) -> None:
+def test_bounds_that_cannot_be(two: str, wanted: scan.RequestedRange) -> None:
     with pytest.raises(InvalidRequest):
         scan.plan(two, wanted=wanted)
 
@@ -171,7 +173,7 @@ def test_positions_are_those_of_offsets_for_times(two: str) -> None:
     plan = scan.plan(
         two,
         ZERO,
-        wanted=scan.Wanted(start_ms=start_ms, end_ms=end_ms),
+        wanted=scan.RequestedRange(start_ms=start_ms, end_ms=end_ms),
         times=scan.TimeMode.POSITIONS,
     )
     end = 2**62 if last is None else last.offset
@@ -180,7 +182,7 @@ def test_positions_are_those_of_offsets_for_times(two: str) -> None:
 
 
 def test_position_behind_everything(two: str) -> None:
-    late = scan.Wanted(start_ms=2**61)
+    late = scan.RequestedRange(start_ms=2**61)
     positions = scan.TimeMode.POSITIONS
     assert len(scan.plan(two, ZERO, wanted=late, times=positions)) == 0
     with pytest.raises(InvalidRequest, match="no record"):
@@ -197,7 +199,7 @@ def test_transaction_is_dropped_though_its_marker_lies_behind_the_range(tmp_path
         plan = scan.plan(
             path,
             ZERO,
-            wanted=scan.Wanted(end_offset=end),
+            wanted=scan.RequestedRange(end_offset=end),
             isolation=IsolationLevel.READ_COMMITTED,
         )
         assert offsets_of(plan) == [offset for offset in committed if offset < end]
@@ -213,7 +215,7 @@ def test_offsets_outside_the_log_are_named(ordered: str, tmp_path: Path) -> None
         log = log_dir.log(TOPIC, 0)
         log.append([NewRecord(value=b"x") for _ in range(10)])
         log.delete_records(4)
-    wanted = scan.Wanted(start_offset=2, end_offset=12)
+    wanted = scan.RequestedRange(start_offset=2, end_offset=12)
     with pytest.raises(OffsetsGone, match=r"offsets 2 to 4.*deleted.*offsets 10 to 12"):
         scan.plan(path, TOPIC, wanted=wanted)
     plan = scan.plan(path, TOPIC, wanted=wanted, fail_on_data_loss=False)
@@ -223,7 +225,7 @@ def test_offsets_outside_the_log_are_named(ordered: str, tmp_path: Path) -> None
 
 def test_start_behind_the_log_is_named(ordered: str) -> None:
     with pytest.raises(OffsetsGone, match=f"{COUNT} to {COUNT + 5}"):
-        scan.plan(ordered, TOPIC, wanted=scan.Wanted(start_offset=COUNT + 5))
+        scan.plan(ordered, TOPIC, wanted=scan.RequestedRange(start_offset=COUNT + 5))
 
 
 def test_open_bounds_lose_nothing(tmp_path: Path) -> None:

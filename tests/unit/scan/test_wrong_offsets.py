@@ -71,8 +71,8 @@ def readers() -> Iterator[tuple[str, Reader]]:
     yield "count", counted
     yield "table", versions
     for at in (0, 9, 10, 15, 24, 50, 51, 60, 79, 80, 99):
-        wanted = scan.Wanted(start_offset=at, end_offset=at + 1)
-        timed = scan.Wanted(start_ms=T0 + at * 1000, end_ms=T0 + at * 1000 + 1)
+        wanted = scan.RequestedRange(start_offset=at, end_offset=at + 1)
+        timed = scan.RequestedRange(start_ms=T0 + at * 1000, end_ms=T0 + at * 1000 + 1)
         yield f"records {at}", partial(plain_records, start=at, end=at + 1)
         yield f"scan {at}", partial(rows, wanted=wanted)
         yield f"scan at {at}", partial(rows, wanted=timed)
@@ -89,14 +89,14 @@ def plain_records(root: str, start: int, end: int) -> object:
         return [(record.offset, record.value) for record in reader.records(start, end)]
 
 
-def rows(root: str, wanted: scan.Wanted | None = None) -> object:
+def rows(root: str, wanted: scan.RequestedRange | None = None) -> object:
     """Offset and value of the rows of a scan; none of them before an error."""
-    splits = scan.plan(root, TOPIC, wanted=wanted or scan.Wanted(), split_bytes=300)
+    splits = scan.plan(root, TOPIC, wanted=wanted or scan.RequestedRange(), split_bytes=300)
     found = scan.to_table(splits, ["offset", "value"])
     return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
-def counted(root: str, wanted: scan.Wanted | None = None) -> object:
+def counted(root: str, wanted: scan.RequestedRange | None = None) -> object:
     """The number of records."""
     return scan.count(root, TOPIC, wanted=wanted).records
 

@@ -31,7 +31,7 @@ def test_partitions_alike_at_both_ends_have_maps_of_their_own(tmp_path: Path, ha
         file.unlink()
     for file in () if has_id else Path(path).rglob("partition.metadata"):
         file.unlink()
-    wanted = scan.Wanted(start_ms=T0 - 10, end_ms=T0 + 10)
+    wanted = scan.RequestedRange(start_ms=T0 - 10, end_ms=T0 + 10)
     for _ in range(2):
         found = scan.count(path, wanted=wanted, zone_cache=cache)
         counts = {

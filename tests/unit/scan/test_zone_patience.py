@@ -8,7 +8,7 @@ from tests.worlds.directories.zoning import add_zones, gaps_up_to
 
 from tidelog import scan
 from tidelog.env import Env, ManualClock
-from tidelog.scan.split import Wanted
+from tidelog.scan.split import RequestedRange
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
@@ -32,7 +32,7 @@ def make(path: str, *, shuffled: bool) -> None:
     add_zones(path, TOPIC)
 
 
-def read(path: str, wanted: Wanted) -> tuple[int, scan.ScanPlan]:
+def read(path: str, wanted: RequestedRange) -> tuple[int, scan.ScanPlan]:
     plan = scan.plan(path, TOPIC, wanted=wanted)
     return scan.to_table(plan, ("offset", "timestamp")).num_rows, plan
 
@@ -48,7 +48,7 @@ def test_shuffled_times_are_read_exactly_without_judging_each_zone(tmp_path: Pat
     make(path, shuffled=True)
     start, end = T0 + 300_000, T0 + 700_000
     with gaps_up_to(1 << 20):
-        found, plan = read(path, Wanted(start_ms=start, end_ms=end))
+        found, plan = read(path, RequestedRange(start_ms=start, end_ms=end))
     assert found == in_range(path, start, end) > 0
     map_bytes = sum(file.stat().st_size for file in tmp_path.rglob("*.zones"))
     rows = BATCHES * 69
@@ -60,6 +60,6 @@ def test_growing_times_are_pruned_to_the_zone(tmp_path: Path) -> None:
     make(path, shuffled=False)
     start, end = T0 + 300_000, T0 + 700_000
     with gaps_up_to(0):
-        found, plan = read(path, Wanted(start_ms=start, end_ms=end))
+        found, plan = read(path, RequestedRange(start_ms=start, end_ms=end))
     assert found == in_range(path, start, end) > 0
     assert plan.scan_bytes <= plan.log_bytes * 0.4 + 2 * plan.log_bytes // BATCHES

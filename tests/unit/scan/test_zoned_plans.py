@@ -42,8 +42,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-def minutes(start: int, end: int) -> scan.Wanted:
-    return scan.Wanted(start_ms=T0 + start * MINUTE_MS, end_ms=T0 + end * MINUTE_MS)
+def minutes(start: int, end: int) -> scan.RequestedRange:
+    return scan.RequestedRange(start_ms=T0 + start * MINUTE_MS, end_ms=T0 + end * MINUTE_MS)
 
 
 def inside(start: int, end: int) -> list[int]:
@@ -222,7 +222,7 @@ def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time
         log.append([NewRecord(timestamp=T0)])
         log.roll()
     add_zones(root, TOPIC, limits=Limits())
-    wanted = scan.Wanted(start_ms=T0)
+    wanted = scan.RequestedRange(start_ms=T0)
     stats = scan.ScanStats()
     scan.to_table(scan.plan(root, TOPIC, wanted=wanted, isolation=level), stats=stats)
     assert (stats.rows, stats.without_time) == (1, 1)

@@ -20,7 +20,7 @@ from tidelog.server.maintenance import log_cleaner
 from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, Compaction
 from tidelog.server.maintenance.log_manager import Background
 from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
-from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import NewRecord, TopicPartition
 
@@ -41,7 +41,7 @@ class Worker(PlainWorker):
         self.rested_ms = -BACKOFF_MS
         self._clock = env.clock
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         self.asked.append(f"{job.topic}-{job.partition}")
         if self.failures:
             self.failures -= 1
@@ -277,7 +277,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
         worker = Worker(node.env)
         loop, plain = asyncio.get_running_loop(), worker.clean
 
-        def clean(job: CleaningJob) -> Cleaned:
+        def clean(job: CleaningJob) -> CleaningResult:
             done = plain(job)
             asyncio.run_coroutine_threadsafe(topic_changes.delete(node, "t"), loop).result()
             return done
@@ -315,7 +315,7 @@ def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> No
             node.timers.run_due()
             starts.append(partition.log.log_start_offset)
 
-        def clean(job: CleaningJob) -> Cleaned:
+        def clean(job: CleaningJob) -> CleaningResult:
             done = plain(job)
             asyncio.run_coroutine_threadsafe(retain(), loop).result()
             return done

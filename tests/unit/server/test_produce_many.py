@@ -22,7 +22,7 @@ from tidelog.record.header import ATTRIBUTES_AT, seal
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, produce
-from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.runtime.errors import UnansweredRequest
 from tidelog.server.runtime.reply import start
 from tidelog.types import NewRecord
 
@@ -154,7 +154,7 @@ def test_a_refusal_without_acknowledgement_is_known_at_the_end(node: Node) -> No
     async def story() -> None:
         said = ask(node, request([*range(COUNT), COUNT], acks=0))
         assert isinstance(said, Awaitable)
-        with pytest.raises(Unanswered, match=f"t-{COUNT}: error {UNKNOWN}"):
+        with pytest.raises(UnansweredRequest, match=f"t-{COUNT}: error {UNKNOWN}"):
             await said
 
     asyncio.run(story())

@@ -24,7 +24,7 @@ from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ConnectionFacts, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.broker import open_node
-from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.runtime.errors import UnansweredRequest
 from tidelog.types import NewRecord
 
 NOW = 1_700_000_000_000
@@ -147,7 +147,7 @@ async def answered(node: Node, asked: Asked) -> Answered:
     )
     try:
         answer = await produce(context, request_of(node, asked))
-    except Unanswered as error:
+    except UnansweredRequest as error:
         return error.code
     if answer is None:
         return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidelog.scan import LATEST, Wanted
+from tidelog.scan import LATEST, RequestedRange
 from tidelog.scan.bounds import Bounds
 from tidelog.spark.tasks import LogFacts, WhyEmpty, explain
 from tidelog.types import TopicPartition
@@ -16,36 +16,46 @@ WHOLE = LogFacts(start=0, end=100, visible=100, first_ms=5_000, last_ms=9_000)
 @pytest.mark.parametrize(
     ("wanted", "facts", "why", "said"),
     [
-        (Wanted(), LogFacts(start=0, end=0, visible=0), WhyEmpty.NEVER_WRITTEN, "ever written"),
-        (Wanted(), LogFacts(start=7, end=7, visible=7), WhyEmpty.DELETED, "below offset 7"),
-        (Wanted(), LogFacts(start=0, end=9, visible=0), WhyEmpty.NOT_VISIBLE, "from 0 on"),
         (
-            Wanted(start_offset=50),
+            RequestedRange(),
+            LogFacts(start=0, end=0, visible=0),
+            WhyEmpty.NEVER_WRITTEN,
+            "ever written",
+        ),
+        (RequestedRange(), LogFacts(start=7, end=7, visible=7), WhyEmpty.DELETED, "below offset 7"),
+        (RequestedRange(), LogFacts(start=0, end=9, visible=0), WhyEmpty.NOT_VISIBLE, "from 0 on"),
+        (
+            RequestedRange(start_offset=50),
             LogFacts(start=0, end=60, visible=40),
             WhyEmpty.NOT_VISIBLE,
             "40",
         ),
-        (Wanted(start_offset=2, end_offset=10), FULL, WhyEmpty.DELETED, "starts at 10"),
-        (Wanted(end_offset=4), FULL, WhyEmpty.DELETED, "starts at 10"),
-        (Wanted(start_offset=100), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
-        (Wanted(start_offset=LATEST), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
-        (Wanted(start_offset=20, end_offset=20), FULL, WhyEmpty.NOT_WANTED, "20 to 20"),
-        (Wanted(limit_offset=5), FULL, WhyEmpty.NOT_WANTED, "filters"),
-        (Wanted(least_offset=100), FULL, WhyEmpty.NOT_WANTED, "from 100 on"),
-        (Wanted(start_ms=1, end_ms=5_000), FULL, WhyEmpty.DELETED, "starts at offset 10"),
-        (Wanted(start_ms=1, end_ms=5_000), WHOLE, WhyEmpty.NOT_THERE, "ends at 5000 ms"),
-        (Wanted(start_ms=9_001), FULL, WhyEmpty.NOT_THERE, "latest time in the log is 9000"),
-        (Wanted(filter_ms=(9_001, 9_999)), FULL, WhyEmpty.NOT_THERE, "starts at 9001"),
-        (Wanted(start_ms=6_000, end_ms=6_001), FULL, WhyEmpty.NOT_THERE, "in the range"),
+        (RequestedRange(start_offset=2, end_offset=10), FULL, WhyEmpty.DELETED, "starts at 10"),
+        (RequestedRange(end_offset=4), FULL, WhyEmpty.DELETED, "starts at 10"),
+        (RequestedRange(start_offset=100), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
+        (RequestedRange(start_offset=LATEST), FULL, WhyEmpty.NOT_THERE, "ends at 100"),
+        (RequestedRange(start_offset=20, end_offset=20), FULL, WhyEmpty.NOT_WANTED, "20 to 20"),
+        (RequestedRange(limit_offset=5), FULL, WhyEmpty.NOT_WANTED, "filters"),
+        (RequestedRange(least_offset=100), FULL, WhyEmpty.NOT_WANTED, "from 100 on"),
+        (RequestedRange(start_ms=1, end_ms=5_000), FULL, WhyEmpty.DELETED, "starts at offset 10"),
+        (RequestedRange(start_ms=1, end_ms=5_000), WHOLE, WhyEmpty.NOT_THERE, "ends at 5000 ms"),
         (
-            Wanted(start_ms=6_000),
+            RequestedRange(start_ms=9_001),
+            FULL,
+            WhyEmpty.NOT_THERE,
+            "latest time in the log is 9000",
+        ),
+        (RequestedRange(filter_ms=(9_001, 9_999)), FULL, WhyEmpty.NOT_THERE, "starts at 9001"),
+        (RequestedRange(start_ms=6_000, end_ms=6_001), FULL, WhyEmpty.NOT_THERE, "in the range"),
+        (
+            RequestedRange(start_ms=6_000),
             LogFacts(start=0, end=9, visible=9),
             WhyEmpty.NOT_THERE,
             "has a time on this clock",
         ),
     ],
 )
-def test_reasons(wanted: Wanted, facts: LogFacts, why: WhyEmpty, said: str) -> None:
+def test_reasons(wanted: RequestedRange, facts: LogFacts, why: WhyEmpty, said: str) -> None:
     found = explain(NAME, wanted, Bounds(20, 20, None), facts)
     assert found.why is why
     assert said in found.reason

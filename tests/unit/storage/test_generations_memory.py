@@ -31,10 +31,10 @@ from tidelog.storage.compaction.generations.statistics import (
     reconcile,
 )
 from tidelog.storage.compaction.job import (
-    Cleaned,
     CleanedGroup,
     CleanedSource,
     CleaningJob,
+    CleaningResult,
     CompactionRules,
     SourceSegment,
 )
@@ -233,7 +233,7 @@ def test_without_numpy_the_sample_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
         made.sample(30)
 
 
-def _cleaned(mapped_to: int, tombstones: int = 0) -> Cleaned:
+def _cleaned(mapped_to: int, tombstones: int = 0) -> CleaningResult:
     source = CleanedSource(
         base_offset=0,
         bytes_before=100,
@@ -245,7 +245,9 @@ def _cleaned(mapped_to: int, tombstones: int = 0) -> Cleaned:
     )
     second = replace(source, base_offset=10, bytes_after=0, records_after=0, tombstones_after=0)
     group = CleanedGroup(base_offset=0, end_offset=20, sources=(source, second), suffixes=(".log",))
-    return Cleaned(groups=(group,), mapped_to=mapped_to, keys=5, bytes_read=1, bytes_written=50)
+    return CleaningResult(
+        groups=(group,), mapped_to=mapped_to, keys=5, bytes_read=1, bytes_written=50
+    )
 
 
 def _noted(mapped_to: int, tombstones: int = 0) -> Generations:

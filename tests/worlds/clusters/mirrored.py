@@ -6,7 +6,7 @@ from tests.worlds.clusters.two_clusters import MemoryCluster
 
 from tidelog.jobs.offset_map import (
     DENSE,
-    Copied,
+    CopiedRange,
     MapBatch,
     MapRow,
     OffsetMap,
@@ -41,7 +41,7 @@ class MemoryMirror:
             for topic in self.topics
         )
         copied = {
-            SourcePartition(number, p.partition): Copied(self.a.log_starts.get(p, 0), 0)
+            SourcePartition(number, p.partition): CopiedRange(self.a.log_starts.get(p, 0), 0)
             for number, topic in enumerate(self.topics)
             for p in self.a.partitions(topic)
         }
@@ -57,7 +57,7 @@ class MemoryMirror:
 
     def run(self, arrival_ms: int, records_max: int = 1_000_000, rows: int = 8) -> None:
         """Copy a batch: at most `records_max` records of each partition of A, `rows` per row."""
-        copied: dict[SourcePartition, Copied] = {}
+        copied: dict[SourcePartition, CopiedRange] = {}
         made: list[MapRow] = []
         for number, topic in enumerate(self.topics):
             for source in self.a.partitions(topic):
@@ -68,7 +68,7 @@ class MemoryMirror:
                     made += self._rows(place, target, offsets, rows, arrival_ms)
                 done = [offset for offsets in parts.values() for offset, _, _ in offsets]
                 if done:
-                    copied[place] = Copied(start, max(done) + 1)
+                    copied[place] = CopiedRange(start, max(done) + 1)
         self.map = self.map.add(
             MapBatch(
                 batch_id=self.map.batch_id + 1,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
-from tidelog.jobs.failover.measure import Arrival, Watched
+from tidelog.jobs.failover.measure import Arrival, MeasuredCluster
 from tidelog.remote.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
@@ -176,8 +176,8 @@ class MemoryTail:
                 yield Arrival(partition, offset, timestamp, self.kind, arrival_ms)
 
 
-def watched(name: str, cluster: MemoryCluster, tail: MemoryTail | None = None) -> Watched:
-    return Watched(name, cluster, tail or MemoryTail())
+def watched(name: str, cluster: MemoryCluster, tail: MemoryTail | None = None) -> MeasuredCluster:
+    return MeasuredCluster(name, cluster, tail or MemoryTail())
 
 
 @dataclass(frozen=True, slots=True)

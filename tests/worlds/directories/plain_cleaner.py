@@ -16,10 +16,10 @@ from tidelog.record.record import Record
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import (
-    Cleaned,
     CleanedGroup,
     CleanedSource,
     CleaningJob,
+    CleaningResult,
     Group,
     SourceSegment,
 )
@@ -36,7 +36,7 @@ class PlainWorker:
     env: Env
     map_keys: int = 1 << 30
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Clean a job's segments, see `runner.Worker`."""
         latest, mapped_to = self._map(job)
         groups = [
@@ -47,7 +47,7 @@ class PlainWorker:
         read = sum(source.size_bytes for source in job.sources)
         written = sum(group.bytes_after for group in groups)
         self.env.files.sync_dir(job.directory)
-        return Cleaned(
+        return CleaningResult(
             groups=tuple(groups),
             mapped_to=mapped_to,
             keys=len(latest),

@@ -15,15 +15,15 @@ from tidelog.storage.compaction.generations.estimates import KeySamples
 from tidelog.storage.compaction.generations.sampling import (
     CHUNK_BYTES,
     NO_HORIZON,
-    Sampled,
+    SegmentSample,
 )
 from tidelog.storage.open_files import walk_file
 from tidelog.types import INT64_MAX, Buffer
 
 
-def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Sampled:
+def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> SegmentSample:
     """Plain version of `sample_segment`."""
-    found = Sampled()
+    found = SegmentSample()
     batches = walk_file(file, path, 0, file.size(), chunk_bytes=CHUNK_BYTES)
     for _, batch in in_order(batches, 0, INT64_MAX, path):
         found.due_ms = max(found.due_ms, horizon_of(batch))
@@ -32,7 +32,7 @@ def sample_plain(file: File, path: str, seed: bytes, samples: KeySamples) -> Sam
     return found
 
 
-def _look(batch: Batch, seed: bytes, found: Sampled) -> Iterator[tuple[int, int, int]]:
+def _look(batch: Batch, seed: bytes, found: SegmentSample) -> Iterator[tuple[int, int, int]]:
     """Yield hash, offset and size of a batch's records with a key; count all records."""
     for record, size in zip(batch.records(check_crc=False), _sizes(batch), strict=True):
         found.records += 1

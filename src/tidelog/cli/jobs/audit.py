@@ -38,10 +38,10 @@ from tidelog.cli.options import (
     zone_option,
 )
 from tidelog.cli.output import Cell, Column, decoder
-from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, describe
+from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
-from tidelog.jobs.audit.results import Audited, Difference, Last, TopicFigures
+from tidelog.jobs.audit.results import AuditResults, Difference, Last, TopicFigures
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
@@ -138,7 +138,7 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     """
     try:
         audited = _audit(surroundings, request, options)
-    except (TidelogError, Refused, OSError) as error:
+    except (TidelogError, InvalidInput, OSError) as error:
         code, line = describe(error)
         if code is ExitCode.USAGE:
             raise  # has the same exit code in every command
@@ -147,7 +147,9 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     return EQUAL if audited.is_equal else DIFFERENT
 
 
-def _audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> Audited:
+def _audit(
+    surroundings: Surroundings, request: AuditCommand, options: AuditOptions
+) -> AuditResults:
     needs_spark()
     from tidelog.jobs.audit.job import measure
     from tidelog.jobs.audit.plan import plan_audit
@@ -184,7 +186,7 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
 
 
 def table(
-    audited: Audited, show: AuditShow, key_as: Encoding
+    audited: AuditResults, show: AuditShow, key_as: Encoding
 ) -> tuple[tuple[Column, ...], list[list[Cell]]]:
     """Return the columns and rows of a table."""
     if show is AuditShow.DIFFERENCES:
@@ -221,7 +223,7 @@ def _topic_cells(one: TopicFigures) -> list[Cell]:
     return [one.topic, *sides, *judged, *kinds]
 
 
-def lines(audited: Audited) -> list[str]:
+def lines(audited: AuditResults) -> list[str]:
     """Return a line for each topic and note, and one for the probability of a miss."""
     lines_of_topics = []
     for one in audited.topics:
@@ -232,7 +234,7 @@ def lines(audited: Audited) -> list[str]:
     return [*lines_of_topics, f"a difference was overlooked by a chance below {audited.chance:.1g}"]
 
 
-def took(audited: Audited, seconds: float) -> str:
+def took(audited: AuditResults, seconds: float) -> str:
     """Return a line about the amount of data read and the time it took."""
     records = sum(sum(one.records) for one in audited.topics)
     share = (
@@ -245,7 +247,7 @@ def took(audited: Audited, seconds: float) -> str:
     )
 
 
-def page(request: AuditCommand, group: str | None, audited: Audited) -> Report:
+def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:
     """Return the report."""
     whom = request.b if request.b is not None else f"group {group}"
     sections: list[Section] = [
@@ -265,7 +267,7 @@ def page(request: AuditCommand, group: str | None, audited: Audited) -> Report:
     return Report(f"Audit of {request.a}", sections)
 
 
-def _plots(audited: Audited, zone: str | None) -> list[Section]:
+def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
     """Plot differences by hour for the topics with most of them, and the records of both sides."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []

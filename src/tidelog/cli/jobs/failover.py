@@ -19,13 +19,13 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell, Column
 from tidelog.cli.places import Access, timeout_option
-from tidelog.cli.surroundings import ExitCode, Refused, Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, UsageProblem
 from tidelog.jobs.failover.options import MEASURED, FailoverOptions
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
     from tidelog.jobs.failover.job import FailoverPlan, FailoverRequest
-    from tidelog.jobs.failover.measure import TopicLatency, Watched
+    from tidelog.jobs.failover.measure import MeasuredCluster, TopicLatency
     from tidelog.jobs.failover.rules import Start
     from tidelog.jobs.failover.verify import Verdict
     from tidelog.jobs.offset_map import OffsetMap
@@ -103,9 +103,9 @@ def _watched(
     request: Request,
     bootstrap: str,
     config: str | None,
-) -> Iterator["Watched"]:
+) -> Iterator["MeasuredCluster"]:
     """Open a cluster for measurements until the block ends."""
-    from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, Watched
+    from tidelog.jobs.failover.measure import BrokerLog, ConsumerTail, MeasuredCluster
 
     access = Access(bootstrap=bootstrap, command_config=config, timeout=request.timeout)
     with places.open_cluster(surroundings, access) as cluster:
@@ -113,7 +113,7 @@ def _watched(
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
         try:
             tail = ConsumerTail(cluster, surroundings.env.clock)
-            yield Watched(name, cluster, tail, stamped)
+            yield MeasuredCluster(name, cluster, tail, stamped)
         finally:
             if stamped is not None:
                 stamped.close()
@@ -163,8 +163,8 @@ def _read_map(surroundings: Surroundings, path: str | None) -> "OffsetMap | None
 
 def run(
     surroundings: Surroundings,
-    a: "Watched | None",
-    b: "Watched",
+    a: "MeasuredCluster | None",
+    b: "MeasuredCluster",
     request: Request,
     plan_request: "FailoverRequest",
     *,
@@ -190,7 +190,7 @@ def run(
     report = Report(plan=plan, verdicts=verdicts, executed=executes)
     _show(surroundings, report, request.kind, request.zone)
     if request.execute and missed:
-        raise Refused(
+        raise InvalidInput(
             f"nothing was committed: {missed} records would be missed; a longer --max-latency"
             " starts earlier"
         )
@@ -202,8 +202,8 @@ def run(
 
 def _verify(
     surroundings: Surroundings,
-    a: "Watched | None",
-    b: "Watched",
+    a: "MeasuredCluster | None",
+    b: "MeasuredCluster",
     look_back: str | None,
     plan: "FailoverPlan",
 ) -> "list[Verdict]":
@@ -217,7 +217,7 @@ def _verify(
     return verify(a.view, b.view, plan, spill, look_back_ms=back_ms)
 
 
-def _next_step(a: "Watched | None", b: "Watched", group: str) -> str:
+def _next_step(a: "MeasuredCluster | None", b: "MeasuredCluster", group: str) -> str:
     """Return the last line of a dry run: what `--execute` would do."""
     from tidelog.jobs.failover.job import active_members
 

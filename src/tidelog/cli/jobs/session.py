@@ -22,7 +22,7 @@ from tidelog.cli.output import Cell, Column, Kind
 from tidelog.cli.surroundings import (
     USAGE,
     ExitCode,
-    Refused,
+    InvalidInput,
     Surroundings,
     UsageProblem,
     read_settings_text,
@@ -126,7 +126,9 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
     except Exception as error:
         with suppress(OSError):
             words = (folder / "spark.log").read_text(encoding="utf-8", errors="replace").strip()
-            raise Refused(f"Spark at {where} did not start: {words[-_WORDS_SHOWN:]}") from error
+            raise InvalidInput(
+                f"Spark at {where} did not start: {words[-_WORDS_SHOWN:]}"
+            ) from error
         raise
     seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     surroundings.say(f"Spark {session.version} is up at {where} after {seconds:.1f} s")
@@ -149,11 +151,11 @@ def spark_errors() -> Iterator[None]:
         raise _problem(str(error)) from error
 
 
-def _problem(text: str) -> Refused | UsageProblem:
+def _problem(text: str) -> InvalidInput | UsageProblem:
     """Return the error for one of Spark's messages, with the exit code of its cause."""
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
-    return (UsageProblem if is_usage else Refused)(_words(text))
+    return (UsageProblem if is_usage else InvalidInput)(_words(text))
 
 
 def _words(text: str) -> str:
@@ -168,18 +170,18 @@ def _words(text: str) -> str:
 
 
 @dataclass(slots=True)
-class Told:
+class CheckExit:
     """Exit code of a command that checks its target first; set when the block ends."""
 
     code: ExitCode = ExitCode.OK
 
 
 @contextmanager
-def losses_told(surroundings: Surroundings) -> Iterator[Told]:
+def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
     """Print what a target would lose, one per line; the exit code is then 2, nothing is written."""
     from tidelog.jobs.target_check import TargetLoses, lines
 
-    told = Told()
+    told = CheckExit()
     try:
         yield told
     except TargetLoses as error:
@@ -365,7 +367,7 @@ def save_report(surroundings: Surroundings, path: str, report: Report) -> None:
     try:
         write_report(path, report)
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror or error}; all else is done") from error
+        raise InvalidInput(f"{path}: {error.strerror or error}; all else is done") from error
     surroundings.say(f"report: {path}")
 
 

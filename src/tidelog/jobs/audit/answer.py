@@ -6,7 +6,7 @@ from typing import Final
 from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair
 from tidelog.jobs.audit.results import (
-    Audited,
+    AuditResults,
     Bucket,
     Difference,
     Last,
@@ -15,7 +15,7 @@ from tidelog.jobs.audit.results import (
 from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
 from tidelog.jobs.audit.run import AuditOutcome, TopicResult, seen_of
 from tidelog.jobs.audit.state import Run
-from tidelog.jobs.audit.work import Seen
+from tidelog.jobs.audit.work import RecordPosition
 from tidelog.record.columns.key_tables import TimeSpans
 from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP
@@ -26,7 +26,7 @@ _ROW_BYTES: Final = key_rows.FIELDS * 8
 _SIDES: Final = ("a", "b")
 
 
-def audited(plan: AuditPlan, outcome: AuditOutcome) -> Audited:
+def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
     """Return the report of an audit."""
     by_topic = list(zip(plan.pairs, outcome.results, strict=True))
     figures = [_figures(plan, outcome, pair, result) for pair, result in by_topic]
@@ -36,7 +36,7 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> Audited:
         *outcome.notes,
         *(line for one in figures for line in _notes_on(one, plan)),
     ]
-    return Audited(
+    return AuditResults(
         differences=[
             one
             for pair, result in by_topic
@@ -117,7 +117,7 @@ def _notes_on(one: TopicFigures, plan: AuditPlan) -> Iterator[str]:
 
 
 def _differences(
-    plan: AuditPlan, pair: Pair, result: TopicResult, keys: Mapping[Seen, bytes | None]
+    plan: AuditPlan, pair: Pair, result: TopicResult, keys: Mapping[RecordPosition, bytes | None]
 ) -> Iterator[Difference]:
     span_ms = plan.options["span_ms"]
     for row in result.rows(plan.options["keys_max"]).tolist():

@@ -21,7 +21,7 @@ from tidelog.jobs.audit.results import (
     CUTS_SCHEMA,
     DIFFERENCES_SCHEMA,
     TOPICS_SCHEMA,
-    Audited,
+    AuditResults,
     bucket_rows,
     cut_rows,
     difference_rows,
@@ -61,7 +61,7 @@ class Audit:
     topics: "DataFrame"
     buckets: "DataFrame"
     cuts: "DataFrame"
-    found: Audited
+    found: AuditResults
     is_equal: bool
 
 
@@ -89,7 +89,7 @@ def audit(
     return _as_frames(spark, measure(spark, plan_audit(os_env(), as_place(a), other, **options)))
 
 
-def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
+def _as_frames(spark: "SparkSession", found: AuditResults) -> Audit:
     frame = spark.createDataFrame
     return Audit(
         differences=frame(list(difference_rows(found.differences)), DIFFERENCES_SCHEMA),
@@ -101,7 +101,7 @@ def _as_frames(spark: "SparkSession", found: Audited) -> Audit:
     )
 
 
-def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = None) -> Audited:
+def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = None) -> AuditResults:
     """Run a planned audit; return plain objects.
 
     Args:

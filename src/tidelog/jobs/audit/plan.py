@@ -31,7 +31,7 @@ from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.target_check import config_of_broker, open_cluster
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
-from tidelog.scan.split import Split, Wanted, encode_split
+from tidelog.scan.split import RequestedRange, Split, encode_split
 from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.spark.parts import directory_env
 from tidelog.spark.places import Place
@@ -290,9 +290,9 @@ def _plan_directory(
         return list(runs_there(log_dir, known_runs, side_plan.cuts))
 
     runs = with_directory(side.place.address, env, look)
-    rounds: list[dict[TopicPartition, Wanted]] = []
+    rounds: list[dict[TopicPartition, RequestedRange]] = []
     for name, start, end in _missing(side_plan, runs):
-        range_wanted = Wanted(
+        range_wanted = RequestedRange(
             start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
         # A plan accepts one range for each partition.
@@ -327,7 +327,10 @@ def _cuts(log_dir: "LogDir", side: Side, topics: Sequence[str], scope: ReadScope
 
 
 def _add_splits(
-    side_plan: SidePlan, side: Side, ranges: Mapping[TopicPartition, Wanted], scope: ReadScope
+    side_plan: SidePlan,
+    side: Side,
+    ranges: Mapping[TopicPartition, RequestedRange],
+    scope: ReadScope,
 ) -> None:
     from tidelog.record.columns.key_tables import COLUMNS
 

@@ -131,7 +131,7 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audited:
+class AuditResults:
     """Results of an audit, as plain objects.
 
     Attributes:

@@ -103,7 +103,7 @@ _PAIR_OF_B: Final = ((PAIR_B_PARTITION, key_rows.PARTITION), (PAIR_B_OFFSET, key
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class KeyComparison:
     """Result of comparing the keys of two tables.
 
     Attributes:
@@ -123,7 +123,7 @@ class Compared:
 
 def compare(
     a: KeyTable, b_rows: "Longs", *, history: bool, unsure: KeyTable | None = None
-) -> Compared:
+) -> KeyComparison:
     """Compare the keys of two tables.
 
     Args:
@@ -150,7 +150,7 @@ def compare(
     differences = np.concatenate(parts)
     is_sure = ~(_are_in(differences[:, A_AT:B_AT], unsure) | _are_in(differences[:, B_AT:], unsure))
     is_pair = ~differs & ~_are_in(left, unsure)
-    return Compared(
+    return KeyComparison(
         found=differences[is_sure],
         pairs=_pairs(left[is_pair], right[is_pair]),
         deleted=gone_a + gone_b,

@@ -42,8 +42,8 @@ from tidelog.jobs.audit.work import (
     ComparePart,
     KeyPart,
     OrderPart,
+    RecordPosition,
     ReducePart,
-    Seen,
     displaced_in,
     key_parts,
     read_cells,
@@ -302,7 +302,7 @@ class AuditOutcome:
     state: State
     kept: int
     results: Sequence[TopicResult]
-    keys: Mapping[Seen, bytes | None]
+    keys: Mapping[RecordPosition, bytes | None]
     log_bytes: int
     notes: Sequence[str]
 
@@ -539,7 +539,7 @@ def _pairs(data: bytes) -> "Longs":
 # -- the keys found -------------------------------------------------------------------------------
 
 
-def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> Seen:
+def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
     """Return the record with a found row's key: A's if there is one, else B's."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
@@ -547,12 +547,12 @@ def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> S
     partition, offset = row[at + key_rows.PARTITION], row[at + key_rows.OFFSET]
     topic = pair.on(letter)
     assert topic is not None
-    return Seen(letter, topic, partition if partition >= 0 else ~partition, offset)
+    return RecordPosition(letter, topic, partition if partition >= 0 else ~partition, offset)
 
 
 def _fetch_keys(
     work: AuditWork, state: State, results: Sequence[TopicResult]
-) -> tuple[dict[Seen, bytes | None], int]:
+) -> tuple[dict[RecordPosition, bytes | None], int]:
     records = [
         seen_of(row, work.plan.sides, pair)
         for pair, result in zip(work.plan.pairs, results, strict=True)

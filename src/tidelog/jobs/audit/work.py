@@ -356,7 +356,7 @@ OFFSETS_AT_ONCE: Final = 500
 _COLUMNS: Final = ("offset", "createTimestamp", "key")
 
 
-class Seen(NamedTuple):
+class RecordPosition(NamedTuple):
     """Place of a record: its side, topic, partition and offset."""
 
     side: str
@@ -365,7 +365,9 @@ class Seen(NamedTuple):
     offset: int
 
 
-def key_parts(records: Sequence[Seen], topic_ids: Mapping[tuple[str, str], str]) -> list[str]:
+def key_parts(
+    records: Sequence[RecordPosition], topic_ids: Mapping[tuple[str, str], str]
+) -> list[str]:
     """Return the inputs for `KeyPart` that read these records.
 
     Args:
@@ -476,8 +478,8 @@ def _text(key: bytes | None) -> str | None:
     return None if key is None else base64.b64encode(key).decode("ascii")
 
 
-def read_cells(text: str) -> Iterator[tuple[Seen, int | None, bytes | None]]:
+def read_cells(text: str) -> Iterator[tuple[RecordPosition, int | None, bytes | None]]:
     """Yield records with create time and key from the text of `KeyPart`."""
     for side, topic, partition, offset, create_ms, key in json.loads(text):
         content = None if key is None else base64.b64decode(key)
-        yield Seen(side, topic, partition, offset), create_ms, content
+        yield RecordPosition(side, topic, partition, offset), create_ms, content

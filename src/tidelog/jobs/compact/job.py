@@ -41,7 +41,7 @@ from tidelog.spark.session import described, our_words
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, clean, clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
-from tidelog.storage.compaction.job import Cleaned, CleaningJob, parts_of, together
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult, parts_of, together
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.tier.manifest import decode_row, encode_row
@@ -268,7 +268,9 @@ def run(
             names = names_of(readers, topics)
         with holder:
             for number, name in enumerate(names):
-                borrowed = Borrowed(spark, holder, directory, name, part_bytes, cleaning, roll=roll)
+                borrowed = BrokerPartition(
+                    spark, holder, directory, name, part_bytes, cleaning, roll=roll
+                )
                 with described(spark, "compact", [name]):
                     reports.append(clean(borrowed, is_asked=cleaning.is_asked))
                 listener.at(number + 1, len(names))
@@ -286,7 +288,7 @@ def lender(directory: str) -> "ControlClient | None":
     return holder
 
 
-class Borrowed:
+class BrokerPartition:
     """A partition of a running broker, which creates the job and swaps in; tasks clean.
 
     A `CleaningTarget`.
@@ -321,7 +323,7 @@ class Borrowed:
         self._must_roll = False  # later passes clean the same head
         return read_lent(self._holder.ask("lend", request))
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Clean by tasks, and let the broker swap in the result.
 
         Raises:
@@ -334,7 +336,7 @@ class Borrowed:
         self._holder.ask("take_back", take_back(job, cleaned))
         return cleaned
 
-    def _clean(self, job: CleaningJob) -> Cleaned:
+    def _clean(self, job: CleaningJob) -> CleaningResult:
         """Run the job by tasks, under this process's path of the directory."""
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
@@ -404,7 +406,7 @@ class SparkWorker:
     def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Clean the job's segments, see `Worker`.
 
         Raises:
@@ -417,7 +419,7 @@ class SparkWorker:
         parts = [part.to_json() for part in parts_of(job, limit)]
         with failing_with_our_words(job):
             rows = run_parts(self._spark, parts, CleanPart(), _CLEANED)
-        results = [Cleaned.from_json(str(row["cleaned"])) for row in rows]
+        results = [CleaningResult.from_json(str(row["cleaned"])) for row in rows]
         for row, one in zip(rows, results, strict=True):
             _take_names(job, one, str(row["attempt"]))
         os_env().files.sync_dir(job.directory)
@@ -502,7 +504,7 @@ class CleanPart:
         return clean(CleaningJob.from_json(part), own).to_json(), attempt
 
 
-def _take_names(job: CleaningJob, cleaned: Cleaned, attempt: str) -> None:
+def _take_names(job: CleaningJob, cleaned: CleaningResult, attempt: str) -> None:
     """Rename an attempt's files to the names that the swap expects."""
     disk = os_env().files
     for group in cleaned.groups:

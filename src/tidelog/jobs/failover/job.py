@@ -20,14 +20,14 @@ from typing import Final, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
-from tidelog.jobs.failover.measure import Latencies, Sampling, Watched, measure
+from tidelog.jobs.failover.measure import Latencies, MeasuredCluster, Sampling, measure
 from tidelog.jobs.failover.rules import (
-    Mapped,
     Margin,
     PartitionMapping,
     Reference,
     Start,
     StartKind,
+    TopicMapping,
     deleted_note,
     find_starts,
     map_partitions,
@@ -35,7 +35,13 @@ from tidelog.jobs.failover.rules import (
     search_time,
     sources_of,
 )
-from tidelog.jobs.offset_map import Located, OffsetMap, OutsideMap, Partitioning, SourcePartition
+from tidelog.jobs.offset_map import (
+    OffsetMap,
+    OutsideMap,
+    Partitioning,
+    SourcePartition,
+    TargetOffset,
+)
 from tidelog.remote.view import ClusterView, Committed, Watermarks
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
@@ -204,7 +210,7 @@ class _Places:
     """
 
     source: TopicPartition | None
-    starts: Mapping[TopicPartition, Located] | None
+    starts: Mapping[TopicPartition, TargetOffset] | None
     reason: str
 
 
@@ -222,7 +228,7 @@ def _start(
     offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
 ) -> Start:
     """Return the earliest start of all places; raises OutsideMap if one is unknown."""
-    end = Located(offset_map.ends[partition], is_exact=True)
+    end = TargetOffset(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has put nothing here that the group has not consumed"
     for one in places:
         if one.starts is None:
@@ -241,7 +247,7 @@ def _start(
     )
 
 
-def _map_reason(one: _Places, place: Located) -> str:
+def _map_reason(one: _Places, place: TargetOffset) -> str:
     if one.source is None:
         return one.reason
     if place.is_exact:
@@ -306,7 +312,7 @@ class FailoverPlan:
     references: dict[TopicPartition, Reference]
     margin: Margin
     latencies: Latencies
-    mapped: dict[str, Mapped]
+    mapped: dict[str, TopicMapping]
     starts: tuple[Start, ...]
     committed: Positions
     origins: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -335,7 +341,7 @@ class FailoverPlan:
 
 
 def plan_failover(
-    a: Watched | None, b: Watched, request: FailoverRequest, clock: Clock
+    a: MeasuredCluster | None, b: MeasuredCluster, request: FailoverRequest, clock: Clock
 ) -> FailoverPlan:
     """Find the offsets on B from which a group can continue without missing records.
 
@@ -385,12 +391,16 @@ def plan_failover(
     )
 
 
-def _partitions(b: Watched, topics: Iterable[str]) -> list[TopicPartition]:
+def _partitions(b: MeasuredCluster, topics: Iterable[str]) -> list[TopicPartition]:
     return [partition for topic in topics for partition in b.view.partitions(topic)]
 
 
 def _by_map(
-    a: Watched | None, b: Watched, origins: Origins, positions: Positions, request: FailoverRequest
+    a: MeasuredCluster | None,
+    b: MeasuredCluster,
+    origins: Origins,
+    positions: Positions,
+    request: FailoverRequest,
 ) -> ByMap:
     if request.offset_map is None:
         return ByMap()
@@ -400,11 +410,11 @@ def _by_map(
     return starts_by_map(request.offset_map, view, b.view, origins, where, margin)
 
 
-def _is_told(b: Watched, topic: str, by_map: ByMap) -> bool:
+def _is_told(b: MeasuredCluster, topic: str, by_map: ByMap) -> bool:
     return all(partition in by_map.starts for partition in b.view.partitions(topic))
 
 
-def _positions(a: Watched | None, request: FailoverRequest) -> tuple[list[str], Positions]:
+def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[list[str], Positions]:
     """Return the topics in order, and the group's committed offsets for them on A."""
     if a is None:
         if request.at_ms is None or not request.topics:
@@ -426,7 +436,7 @@ def _positions(a: Watched | None, request: FailoverRequest) -> tuple[list[str], 
 
 
 def _references(
-    a: Watched | None, positions: Positions, rest: Origins, request: FailoverRequest
+    a: MeasuredCluster | None, positions: Positions, rest: Origins, request: FailoverRequest
 ) -> dict[TopicPartition, Reference]:
     topics = {name for names in rest.values() for name in names}
     needed = {p: committed for p, committed in positions.items() if p.topic in topics}
@@ -441,7 +451,11 @@ def _stated(at_ms: int) -> Reference:
 
 
 def _margin(
-    a: Watched | None, b: Watched, rest: Origins, request: FailoverRequest, clock: Clock
+    a: MeasuredCluster | None,
+    b: MeasuredCluster,
+    rest: Origins,
+    request: FailoverRequest,
+    clock: Clock,
 ) -> tuple[Margin, Latencies]:
     if request.latency_ms is not None:
         return Margin(latency_ms=request.latency_ms, skew_ms=request.skew_ms), ()
@@ -459,8 +473,12 @@ def _margin(
 
 
 def _map(
-    a: Watched | None, b: Watched, origins: Origins, rest: Origins, request: FailoverRequest
-) -> dict[str, Mapped]:
+    a: MeasuredCluster | None,
+    b: MeasuredCluster,
+    origins: Origins,
+    rest: Origins,
+    request: FailoverRequest,
+) -> dict[str, TopicMapping]:
     """Return how the partitions of each topic of B correspond to those of A."""
     return {
         topic: _map_topic(a, b, topic, names, request, is_told=topic not in rest)
@@ -469,30 +487,30 @@ def _map(
 
 
 def _map_topic(
-    a: Watched | None,
-    b: Watched,
+    a: MeasuredCluster | None,
+    b: MeasuredCluster,
     topic: str,
     names: tuple[str, ...],
     request: FailoverRequest,
     *,
     is_told: bool,
-) -> Mapped:
+) -> TopicMapping:
     if is_told:
         assert request.offset_map is not None
         if request.offset_map.partitioning is Partitioning.KEPT:
-            return Mapped(PartitionMapping.SAME, "the mirror kept partitions")
-        return Mapped(PartitionMapping.MAP, "the mirror chose partitions anew")
+            return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
+        return TopicMapping(PartitionMapping.MAP, "the mirror chose partitions anew")
     if request.at_ms is not None or a is None:
         # All partitions have the same time, so their correspondence doesn't matter.
-        return Mapped(PartitionMapping.ANY, _AS_STATED)
+        return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
-        return Mapped(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
+        return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
     return map_partitions(a.view, b.view, names[0], request.mapping, topic_on_b=topic)
 
 
 def _sources(
     partition: TopicPartition,
-    mapped: Mapping[str, Mapped],
+    mapped: Mapping[str, TopicMapping],
     references: Mapping[TopicPartition, Reference],
     rest: Origins,
     at_ms: int | None,

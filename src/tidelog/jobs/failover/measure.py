@@ -180,7 +180,7 @@ class Tail(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class MeasuredCluster:
     """A measured cluster.
 
     Attributes:
@@ -256,7 +256,7 @@ class Sampling:
 
 
 def measure(
-    watched: Iterable[Watched], topics: Iterable[str], sampling: Sampling, *, now_ms: int
+    watched: Iterable[MeasuredCluster], topics: Iterable[str], sampling: Sampling, *, now_ms: int
 ) -> Latencies:
     """Measure the latencies of topics on clusters, one cluster after the other.
 
@@ -284,7 +284,7 @@ def measure(
     return tuple(latencies)
 
 
-def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]:
+def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
     """Return the topics whose batches contain both times, and the others."""
     if cluster.stamped is None:
         return [], topics
@@ -293,7 +293,7 @@ def _by_kind(cluster: Watched, topics: list[str]) -> tuple[list[str], list[str]]
     return stamped, [topic for topic in topics if topic not in stamped]
 
 
-def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
+def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
     """Measure by the batches that were appended in the last `for_ms`.
 
     Their timestamps are append times, so the broker finds these batches whichever time it searches.
@@ -310,7 +310,9 @@ def _exact(cluster: Watched, topic: str, sampling: Sampling, now_ms: int) -> Top
     return latency
 
 
-def _at_tail(cluster: Watched, topics: list[str], sampling: Sampling) -> Iterator[TopicLatency]:
+def _at_tail(
+    cluster: MeasuredCluster, topics: list[str], sampling: Sampling
+) -> Iterator[TopicLatency]:
     """Measure by waiting for new records; does not wait without topics."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]

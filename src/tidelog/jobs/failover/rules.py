@@ -397,7 +397,7 @@ class PartitionMapping(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapped:
+class TopicMapping:
     """SAME or ANY for one topic, or MAP if a mirror's map gives all starts; with the reason."""
 
     mapping: PartitionMapping
@@ -439,17 +439,17 @@ def map_partitions(
     requested: PartitionMapping = PartitionMapping.AUTO,
     *,
     topic_on_b: str | None = None,
-) -> Mapped:
+) -> TopicMapping:
     """Return how the topic's partitions correspond, as requested if their numbers are equal."""
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if count_a != count_b:
         reason = f"{topic} has {count_a} partitions on A and {count_b} on B"
-        return Mapped(PartitionMapping.ANY, reason)
+        return TopicMapping(PartitionMapping.ANY, reason)
     if requested is not PartitionMapping.AUTO:
-        return Mapped(requested, "as asked for")
+        return TopicMapping(requested, "as asked for")
     if count_a == 1:
-        return Mapped(PartitionMapping.SAME, "there is one partition only")
+        return TopicMapping(PartitionMapping.SAME, "there is one partition only")
     return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), count_a)
 
 
@@ -463,27 +463,29 @@ def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
     return keys
 
 
-def judge_keys(a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int) -> Mapped:
+def judge_keys(
+    a: Iterable[SampledKey], b: Iterable[SampledKey], partition_count: int
+) -> TopicMapping:
     """Return SAME if one function of the key explains both samples, else ANY; with the reason."""
     names = []
     for cluster, sample in (("A", list(a)), ("B", list(b))):
         if any(sampled.key is None for sampled in sample):
             reason = f"records without a key on {cluster} go to any partition"
-            return Mapped(PartitionMapping.ANY, reason)
+            return TopicMapping(PartitionMapping.ANY, reason)
         distinct = {sampled.key for sampled in sample}
         if len(distinct) < KEYS_MIN:
             reason = (
                 f"{len(distinct)} keys on {cluster} are too few to see how they are spread"
                 f" ({KEYS_MIN} are needed)"
             )
-            return Mapped(PartitionMapping.ANY, reason)
+            return TopicMapping(PartitionMapping.ANY, reason)
         names.append(partitioner_of(sample, partition_count))
     if names[0] is None or names[0] != names[1]:
         functions = [name or "no function known here" for name in names]
-        return Mapped(
+        return TopicMapping(
             PartitionMapping.ANY, f"keys are spread by {functions[0]} on A, by {functions[1]} on B"
         )
-    return Mapped(PartitionMapping.SAME, f"keys are spread by {names[0]} on both clusters")
+    return TopicMapping(PartitionMapping.SAME, f"keys are spread by {names[0]} on both clusters")
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
@@ -497,7 +499,7 @@ def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | 
 
 def sources_of(
     partition: TopicPartition,
-    mapped: Mapped,
+    mapped: TopicMapping,
     on_a: Iterable[TopicPartition],
     topics: Collection[str],
 ) -> list[TopicPartition]:

@@ -27,7 +27,7 @@ from tidelog.jobs.options import takes_options
 from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan
-from tidelog.scan.split import Wanted, encode_split
+from tidelog.scan.split import RequestedRange, encode_split
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.parts import (
     JOB_SPLIT_BYTES,
@@ -99,7 +99,7 @@ class Counting:
         store = {} if self.place.is_broker else self.place.store
         place = Place(self.directory, store=store)
         ranges = {
-            TopicPartition(*name): Wanted(start_offset=cut[0], end_offset=cut[-1])
+            TopicPartition(*name): RequestedRange(start_offset=cut[0], end_offset=cut[-1])
             for name, cut in cuts.items()
         }
         planned = plan(

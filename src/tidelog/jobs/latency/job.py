@@ -43,7 +43,7 @@ from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
 from tidelog.remote.time_lookup import SETTING as STAMPS
 from tidelog.remote.topics import describe
 from tidelog.scan.plan import plan
-from tidelog.scan.split import Split, Wanted, decode_split, encode_split
+from tidelog.scan.split import RequestedRange, Split, decode_split, encode_split
 from tidelog.spark.parts import (
     _TASKS_PER_CORE,
     PartRow,
@@ -96,7 +96,7 @@ def measure_brokers(
     place: Place,
     topics: Sequence[str | TopicPartition] | None,
     delays_ms: tuple[int, ...],
-    wanted: Wanted,
+    wanted: RequestedRange,
 ) -> LatencyResult:
     """Measure the topics of a cluster; topics without records are left out.
 
@@ -150,11 +150,11 @@ def _read(
     return by_name
 
 
-def _has_range(wanted: Wanted) -> bool:
+def _has_range(wanted: RequestedRange) -> bool:
     return (wanted.start_ms, wanted.end_ms) != (None, None)
 
 
-def _range(wanted: Wanted) -> dict[str, str]:
+def _range(wanted: RequestedRange) -> dict[str, str]:
     """Return options for a range of append times, which ascend along a partition at brokers."""
     if not _has_range(wanted):
         return {}
@@ -360,11 +360,11 @@ def measure(
     )
 
 
-def whole_hours(start_ms: int | None, end_ms: int | None) -> Wanted:
+def whole_hours(start_ms: int | None, end_ms: int | None) -> RequestedRange:
     """Return the range rounded outward to whole hours, as `tidelog.scan.latency` does."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
-    return Wanted(start_ms=start, end_ms=end)
+    return RequestedRange(start_ms=start, end_ms=end)
 
 
 # -- in the workers -------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ from tidelog.jobs.mirror.work import (
     read_reports,
 )
 from tidelog.jobs.offset_map import (
-    Copied,
+    CopiedRange,
     MapBatch,
     OffsetMap,
     SourcePartition,
@@ -245,7 +245,7 @@ def place(
 def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, int]) -> MapBatch:
     """Return the additions of a batch to an offset map."""
     copied = {
-        SourcePartition(pair, partition): Copied(start, end)
+        SourcePartition(pair, partition): CopiedRange(start, end)
         for (pair, partition), (start, end) in noted.copied.items()
     }
     return MapBatch(batch_id=batch_id, copied=copied, ends=ends, rows=noted.rows)

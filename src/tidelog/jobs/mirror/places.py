@@ -30,7 +30,13 @@ from tidelog.jobs.mirror.plan import (
     Pair,
     read_state,
 )
-from tidelog.jobs.offset_map import Copied, OffsetMap, Partitioning, SourcePartition, SourceTopic
+from tidelog.jobs.offset_map import (
+    CopiedRange,
+    OffsetMap,
+    Partitioning,
+    SourcePartition,
+    SourceTopic,
+)
 from tidelog.jobs.source_ranges import Question, find
 from tidelog.jobs.target_check import (
     ExpectedWrite,
@@ -165,7 +171,7 @@ def first_map(
         partition_counts={topic: facts.partitions for topic, facts in targets.items()},
         sources=tuple(_source_topic(plan, n, facts) for n, facts in sources.items()),
         partitioning=plan.partitioning,
-        copied={SourcePartition(a, b): Copied(start, start) for a, b, start in starts},
+        copied={SourcePartition(a, b): CopiedRange(start, start) for a, b, start in starts},
         ends={
             TopicPartition(topic, number): end
             for topic, facts in targets.items()
@@ -234,7 +240,7 @@ def widened(
     offset_map = grown(offset_map, known_targets)
     first = len(offset_map.sources)
     copied = {
-        SourcePartition(number, partition): Copied(start, start)
+        SourcePartition(number, partition): CopiedRange(start, start)
         for number, facts in sources.items()
         for partition, start in enumerate(facts.starts)
     }

@@ -60,7 +60,7 @@ from tidelog.record.header import (
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.partitions.partition import Guard, Partition, append_in_transaction
-from tidelog.server.runtime.errors import Unanswered
+from tidelog.server.runtime.errors import UnansweredRequest
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.security.operations import Operation
@@ -573,7 +573,7 @@ class AppendPlan:
         for row in self.rows:
             code = row.answer.error_code
             if code:
-                raise Unanswered(
+                raise UnansweredRequest(
                     f"{row.topic.name}-{row.answer.index}: error {code} for"
                     f" {self.context.client_id}, which wants no answer (acks=0)",
                     code,
@@ -814,7 +814,9 @@ def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceReq
     if request.acks == 0:
 
         def close(_none: object) -> ProduceResponse:
-            raise Unanswered(f"error {code} for a request that wants no answer (acks=0)", code)
+            raise UnansweredRequest(
+                f"error {code} for a request that wants no answer (acks=0)", code
+            )
 
         return rest, Denied(close)
     refusals = [failed_item(TopicProduceResponse, topic, code) for topic in denied]

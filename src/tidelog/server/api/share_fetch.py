@@ -38,9 +38,14 @@ from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply
-from tidelog.server.shares.record_runs import Acknowledgement, AckType, Acquired, AcquireOptions
+from tidelog.server.shares.record_runs import (
+    Acknowledgement,
+    AckType,
+    AcquiredRange,
+    AcquireOptions,
+)
 from tidelog.server.shares.share_partitions import SessionKey, SharedPartition, ShareSession
-from tidelog.server.shares.share_reads import Part, Read, read
+from tidelog.server.shares.share_reads import Part, ShareRead, read
 from tidelog.server.shares.state_topic import ShareKey
 from tidelog.storage.segment.segment import ColdRead
 from tidelog.types import Buffer, IsolationLevel
@@ -380,14 +385,16 @@ class ShareFetching:
 
     # -- reading -----------------------------------------------------------------------------
 
-    async def _read(self, named: SharedPartition, chosen: Sequence[SharedPartition]) -> Read | None:
+    async def _read(
+        self, named: SharedPartition, chosen: Sequence[SharedPartition]
+    ) -> ShareRead | None:
         live = self._live[named]
         share = max(self._order.max_bytes // len(chosen), 1)
         records, isolation = live.records, self._order.isolation
         wanted_end = records.wanted_end(self._order.wish.records_max)
         part = Part(records.fetch_offset, wanted_end, records.end, share)
 
-        def find(*, may_block: bool) -> Read | None:
+        def find(*, may_block: bool) -> ShareRead | None:
             return read(live.partition, part, isolation, may_block=may_block)
 
         return await self._tried(named, lambda: find(may_block=False), lambda: find(may_block=True))
@@ -395,9 +402,9 @@ class ShareFetching:
     async def _tried(
         self,
         named: SharedPartition,
-        now: "Callable[[], Read | None]",
-        later: "Callable[[], Read | None]",
-    ) -> Read | None:
+        now: "Callable[[], ShareRead | None]",
+        later: "Callable[[], ShareRead | None]",
+    ) -> ShareRead | None:
         """Read, in a thread if the data is cold.
 
         Return None on failure, whose error becomes the response.
@@ -412,7 +419,7 @@ class ShareFetching:
             self._tell(named, refusal(named, _code_of(error)))
             return None
 
-    async def _acquire(self, reads: "dict[SharedPartition, Read]") -> None:
+    async def _acquire(self, reads: "dict[SharedPartition, ShareRead]") -> None:
         """Acquire the records that were read, by partition, until the member has enough."""
         records_max = self._order.wish.records_max
         for named, batches in reads.items():
@@ -433,7 +440,7 @@ class ShareFetching:
                 self._has_news = True  # all hidden: the next fetch reads on behind
 
     async def _answer(
-        self, named: SharedPartition, batches: Read, acquired: Sequence[Acquired]
+        self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]
     ) -> None:
         try:
             records = await self._records(batches, acquired)
@@ -455,7 +462,9 @@ class ShareFetching:
         )
         self._tell(named, data)
 
-    async def _records(self, batches: Read, acquired: Sequence[Acquired]) -> "Buffer | FilePiece":
+    async def _records(
+        self, batches: ShareRead, acquired: Sequence[AcquiredRange]
+    ) -> "Buffer | FilePiece":
         try:
             return batches.records(acquired, may_block=False)
         except ColdRead:

@@ -26,7 +26,7 @@ from tidelog.server.groups.consumer_updates import (
 from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, require_room
 from tidelog.server.groups.migration import (
     Migration,
-    Replaced,
+    ReplacedMember,
     read_subscription,
     subscription_version,
 )
@@ -131,7 +131,7 @@ class ClassicInConsumer:
         if not has_changed:
             aim = self._updates.aim(update, update.group.target_epoch, match.known, new, same=True)
             moved = self._updates.reconcile(update, new, aim, owned, has_changed=False)
-        replaced = Replaced(match.replaced_id or new.member_id, moved, has_changed)
+        replaced = ReplacedMember(match.replaced_id or new.member_id, moved, has_changed)
         written = self._migration.downgrade_replaced(update, epoch, replaced)
         return _joined_after(written, moved)
 

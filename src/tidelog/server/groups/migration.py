@@ -64,7 +64,7 @@ _LAST_VERSION: Final = ASSIGNMENT.last
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedMember:
     """Static member of the consumer protocol that a classic member replaces."""
 
     old_id: str
@@ -200,7 +200,7 @@ class Migration:
         )
 
     def downgrade_replaced(
-        self, update: ConsumerUpdate, epoch: int, replaced: Replaced
+        self, update: ConsumerUpdate, epoch: int, replaced: ReplacedMember
     ) -> Reply[ErrorCode]:
         """Convert to a classic group in which a static member has returned as a classic one."""
         group, member = update.group, replaced.member

@@ -50,7 +50,7 @@ from tidelog.storage.compaction.cleaner import (
 )
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_log
 from tidelog.storage.compaction.eligibility import CleaningDecision, waits_since_ms
-from tidelog.storage.compaction.job import Cleaned, CleaningJob
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.compaction.worker import CleanerProcess, InProcess
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import INT64_MAX, TopicPartition
@@ -179,11 +179,11 @@ class Lending:
         job = lent.job
         return job.map_from < cleaned.mapped_to < job.map_to
 
-    def _swap_in(self, lent: _Lent, cleaned: Cleaned) -> None:
+    def _swap_in(self, lent: _Lent, cleaned: CleaningResult) -> None:
         self._check_sizes(lent.job.directory, cleaned)
         lent.target.swap_in(cleaned)
 
-    def _check_sizes(self, directory: str, cleaned: Cleaned) -> None:
+    def _check_sizes(self, directory: str, cleaned: CleaningResult) -> None:
         """Check the files' sizes, since a former borrower may have written late.
 
         Raises:
@@ -220,7 +220,7 @@ class Lending:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def check(job: CleaningJob, cleaned: Cleaned) -> None:
+def check(job: CleaningJob, cleaned: CleaningResult) -> None:
     """Ensure that a result can be of this job; raises CorruptMessage."""
     ends = {source.base_offset: source.end_offset for source in job.sources}
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]

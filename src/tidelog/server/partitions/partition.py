@@ -28,7 +28,7 @@ from tidelog.errors import (
 )
 from tidelog.record.batch_walk import Batch
 from tidelog.server.partitions.segment_reads import ReadEnds, SegmentBytes
-from tidelog.server.runtime.reply import Reply, Watched
+from tidelog.server.runtime.reply import Reply, Watchable
 from tidelog.storage.log.append import FOREIGN, AppendResult, AppendTerms
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
@@ -222,7 +222,7 @@ ALL_REPLICAS: Final = -1
 OLD_EVERY: Final = 8
 
 
-class Partition(Watched):
+class Partition(Watchable):
     """One partition of the broker. Belongs to the event loop's thread.
 
     Attributes:

@@ -11,7 +11,7 @@ from tidelog.errors import TidelogError
 _MESSAGE_MAX: Final = 8_000
 
 
-class Unanswered(TidelogError):
+class UnansweredRequest(TidelogError):
     """A request without a response (acks=0) was refused; its connection closes, as in Kafka.
 
     Attributes:

@@ -324,7 +324,7 @@ class Arrivals:
 Watcher = Callable[[], None]
 
 
-class Watched:
+class Watchable:
     """Base class of objects that notify watchers of changes."""
 
     def __init__(self) -> None:

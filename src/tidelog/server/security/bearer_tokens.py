@@ -37,7 +37,7 @@ from urllib.request import (
 from tidelog.env import Env
 from tidelog.errors import ConfigError
 from tidelog.server.security.sasl import Login, LoginFailed
-from tidelog.server.security.tls import Watched
+from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file
 from tidelog.types import Buffer
 
@@ -318,7 +318,7 @@ class KeyFile:
         """Read the file; raises ConfigError."""
         self._files = env.files
         self._path = path
-        self._keys = Watched(env.files, path, what="keys of tokens", read=self._read)
+        self._keys = WatchedFiles(env.files, path, what="keys of tokens", read=self._read)
 
     def find(self, key_id: str | None) -> Sequence[PublicKey]:
         """Return the keys with an id, all for None."""

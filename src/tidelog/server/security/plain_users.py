@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError
-from tidelog.server.security.tls import Watched
+from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file
 
 ITERATIONS: Final = 4096
@@ -154,7 +154,7 @@ class PlainFile:
         """
         self._env = env
         self._path = path
-        self._users = Watched(env.files, path, what="users", read=self._read)
+        self._users = WatchedFiles(env.files, path, what="users", read=self._read)
 
     def is_user(self, name: str, password: str) -> bool:
         """Whether the user exists and has this password; an unknown user takes as long."""

@@ -91,7 +91,7 @@ _LOGGER: Final = logging.getLogger("tidelog.server")
 Content = TypeVar("Content")
 
 
-class Watched(Generic[Content]):
+class WatchedFiles(Generic[Content]):
     """Contents of files, reread when one of them has changed. Thread-safe.
 
     New files that can't be used are logged once, and the old contents stay valid: a half-written
@@ -205,7 +205,7 @@ class TlsDoor:
         Raises:
             ConfigError: A file can't be read or used.
         """
-        self._contexts = Watched(
+        self._contexts = WatchedFiles(
             files,
             config.ssl_keystore_location,
             config.ssl_truststore_location,

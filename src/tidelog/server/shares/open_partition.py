@@ -22,7 +22,7 @@ from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
-    Acquired,
+    AcquiredRange,
     AcquireOptions,
     Limits,
     ReadBatches,
@@ -230,7 +230,9 @@ class OpenSharePartition(FetchQueue):
         else:
             self.notify()
 
-    def acquire(self, member: str, offered: ReadBatches, wish: AcquireOptions) -> list[Acquired]:
+    def acquire(
+        self, member: str, offered: ReadBatches, wish: AcquireOptions
+    ) -> list[AcquiredRange]:
         """Acquire records for a member from those that were read."""
         acquired = self.records.acquire(member, offered, wish, self._now_ms())
         self._arm()

@@ -55,7 +55,7 @@ class StateBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Acquired:
+class AcquiredRange:
     """Range of acquired records: first and last offset, inclusive, and the delivery count."""
 
     first: int

@@ -23,7 +23,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
-    Acquired,
+    AcquiredRange,
     AcquireOptions,
     Limits,
     ReadBatches,
@@ -77,7 +77,7 @@ class Acquisition:
         # Additional offsets that may be acquired so that a batch is complete.
         self._spare = ACQUIRED_MAX - most
         self._deadline_ms = deadline_ms
-        self.acquired: list[Acquired] = []
+        self.acquired: list[AcquiredRange] = []
 
     def again(self, first: int, last: int) -> None:
         """Acquire records of a range that were delivered before."""
@@ -111,7 +111,7 @@ class Acquisition:
             self._note(low, high, count)
 
     def _note(self, first: int, last: int, count: int) -> None:
-        self.acquired.append(Acquired(first, last, count))
+        self.acquired.append(AcquiredRange(first, last, count))
         self._left -= last - first + 1
 
     def _cut(self, first: int, last: int) -> int:
@@ -144,7 +144,9 @@ def _isolated_size(run: Run, limits: Limits) -> int:
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
 
 
-def without(acquired: Iterable[Acquired], hidden: Sequence[tuple[int, int]]) -> Iterator[Acquired]:
+def without(
+    acquired: Iterable[AcquiredRange], hidden: Sequence[tuple[int, int]]
+) -> Iterator[AcquiredRange]:
     """Return acquired ranges without the hidden ranges, which are in order."""
     for each in acquired:
         first = each.first
@@ -152,10 +154,10 @@ def without(acquired: Iterable[Acquired], hidden: Sequence[tuple[int, int]]) -> 
             if high < first or low > each.last:
                 continue
             if low > first:
-                yield Acquired(first, low - 1, each.count)
+                yield AcquiredRange(first, low - 1, each.count)
             first = high + 1
         if first <= each.last:
-            yield Acquired(first, each.last, each.count)
+            yield AcquiredRange(first, each.last, each.count)
 
 
 _BECOMES: Final = {
@@ -284,7 +286,7 @@ class SharePartition:
 
     def acquire(
         self, member: str, offered: ReadBatches, wish: AcquireOptions, now_ms: int
-    ) -> list[Acquired]:
+    ) -> list[AcquiredRange]:
         """Acquire records for a member from the read batches, in order; empty for none."""
         if not offered.batches or wish.records_max <= 0:
             return []
@@ -343,7 +345,7 @@ class SharePartition:
                 run.settle(RecordState.ARCHIVED, run.count)
         self._runs.join(low, high)
 
-    def _hide(self, acquired: Iterable[Acquired], hidden: Sequence[tuple[int, int]]) -> None:
+    def _hide(self, acquired: Iterable[AcquiredRange], hidden: Sequence[tuple[int, int]]) -> None:
         """Archive acquired records of hidden ranges."""
         for each in acquired:
             for low, high in hidden:

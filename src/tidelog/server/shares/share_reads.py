@@ -24,7 +24,7 @@ from tidelog.server.partitions.segment_reads import (
     find_range,
     frames,
 )
-from tidelog.server.shares.record_runs import Acquired, ReadBatches
+from tidelog.server.shares.record_runs import AcquiredRange, ReadBatches
 from tidelog.types import Buffer, IsolationLevel
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _ABORT: Final = b"\0\0\0\0"
 
 
 @dataclass(slots=True)
-class Read:
+class ShareRead:
     """Result of a read.
 
     Attributes:
@@ -63,7 +63,9 @@ class Read:
     _frames: Sequence[Frame]
     _source: SegmentBytes
 
-    def records(self, acquired: Sequence[Acquired], *, may_block: bool) -> "Buffer | FilePiece":
+    def records(
+        self, acquired: Sequence[AcquiredRange], *, may_block: bool
+    ) -> "Buffer | FilePiece":
         """Return the complete batches with the acquired records.
 
         Raises:
@@ -105,7 +107,7 @@ def read(
     isolation: IsolationLevel,
     *,
     may_block: bool,
-) -> Read | None:
+) -> ShareRead | None:
     """Read batches from an offset on, the first one whole; None if there are none.
 
     Only the headers of batches that can be acquired are read.
@@ -136,7 +138,7 @@ def read(
         aborted = aborted_transactions(segments, offset, _up_to(byte_range, read_frames), source)
         hidden = _hidden(byte_range.segment, read_frames, aborted, source) if aborted else []
     offered = ReadBatches(fetch_offset=offset, batches=batches, aborted=hidden)
-    return Read(offered, byte_range.size_bytes, byte_range.segment, read_frames, source)
+    return ShareRead(offered, byte_range.size_bytes, byte_range.segment, read_frames, source)
 
 
 def _wanted(all_frames: Iterable[Frame], part: Part) -> list[Frame]:

@@ -46,7 +46,7 @@ from tidelog.server.coordinator.state_topic import (
 )
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.services import Services
-from tidelog.server.runtime.reply import Reply, Watched
+from tidelog.server.runtime.reply import Reply, Watchable
 from tidelog.server.shares.record_runs import RecordState, StateBatch
 from tidelog.storage.files import encode_topic_id
 from tidelog.storage.segment.slices import LogSlice
@@ -413,7 +413,7 @@ class Entry:
     snapshot: int
 
 
-class ShareStates(Watched):
+class ShareStates(Watchable):
     """Persisted states of share partitions. Belongs to the loop's thread.
 
     Watchers are notified when states are loaded or unloaded.

@@ -36,7 +36,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks import append_time_columns
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, SourceSegment, Throttle
-from tidelog.storage.compaction.source_reader import Opened, Piece
+from tidelog.storage.compaction.source_reader import OpenedBatches, Piece
 from tidelog.storage.directory.staging import write_staged
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -342,7 +342,7 @@ def _pack(kind: "npt.DTypeLike", *columns: "Longs") -> bytes:
 _CRC_SIZE: Final = 4
 
 
-def write_group(piece: Piece, opened: Opened, plan: "Longs", lost: "Bytes") -> Batches:
+def write_group(piece: Piece, opened: OpenedBatches, plan: "Longs", lost: "Bytes") -> Batches:
     """Return the batches that remain under a plan.
 
     Args:

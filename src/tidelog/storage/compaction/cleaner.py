@@ -35,7 +35,7 @@ from tidelog.storage.compaction.cleaning_plan import (
     plan_cleaning,
 )
 from tidelog.storage.compaction.eligibility import CleaningDecision
-from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob
+from tidelog.storage.compaction.job import CleanedGroup, CleaningJob, CleaningResult
 from tidelog.storage.directory.publication import Change, publish
 from tidelog.storage.directory.staging import remove_quietly
 from tidelog.storage.open_files import as_storage_failure
@@ -118,7 +118,7 @@ PASSES_MAX: Final = 1_000_000
 class Worker(Protocol):
     """Carries out cleaning jobs."""
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Write the `.cleaned` files of a job, durably, and nothing else.
 
         Raises:
@@ -161,7 +161,7 @@ class CleaningReport:
     cleaned_to: int = 0
     stopped: str | None = None
 
-    def plus(self, cleaned: Cleaned) -> "CleaningReport":
+    def plus(self, cleaned: CleaningResult) -> "CleaningReport":
         """Return the outcome with one more pass added."""
         groups = cleaned.groups
         return replace(
@@ -182,7 +182,7 @@ class CleaningReport:
 # -- swapping in ---------------------------------------------------------------------------------
 
 
-def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: Cleaned) -> None:
+def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningResult) -> None:
     """Swap in the segments of a job, and move the checkpoint after them.
 
     Raises:
@@ -211,7 +211,7 @@ def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: Cleaned) ->
 def note_run(
     log_dir: "DirectoryAccess",
     plan: CleaningPlan,
-    cleaned: Cleaned,
+    cleaned: CleaningResult,
     sizes: frozenset[tuple[int, int]],
 ) -> None:
     """Store the history of a cleaning, durably, before the first of its segments is swapped in.
@@ -231,7 +231,7 @@ def note_run(
     write_history(log_dir.env.files, plan.job.directory, history)
 
 
-def _in_order(job: CleaningJob, cleaned: Cleaned) -> Sequence[CleanedGroup]:
+def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:
     """Return groups in the order of swapping: a crash in between must not restore deleted keys.
 
     A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
@@ -276,7 +276,7 @@ class CleaningTarget(Protocol):
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
         """Inspect the target; return the decision, and the job, None if nothing is due."""
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job of the last inspection, and swap its segments in."""
 
 
@@ -297,7 +297,7 @@ class PartitionTarget(ABC):
         """Inspect the partition in its current state."""
 
     @abstractmethod
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job of the last inspection, and swap its segments in."""
 
     def inspect(self, *, is_asked: bool) -> tuple[CleaningDecision, CleaningJob | None]:
@@ -347,7 +347,7 @@ class LogTarget(PartitionTarget):
     def _state(self, *, is_asked: bool) -> CleaningState:
         return inspect_log(self._log_dir, self.name, is_asked=is_asked, options=self._options)
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job and swap it in; see `CleaningTarget`."""
         assert self._worker is not None
         try:
@@ -365,7 +365,7 @@ class LogTarget(PartitionTarget):
             bytes_written=cleaned.bytes_written + scheduler.bytes_written,
         )
 
-    def swap_in(self, cleaned: Cleaned) -> None:
+    def swap_in(self, cleaned: CleaningResult) -> None:
         """Swap in the result of the last inspection's job; raises the errors of `swap_in`."""
         with self._options.hold(self.name):
             swap_in(self._log_dir, self._plan, cleaned)
@@ -408,7 +408,7 @@ def clean(target: CleaningTarget, *, is_asked: bool) -> CleaningReport:
     return report
 
 
-def _map_is_full(job: CleaningJob, cleaned: Cleaned) -> str:
+def _map_is_full(job: CleaningJob, cleaned: CleaningResult) -> str:
     """Return why a head could not be cleaned to its end."""
     return (
         f"the offset map of {job.rules.dedupe_buffer_bytes} bytes was full at offset"

@@ -9,7 +9,13 @@ from dataclasses import replace
 from tidelog.env import Env
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaned_files import CleanedFiles, SourceTimes
-from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, Group, Throttle
+from tidelog.storage.compaction.job import (
+    CleanedGroup,
+    CleaningJob,
+    CleaningResult,
+    Group,
+    Throttle,
+)
 from tidelog.storage.compaction.key_mapping import (
     AbortedSpans,
     Mapper,
@@ -30,7 +36,7 @@ class CleaningRun:
         self._throttle = throttle
         self._files: list[CleanedFiles] = []
 
-    def run(self, hash_mask: tuple[int, int]) -> Cleaned:
+    def run(self, hash_mask: tuple[int, int]) -> CleaningResult:
         """Map and rewrite; raises the errors of `worker.clean`."""
         self._remove_files()
         job = self._job
@@ -55,7 +61,7 @@ class CleaningRun:
             out.add_zones()
             groups[slot] = replace(groups[slot], suffixes=tuple(out.suffixes))
         self._env.files.sync_dir(job.directory)
-        return Cleaned(
+        return CleaningResult(
             groups=tuple(groups),
             mapped_to=mapped.mapped_to,
             keys=keys,

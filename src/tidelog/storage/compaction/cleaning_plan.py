@@ -48,8 +48,8 @@ from tidelog.storage.compaction.generations.scheduler import (
 )
 from tidelog.storage.compaction.job import (
     SEED_SIZE,
-    Cleaned,
     CleaningJob,
+    CleaningResult,
     CompactionRules,
     Group,
     GroupLimits,
@@ -169,7 +169,7 @@ class CleanerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class FinishedSegment:
     """A finished segment with the attributes that `eligibility` needs."""
 
     segment: ClosedSegment
@@ -256,7 +256,7 @@ class Scheduler(Protocol):
     ) -> Choice:
         """Return the segments that a due cleaning reads and rewrites."""
 
-    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: CleaningResult) -> int:
         """Store the outcome of a cleaning whose segments are swapped in.
 
         Returns:
@@ -319,7 +319,7 @@ class BruteForce:
         )
         return Choice(sources, groups, decision.first_dirty)
 
-    def record_cleaning(self, _log: "LogAccess", _job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, _log: "LogAccess", _job: CleaningJob, cleaned: CleaningResult) -> int:
         """Return the end of the cleaned part; see `Scheduler`."""
         return cleaned.mapped_to
 
@@ -389,7 +389,7 @@ class CleaningPlan:
 
 
 def next_history(
-    plan: CleaningPlan, cleaned: Cleaned, sizes: frozenset[tuple[int, int]]
+    plan: CleaningPlan, cleaned: CleaningResult, sizes: frozenset[tuple[int, int]]
 ) -> CompactionHistory:
     """Return the history to store before the first file of a cleaning is renamed into place.
 
@@ -434,7 +434,7 @@ def _is_timed(segment: ClosedSegment) -> bool:
 
 
 def _horizons(
-    before: CompactionHistory | None, job: CleaningJob, cleaned: Cleaned
+    before: CompactionHistory | None, job: CleaningJob, cleaned: CleaningResult
 ) -> tuple[int, ...]:
     earlier = () if before is None else before.horizons_ms
     horizons = {time for time in earlier if time > job.now_ms}
@@ -564,7 +564,7 @@ def _state_of(
 ) -> LogState:
     """Return the state of a log as a reader sees it: data that is not synced yet counts as safe."""
     return LogState(
-        segments=[Finished(each, log) for each in segments],
+        segments=[FinishedSegment(each, log) for each in segments],
         active_base=active_base,
         log_start=log.log_start_offset,
         log_end=log.log_end_offset,

@@ -354,7 +354,7 @@ class CleanedGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cleaned:
+class CleaningResult:
     """Result of a cleaning, before any file is renamed or removed.
 
     Attributes:
@@ -441,11 +441,11 @@ def _part(job: CleaningJob, groups: Sequence[Group]) -> CleaningJob:
     return replace(job, groups=tuple(groups), sources=sources)
 
 
-def together(parts: Sequence[Cleaned]) -> Cleaned:
+def together(parts: Sequence[CleaningResult]) -> CleaningResult:
     """Merge the results of a job's parts into one."""
     reached = {part.mapped_to for part in parts}
     assert len(reached) == 1, f"maps of one job reach to {sorted(reached)}"
-    return Cleaned(
+    return CleaningResult(
         groups=tuple(group for part in parts for group in part.groups),
         mapped_to=reached.pop(),
         keys=max(part.keys for part in parts),

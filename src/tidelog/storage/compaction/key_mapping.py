@@ -43,7 +43,7 @@ from tidelog.record.record import ControlType
 from tidelog.storage.compaction import job as words
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, SourceSegment
 from tidelog.storage.compaction.source_reader import (
-    Opened,
+    OpenedBatches,
     Piece,
     SourceReader,
     check_counts,
@@ -395,7 +395,7 @@ def _join(runs: Sequence[MappedRun]) -> MappedRun:
 
 
 @dataclass(slots=True)
-class Mapped:
+class MappingResult:
     """Result of the first pass.
 
     Attributes:
@@ -424,9 +424,9 @@ class Mapper:
         self._retention = retention
         self._spans = spans
         self._next_number = 0
-        self._mapped = Mapped(job.map_to)
+        self._mapped = MappingResult(job.map_to)
 
-    def run(self) -> Mapped:
+    def run(self) -> MappingResult:
         """Map all dirty sources, or as many offsets as fit.
 
         Raises:
@@ -472,7 +472,7 @@ class Mapper:
     def _map_group(
         self,
         piece: Piece,
-        opened: Opened,
+        opened: OpenedBatches,
         is_mapped: "Mask",
         special: "Mask",
         runs: list[MappedRun],

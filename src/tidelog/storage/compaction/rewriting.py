@@ -28,8 +28,8 @@ from tidelog.storage.compaction.cleaned_files import CleanedFiles, SourceTimes, 
 from tidelog.storage.compaction.job import CleanedSource, CleaningJob, Group, SourceSegment
 from tidelog.storage.compaction.key_mapping import (
     AbortedSpans,
-    Mapped,
     MappedRun,
+    MappingResult,
     OffsetMap,
     Retention,
     TransactionWalk,
@@ -39,7 +39,7 @@ from tidelog.storage.compaction.key_mapping import (
     records_in,
 )
 from tidelog.storage.compaction.source_reader import (
-    Opened,
+    OpenedBatches,
     Piece,
     SourceReader,
     check_counts,
@@ -56,7 +56,7 @@ _NO_BITS: Final = 8
 
 
 @dataclass(slots=True)
-class Judged:
+class PieceFacts:
     """Facts about the batches of a piece before the piece is planned.
 
     Shape:
@@ -73,10 +73,10 @@ class Judged:
     tombstones: "Longs"
     lost: "Bytes"
 
-    def part(self, start: int, end: int) -> "Judged":
+    def part(self, start: int, end: int) -> "PieceFacts":
         """Return the facts about the batches in these rows."""
         rows = slice(start, end)
-        return Judged(
+        return PieceFacts(
             self.numbers[rows],
             self.counts[rows],
             self.left[rows],
@@ -85,11 +85,11 @@ class Judged:
         )
 
 
-def keep_all(piece: Piece) -> Judged:
+def keep_all(piece: Piece) -> PieceFacts:
     """Return the facts about batches after the map: no record is superseded."""
     counts = piece.table[:, layout.RECORD_COUNT]
     none: Longs = np.zeros(len(counts), np.int64)
-    return Judged(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
+    return PieceFacts(none - 1, counts, counts, none, np.zeros(_NO_BITS, np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Cleaning:
     job: CleaningJob
     reader: SourceReader
     offset_map: OffsetMap
-    mapped: Mapped
+    mapped: MappingResult
     retention: Retention
     spans: AbortedSpans
     walk: TransactionWalk
@@ -131,7 +131,7 @@ class Planner:
         self._keeps_legacy = source.last_modified_ms > legacy_horizon_ms(job)
         self._retention = cleaning.retention
 
-    def plan(self, piece: Piece, table: "Longs", judged: Judged) -> "Longs":
+    def plan(self, piece: Piece, table: "Longs", judged: PieceFacts) -> "Longs":
         """Plan batches that were mapped, or looked up in the map; see `kernels.rewrite`.
 
         Args:
@@ -152,7 +152,7 @@ class Planner:
             self._plan_transactional(piece, slot, plan[slot])
         return plan
 
-    def _plan_tombstones(self, table: "Longs", judged: Judged, plan: "Longs") -> None:
+    def _plan_tombstones(self, table: "Longs", judged: PieceFacts, plan: "Longs") -> None:
         slots = np.flatnonzero((judged.tombstones > 0) & (judged.left > 0))
         if not len(slots):
             return
@@ -298,7 +298,7 @@ class SourcePass:
                 self._counts.records_before += records_in(opened.table)
                 self._write(piece, opened, self._planner.plan(piece, opened.table, judged), judged)
 
-    def _look_up(self, piece: Piece, opened: Opened, is_judged: "Mask") -> Judged:
+    def _look_up(self, piece: Piece, opened: OpenedBatches, is_judged: "Mask") -> PieceFacts:
         """Find the superseded records of batches from before the map."""
         counts = np.where(is_judged, opened.table[:, layout.RECORD_COUNT], 0)
         numbers = np.where(is_judged, np.cumsum(counts) - counts, -1)
@@ -309,9 +309,9 @@ class SourcePass:
         )
         left_counts: Longs = np.empty(len(counts), np.int64)
         rewrite.count_left(counts, numbers, lost_bits, left_counts)
-        return Judged(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
+        return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
-    def _hold(self, piece: Piece, opened: Opened, numbers: "Longs", marks: Marks) -> None:
+    def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:
         """Look up records from before the mapped offsets in the map."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
@@ -325,7 +325,7 @@ class SourcePass:
             self._hold_first(run)
         left_counts = run.left(self._cleaning.offset_map)
         counts = run.counts.astype(np.int64)
-        judged = Judged(
+        judged = PieceFacts(
             run.numbers(),
             np.maximum(counts, 0),
             left_counts,
@@ -357,7 +357,7 @@ class SourcePass:
             yield first, last + 1
 
     def _write_span(
-        self, run: MappedRun, judged: Judged, first: int, span: tuple[int, int]
+        self, run: MappedRun, judged: PieceFacts, first: int, span: tuple[int, int]
     ) -> None:
         """Write the remaining records between two positions, from the run's batch `first` on."""
         for piece in self._cleaning.reader.pieces(self._source, *span, check=False):
@@ -388,7 +388,7 @@ class SourcePass:
             self._open_and_write(piece, self._planner.plan_rest(piece), judged, is_rest=True)
 
     def _open_and_write(
-        self, piece: Piece, plan: "Longs", judged: Judged, *, is_rest: bool = False
+        self, piece: Piece, plan: "Longs", judged: PieceFacts, *, is_rest: bool = False
     ) -> None:
         """Open the batches that have to be opened, and write."""
         action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
@@ -401,7 +401,9 @@ class SourcePass:
                 self._counts.records_before += records_in(opened.table)
             self._write(part, opened, plan[start:end], judged.part(start, end))
 
-    def _write(self, piece: Piece, opened: Opened, plan: "Longs", judged: Judged) -> None:
+    def _write(
+        self, piece: Piece, opened: OpenedBatches, plan: "Longs", judged: PieceFacts
+    ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
             # A horizon changes the base of all timestamps, and may lengthen each. A batch that gets

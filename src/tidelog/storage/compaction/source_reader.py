@@ -253,7 +253,7 @@ def lies_plainly(piece: Piece) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedBatches:
     """Batches with uncompressed bodies in `bodies`; legacy ones are described as magic 2.
 
     Attributes:
@@ -266,7 +266,9 @@ class Opened:
     table: "Longs"
 
 
-def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[int, int, Opened]]:
+def opened_groups(
+    piece: Piece, wanted: "Mask", arena: Arena
+) -> Iterator[tuple[int, int, OpenedBatches]]:
     """Yield all batches of a piece in groups, each with the bodies of the wanted batches.
 
     A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may lie in
@@ -283,7 +285,7 @@ def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[
     codec = piece.table[:, layout.ATTRIBUTES] & CODEC_MASK
     is_packed = wanted & ((piece.table[:, layout.MAGIC] != MAGIC_2) | (codec != 0))
     if not is_packed.any():
-        yield 0, len(piece.table), Opened(piece.data, piece.table)
+        yield 0, len(piece.table), OpenedBatches(piece.data, piece.table)
         return
     start = 0
     while start < len(piece.table):
@@ -293,7 +295,7 @@ def opened_groups(piece: Piece, wanted: "Mask", arena: Arena) -> Iterator[tuple[
         start = end
 
 
-def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[int, Opened]:
+def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[int, OpenedBatches]:
     """Open batches from a row on up to the size of a group; return the next row and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(wanted[start:])
@@ -314,13 +316,13 @@ def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[
     if spans:
         opened = slots[: len(spans)]
         table[opened, layout.BODY_START], table[opened, layout.BODY_END] = np.array(spans).T
-    return start + behind, Opened(np.frombuffer(arena.content, np.uint8), table[:behind])
+    return start + behind, OpenedBatches(np.frombuffer(arena.content, np.uint8), table[:behind])
 
 
-def _alone(body: Buffer, table: "Longs") -> Opened:
+def _alone(body: Buffer, table: "Longs") -> OpenedBatches:
     """Return the group whose only wanted batch is the last row's."""
     table[-1, layout.BODY_START], table[-1, layout.BODY_END] = 0, len(body)
-    return Opened(np.frombuffer(body, np.uint8), table)
+    return OpenedBatches(np.frombuffer(body, np.uint8), table)
 
 
 def _open(piece: Piece, row: "Longs", frame: slice | None, arena: Arena) -> Buffer:
@@ -353,7 +355,7 @@ def _open_legacy(view: memoryview, position: int, row: "Longs") -> bytearray:
     return body
 
 
-def check_counts(piece: Piece, opened: Opened, wanted: "Mask") -> None:
+def check_counts(piece: Piece, opened: OpenedBatches, wanted: "Mask") -> None:
     """Raise CorruptBatch if an opened batch is too small for its record count."""
     counts = opened.table[:, layout.RECORD_COUNT]
     room = opened.table[:, layout.BODY_END] - opened.table[:, layout.BODY_START]

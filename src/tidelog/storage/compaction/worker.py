@@ -34,7 +34,7 @@ from tidelog.errors import (
     StorageFailure,
     TidelogError,
 )
-from tidelog.storage.compaction.job import Cleaned, CleaningJob, Throttle
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Throttle
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import MS_PER_SECOND
 
@@ -96,7 +96,7 @@ class InProcess:
         self._env = env
         self._pace = pace
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out a job; see `cleaner.Worker`."""
         return clean(job, self._env, self._pace)
 
@@ -113,7 +113,7 @@ class CleanerProcess:
         self._is_stopped = False
         self._changing = threading.Lock()
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out a job in the process; see `cleaner.Worker`.
 
         Raises:
@@ -187,12 +187,12 @@ def _end(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
-def _read_answer(line: str) -> Cleaned:
+def _read_answer(line: str) -> CleaningResult:
     """Return the result that the process reported, or raise the error that it reported."""
     try:
         answer = json.loads(line)
         if "cleaned" in answer:
-            return Cleaned.from_json(answer["cleaned"])
+            return CleaningResult.from_json(answer["cleaned"])
         kind, text, fields = (
             answer["error"]["kind"],
             answer["error"]["text"],
@@ -272,7 +272,7 @@ def clean(
     throttle: Throttle | None = None,
     *,
     hash_mask: tuple[int, int] = WHOLE_HASH,
-) -> Cleaned:
+) -> CleaningResult:
     """Write the `.cleaned` segments of a job, durably.
 
     On any error, no `.cleaned` file of the job is left.

@@ -382,7 +382,7 @@ class _Attachment(_StagedChange):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class ExchangeResult:
     """Result of an exchange: number of segments, and size of log files, before and after."""
 
     segments_before: int
@@ -398,7 +398,7 @@ def exchange(
     new: Iterable[NewSegment],
     *,
     commit_id: str | None = None,
-) -> Exchanged:
+) -> ExchangeResult:
     """Replace old segments by new ones.
 
     Args:
@@ -458,9 +458,9 @@ class _Exchange(_StagedChange):
         for segment, end in zip(self._new, ends, strict=True):
             yield ReplacementPass(self.log.context, self.old, segment, end)
 
-    def result(self) -> Exchanged:
+    def result(self) -> ExchangeResult:
         """Return the result of the exchange."""
-        return Exchanged(
+        return ExchangeResult(
             len(self.old),
             len(self._new),
             sum(segment.size_bytes for segment in self.old),

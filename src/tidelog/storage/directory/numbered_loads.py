@@ -46,7 +46,7 @@ class LoadedRange(NamedTuple):
     append_time_ms: int
 
 
-class Loaded(NamedTuple):
+class LoadResult(NamedTuple):
     """Result of a numbered load.
 
     Attributes:
@@ -113,7 +113,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
     group: Callable[[Sequence[NewRecord]], Mapping[int, Sequence[NewRecord]]],
     codec: Codec,
     batch_bytes: int,
-) -> Loaded:
+) -> LoadResult:
     """Append the rows of a source that a topic doesn't have yet, all together.
 
     Args:
@@ -153,7 +153,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
                 for partition, partition_rows in group(chunk).items():
                     stage.take(partition, partition_rows)
             if rows.count == skipped:
-                return Loaded({}, 0, skipped)
+                return LoadResult({}, 0, skipped)
             version = WriterVersion(writer, rows.count, rows.digest, topics=(topic,))
             attached = attach(log_dir, stage.finish(), commit_id=commit_id, version=version)
     finally:
@@ -167,7 +167,7 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         )
         for name, one in attached.partitions.items()
     }
-    return Loaded(ranges, rows.count - skipped, skipped)
+    return LoadResult(ranges, rows.count - skipped, skipped)
 
 
 class _Stage:

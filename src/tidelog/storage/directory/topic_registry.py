@@ -235,7 +235,7 @@ def find_leftovers(files: FileSystem, directory: str) -> list[TopicPartition]:
     )
 
 
-class Found(NamedTuple):
+class RegistryContents(NamedTuple):
     """Contents of the file and the directories together.
 
     Attributes:
@@ -251,7 +251,9 @@ class Found(NamedTuple):
     leftovers: list[TopicPartition]
 
 
-def find_all(files: FileSystem, directory: str, defaults: Mapping[str, str] | None) -> Found:
+def find_all(
+    files: FileSystem, directory: str, defaults: Mapping[str, str] | None
+) -> RegistryContents:
     """Find topics and leftovers of deleted ones; arguments and errors as in `find_topics`."""
     text = read_topics(files, directory)
     entries, present = text.topics, _find_partitions(files, directory)
@@ -264,7 +266,7 @@ def find_all(files: FileSystem, directory: str, defaults: Mapping[str, str] | No
         ids = _read_ids(files, directory, name, present[name], notes)
         config = _config_of(name, entries.get(name), defaults)
         topics[name] = _merge(name, entries.get(name), present[name], ids, config, notes)
-    return Found(topics, notes, text.deleted, leftovers)
+    return RegistryContents(topics, notes, text.deleted, leftovers)
 
 
 def give_ids(

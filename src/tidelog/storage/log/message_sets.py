@@ -40,7 +40,7 @@ from tidelog.storage.log.append import (
     PendingAppend,
     writable,
 )
-from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, RecordRules, Refused
+from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT, BatchRefusals, RecordRules
 from tidelog.storage.segment.segment import LOOP_BYTES
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, Codec, TimestampType
 
@@ -378,7 +378,7 @@ class MessageSets:
             raise AssertionError(f"a sound message was refused at {broken.at}") from broken
 
     def _refusal(self, facts: SetFacts, context: AppendContext) -> InvalidRecord | InvalidTimestamp:
-        refused = Refused(self._rules, context.now_ms)
+        refused = BatchRefusals(self._rules, context.now_ms)
         for number, timestamp, has_key in facts.refused:
             refused.judge(number, timestamp, has_key=has_key)
         unnamed_count = facts.refused_count - len(facts.refused)

@@ -114,7 +114,7 @@ class RecordRules:
             )
 
 
-class Refused:
+class BatchRefusals:
     """The refused records of one batch: each with one rule, the key's before the timestamp's."""
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:

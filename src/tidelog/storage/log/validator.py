@@ -61,9 +61,9 @@ from tidelog.storage.log.append import (
 from tidelog.storage.log.message_sets import MessageSets, PreparedSet, SetPasses
 from tidelog.storage.log.record_rules import (
     SINGLE_MESSAGES_MAX,
+    BatchRefusals,
     BodyCheck,
     RecordRules,
-    Refused,
     check_body,
     renumber_body,
     walk_body,
@@ -381,7 +381,7 @@ class Validator:
             raise InvalidTimestamp(f"{self._where}: {reason}")
         if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:
             raise LongCheck
-        refused = Refused(self._rules, context.now_ms)
+        refused = BatchRefusals(self._rules, context.now_ms)
         for index, frame in enumerate(walk_body(body, batch.record_count)):
             timestamp = wrapped_sum(batch.base_timestamp, frame.timestamp_delta)
             refused.judge(index, timestamp, has_key=frame.has_key)

@@ -12,13 +12,13 @@ from tidelog.storage.tier_manager.mover import (
     tier_partition,
     tier_status,
 )
-from tidelog.storage.tier_manager.orphans import Collected, collect, restore
+from tidelog.storage.tier_manager.orphans import CollectedOrphans, collect, restore
 from tidelog.storage.tier_manager.tier_compaction import compact_tier
 from tidelog.storage.tier_manager.tier_store import Problem, verify
 
 __all__ = [
     "GRACE_MS",
-    "Collected",
+    "CollectedOrphans",
     "MoveOptions",
     "MoveReport",
     "Problem",

@@ -48,7 +48,7 @@ _FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedOrphans:
     """Orphans that were removed, or would be.
 
     Attributes:
@@ -68,7 +68,7 @@ def collect(
     *,
     grace_ms: int = GRACE_MS,
     dry_run: bool = False,
-) -> Collected:
+) -> CollectedOrphans:
     """Remove orphans of these partitions, and objects of deleted topics.
 
     Args:
@@ -82,7 +82,7 @@ def collect(
             those were kept, all others are done.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
-    collected = Collected([])
+    collected = CollectedOrphans([])
     before_ms = log_dir.env.clock.now_ms() - grace_ms
     for name in names:
         if log_dir.log(name.topic, name.partition).tier is not None:
@@ -97,12 +97,14 @@ def collect_orphans(mover: Mover) -> list[str]:
 
     No other process may be writing to the folder. Raises StorageFailure as in `collect`.
     """
-    collected = Collected([])
+    collected = CollectedOrphans([])
     _collect_orphans(mover, INT64_MAX, collected, dry_run=False)
     return [mover.tier.key(folder) for folder in collected.folders]
 
 
-def _collect_orphans(mover: Mover, before_ms: int, collected: Collected, *, dry_run: bool) -> None:
+def _collect_orphans(
+    mover: Mover, before_ms: int, collected: CollectedOrphans, *, dry_run: bool
+) -> None:
     tier = mover.tier
     folders: dict[str, list[tuple[str, int, int]]] = defaultdict(list)
     for info in tier.store.list(tier.folder):
@@ -121,7 +123,9 @@ def _collect_orphans(mover: Mover, before_ms: int, collected: Collected, *, dry_
             remove_all(tier, (key for key, _, _ in objects))
 
 
-def _collect_deleted(log_dir: "DirectoryAccess", collected: Collected, *, dry_run: bool) -> None:
+def _collect_deleted(
+    log_dir: "DirectoryAccess", collected: CollectedOrphans, *, dry_run: bool
+) -> None:
     """Remove the objects of deleted topics; topics that still exist are not touched."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
@@ -164,7 +168,11 @@ def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
 
 
 def _remove_folder(
-    log_dir: "DirectoryAccess", deleted: DeletedFolder, collected: Collected, *, dry_run: bool
+    log_dir: "DirectoryAccess",
+    deleted: DeletedFolder,
+    collected: CollectedOrphans,
+    *,
+    dry_run: bool,
 ) -> None:
     """Remove a folder, the manifest first: without it, the rest is orphaned."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)

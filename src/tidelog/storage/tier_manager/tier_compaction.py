@@ -34,7 +34,7 @@ from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, PartitionTarget, clean, note_run
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, CleaningState, inspect_tier
-from tidelog.storage.compaction.job import Cleaned, CleanedGroup, CleaningJob, together
+from tidelog.storage.compaction.job import CleanedGroup, CleaningJob, CleaningResult, together
 from tidelog.storage.compaction.worker import InProcess
 from tidelog.storage.directory.staging import (
     NewSegment,
@@ -274,7 +274,7 @@ class Rewritten:
         rows: For each of its groups the segment in the store; no manifest names it yet.
     """
 
-    cleaned: Cleaned
+    cleaned: CleaningResult
     rows: tuple[TierSegment, ...]
 
     def to_json(self) -> str:
@@ -286,7 +286,9 @@ class Rewritten:
         """Decode the result of `to_json`; raises CorruptFile if the structure is wrong."""
         match json.loads(text):
             case [str(cleaned), list(rows)]:
-                return cls(cleaned=Cleaned.from_json(cleaned), rows=tuple(map(decode_row, rows)))
+                return cls(
+                    cleaned=CleaningResult.from_json(cleaned), rows=tuple(map(decode_row, rows))
+                )
         raise CorruptFile(f"{text[:80]}: no result of a cleaning of a tier")
 
 
@@ -426,10 +428,10 @@ class _TierTarget(PartitionTarget):
     def _state(self, *, is_asked: bool) -> CleaningState:
         return inspect_tier(self._log_dir, self.name, is_asked=is_asked, options=self._options)
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         """Carry out the job; each part is in the manifest before the next is made."""
         remote = (each for each in self._plan.sources if isinstance(each, RemoteSegment))
-        segments, done = {each.base_offset: each for each in remote}, list[Cleaned]()
+        segments, done = {each.base_offset: each for each in remote}, list[CleaningResult]()
         try:
             for part in self._worker.rewrite(job, segments):
                 done.append(part.cleaned)
@@ -443,7 +445,7 @@ class _TierTarget(PartitionTarget):
         return cleaned
 
     def _swap_in(
-        self, whole: Cleaned, part: Rewritten, segments: Mapping[int, RemoteSegment]
+        self, whole: CleaningResult, part: Rewritten, segments: Mapping[int, RemoteSegment]
     ) -> None:
         """Replace the segments of a part; the history includes earlier parts."""
         note_run(self._log_dir, self._plan, whole, frozenset())

@@ -6,9 +6,15 @@ from tests.unit.server.loops import on_a_loop
 from tests.unit.server.shares.share_worlds import TOPIC, acquired, said, world
 from tests.worlds.waiting import turn_until
 
-from tidelog.server.shares.record_runs import AckType, Acquired, Limits, RecordState, StateBatch
+from tidelog.server.shares.record_runs import (
+    AckType,
+    AcquiredRange,
+    Limits,
+    RecordState,
+    StateBatch,
+)
 from tidelog.server.shares.share_partition import SharePartition
-from tidelog.server.shares.share_reads import Part, Read, read
+from tidelog.server.shares.share_reads import Part, ShareRead, read
 from tidelog.types import IsolationLevel
 
 
@@ -31,7 +37,7 @@ async def test_no_more_headers_are_read_than_those_of_what_is_lent(path: Path) -
         it.produce(*[1] * 300)
         partition = it.node.partitions.get(TOPIC, 0)
 
-        def offered(known: SharePartition, records_max: int) -> Read:
+        def offered(known: SharePartition, records_max: int) -> ShareRead:
             end = known.wanted_end(records_max)
             part = Part(known.fetch_offset, end, known.end, max_bytes=1 << 20)
             found = read(partition, part, IsolationLevel.READ_COMMITTED, may_block=True)
@@ -73,7 +79,7 @@ async def test_what_was_found_can_be_read_after_retention_has_deleted_it(path: P
         log = partition.log
         log.roll()
         it.produce(1)
-        segment, everything = log.segments[0], [Acquired(0, 2, 1)]
+        segment, everything = log.segments[0], [AcquiredRange(0, 2, 1)]
         part = Part(0, 3, 0, max_bytes=1 << 20)
         found = read(partition, part, IsolationLevel.READ_UNCOMMITTED, may_block=False)
         assert found is not None

@@ -6,7 +6,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,
-    Acquired,
+    AcquiredRange,
     AcquireOptions,
     Limits,
     ReadBatches,
@@ -38,7 +38,7 @@ def give(
     member: str = ANNA,
     now_ms: int = NOW,
     aborted: list[tuple[int, int]] | None = None,
-) -> list[Acquired]:
+) -> list[AcquiredRange]:
     """Read from where the partition says, up to an offset, and acquire."""
     at = known.fetch_offset
     offered = ReadBatches(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
@@ -73,34 +73,36 @@ def refusal(known: SharePartition, *said: Acknowledgement, member: str = ANNA) -
 
 def test_what_was_never_delivered_is_given_in_one_piece() -> None:
     known = partition_of()
-    assert give(known, 19) == [Acquired(0, 19, 1)]
+    assert give(known, 19) == [AcquiredRange(0, 19, 1)]
     assert (known.start, known.end, known.fetch_offset) == (0, 20, 20)
 
 
 def test_nobody_else_gets_what_a_member_has() -> None:
     known = partition_of()
     give(known, 9)
-    assert give(known, 19, member=BERT) == [Acquired(10, 19, 1)]
+    assert give(known, 19, member=BERT) == [AcquiredRange(10, 19, 1)]
 
 
 def test_what_is_given_is_cut_at_batches_of_the_log() -> None:
     wish = AcquireOptions(records_max=1000, batch_records=15)
     assert give(partition_of(), 49, wish) == [
-        Acquired(0, 19, 1),
-        Acquired(20, 39, 1),
-        Acquired(40, 49, 1),
+        AcquiredRange(0, 19, 1),
+        AcquiredRange(20, 39, 1),
+        AcquiredRange(40, 49, 1),
     ]
 
 
 def test_a_batch_of_the_log_goes_whole_beyond_what_was_wanted() -> None:
-    assert give(partition_of(), 49, AcquireOptions(records_max=12)) == [Acquired(0, 19, 1)]
+    assert give(partition_of(), 49, AcquireOptions(records_max=12)) == [AcquiredRange(0, 19, 1)]
 
 
 def test_a_strict_wish_gets_no_record_more() -> None:
     known = partition_of()
-    assert give(known, 49, AcquireOptions(records_max=12, is_strict=True)) == [Acquired(0, 11, 1)]
+    assert give(known, 49, AcquireOptions(records_max=12, is_strict=True)) == [
+        AcquiredRange(0, 11, 1)
+    ]
     assert give(known, 49, AcquireOptions(records_max=3, is_strict=True), member=BERT) == [
-        Acquired(12, 14, 1)
+        AcquiredRange(12, 14, 1)
     ]
 
 
@@ -110,12 +112,12 @@ def test_who_wants_nothing_gets_nothing() -> None:
 
 
 def test_a_batch_that_begins_below_the_start_is_given_from_the_start() -> None:
-    assert give(partition_of(13), 29) == [Acquired(13, 29, 1)]
+    assert give(partition_of(13), 29) == [AcquiredRange(13, 29, 1)]
 
 
 def test_no_more_than_the_locks_allow_are_in_flight() -> None:
     known = partition_of(limits=Limits(locks_max=20, lock_ms=LOCK_MS))
-    assert give(known, 49) == [Acquired(0, 19, 1)]
+    assert give(known, 49) == [AcquiredRange(0, 19, 1)]
     assert not known.can_acquire
     assert give(known, 49, member=BERT) == []
 
@@ -125,7 +127,7 @@ def test_full_it_still_gives_what_came_back_and_nothing_behind_it() -> None:
     give(known, 49)
     say(known, 5, 6, AckType.RELEASE)
     assert known.can_acquire
-    assert give(known, 49, member=BERT) == [Acquired(5, 6, 2)]
+    assert give(known, 49, member=BERT) == [AcquiredRange(5, 6, 2)]
     assert known.end == 20
 
 
@@ -166,14 +168,14 @@ def test_released_records_are_given_again_with_a_higher_count() -> None:
     known = partition_of()
     give(known, 19)
     say(known, 3, 5, AckType.RELEASE)
-    assert give(known, 19, member=BERT) == [Acquired(3, 5, 2)]
+    assert give(known, 19, member=BERT) == [AcquiredRange(3, 5, 2)]
 
 
 def test_released_and_new_records_go_together() -> None:
     known = partition_of()
     give(known, 19)
     say(known, 0, 19, AckType.RELEASE)
-    assert give(known, 39) == [Acquired(0, 19, 2), Acquired(20, 39, 1)]
+    assert give(known, 39) == [AcquiredRange(0, 19, 2), AcquiredRange(20, 39, 1)]
 
 
 def test_what_is_being_written_is_neither_given_nor_said_again() -> None:
@@ -251,7 +253,7 @@ def test_a_member_that_goes_leaves_its_records_to_others() -> None:
     change = known.release(ANNA)
     assert change.batches == (StateBatch(0, 9, RecordState.AVAILABLE, 1),)
     known.commit(change)
-    assert give(known, 9, member=BERT) == [Acquired(0, 9, 2)]
+    assert give(known, 9, member=BERT) == [AcquiredRange(0, 9, 2)]
 
 
 def test_records_delivered_often_come_in_ever_smaller_parts_and_alone_in_the_end() -> None:
@@ -268,14 +270,14 @@ def test_with_two_deliveries_nothing_is_isolated() -> None:
     known = partition_of(limits=Limits(deliveries_max=2, lock_ms=LOCK_MS))
     give(known, 19)
     known.expire(NOW + LOCK_MS)
-    assert give(known, 19) == [Acquired(0, 19, 2)]
+    assert give(known, 19) == [AcquiredRange(0, 19, 2)]
 
 
 def test_offsets_that_the_log_does_not_have_hold_nothing_up() -> None:
     known = partition_of()
     give(known, 9)
     offered = ReadBatches(fetch_offset=10, batches=[(30, 39)])
-    assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(30, 39, 1)]
+    assert known.acquire(ANNA, offered, ALL, NOW) == [AcquiredRange(30, 39, 1)]
     say(known, 0, 9, AckType.ACCEPT)
     assert known.start == 30
 
@@ -285,13 +287,13 @@ def test_what_compaction_took_before_it_was_given_again_is_done_with() -> None:
     give(known, 9)
     say(known, 0, 9, AckType.RELEASE)
     offered = ReadBatches(fetch_offset=0, batches=[(10, 19)])
-    assert known.acquire(ANNA, offered, ALL, NOW) == [Acquired(10, 19, 1)]
+    assert known.acquire(ANNA, offered, ALL, NOW) == [AcquiredRange(10, 19, 1)]
     assert known.start == 10
 
 
 def test_aborted_batches_are_passed_over() -> None:
     known = partition_of()
-    assert give(known, 39, aborted=[(10, 19)]) == [Acquired(0, 9, 1), Acquired(20, 39, 1)]
+    assert give(known, 39, aborted=[(10, 19)]) == [AcquiredRange(0, 9, 1), AcquiredRange(20, 39, 1)]
     say(known, 0, 9, AckType.ACCEPT)
     assert known.start == 20
 

@@ -32,7 +32,7 @@ from tidelog.record.record import Record
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
-from tidelog.storage.compaction.job import Cleaned, CleaningJob, Group
+from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Group
 from tidelog.storage.compaction.worker import clean
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.derived_files import IndexBuilder
@@ -145,7 +145,7 @@ def test_a_group_starts_where_its_first_source_does() -> None:
     assert second.records_before == 100
     assert second.bytes_after == len(read(env, bases[1], ".log.cleaned"))
     assert cleaned.bytes_written == first.bytes_after + second.bytes_after
-    assert Cleaned.from_json(cleaned.to_json()) == cleaned
+    assert CleaningResult.from_json(cleaned.to_json()) == cleaned
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -182,7 +182,7 @@ def put_back(env: SeededEnv, base: int) -> None:
     env.files.rename(name + CLEANED, name)
 
 
-def passes(env: SeededEnv, job: CleaningJob) -> Iterator[Cleaned]:
+def passes(env: SeededEnv, job: CleaningJob) -> Iterator[CleaningResult]:
     """One pass after the other, each over what the last one left, until all keys were mapped."""
     while True:
         cleaned = clean(job, env)

@@ -17,7 +17,7 @@ from tidelog.storage import commits, files
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions, inspect_log
 from tidelog.storage.compaction.eligibility import DueReason
-from tidelog.storage.compaction.job import SEED_SIZE, Cleaned, CleaningJob
+from tidelog.storage.compaction.job import SEED_SIZE, CleaningJob, CleaningResult
 from tidelog.storage.compaction.worker import InProcess, Pace
 from tidelog.storage.directory.attach import ensure_finished
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -41,7 +41,7 @@ class Meddling:
     env: SeededEnv
     meddle: Callable[[], object]
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         done = PlainWorker(self.env).clean(job)
         self.meddle()
         return done
@@ -54,7 +54,7 @@ class SeedRecorder:
     env: Env
     seeds: list[bytes]
 
-    def clean(self, job: CleaningJob) -> Cleaned:
+    def clean(self, job: CleaningJob) -> CleaningResult:
         self.seeds.append(job.seed)
         return PlainWorker(self.env).clean(job)
 

@@ -6,7 +6,7 @@ from tests.worlds.directories.logs import PATH, TOPIC
 
 from tidelog import scan
 from tidelog.errors import CorruptFile, StorageFailure
-from tidelog.scan import ReadOptions, Wanted
+from tidelog.scan import ReadOptions, RequestedRange
 from tidelog.scan.latency import latency
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.files import read_file, write_atomically
@@ -22,7 +22,7 @@ def _pair() -> tuple[Tiered, Tiered]:
     return plain, tiered
 
 
-def _rows(one: Tiered, wanted: Wanted, clock: ClockName) -> list[dict[str, object]]:
+def _rows(one: Tiered, wanted: RequestedRange, clock: ClockName) -> list[dict[str, object]]:
     plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=one.env, split_bytes=900)
     columns = ["offset", "value", "timestamp", "appendTimestamp"]
     found: list[dict[str, object]] = scan.to_table(
@@ -38,13 +38,13 @@ def test_every_range_reads_as_from_one_log(clock: ClockName) -> None:
     assert first is not None
     start = first.timestamp
     for a, b in [(0, 5), (3, 41), (40, 80), (79, 90), (10, 10), (-5, 200)]:
-        wanted = Wanted(start_ms=start + a * 1000, end_ms=start + b * 1000)
+        wanted = RequestedRange(start_ms=start + a * 1000, end_ms=start + b * 1000)
         assert _rows(tiered, wanted, clock) == _rows(plain, wanted, clock)
         count = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=tiered.env)
         expected = scan.count(PATH, TOPIC, wanted=wanted, clock=clock, env=plain.env)
         assert count.records == expected.records
     for a, b in [(0, 80), (7, 9), (33, 66), (79, 80)]:
-        wanted = Wanted(start_offset=a, end_offset=b)
+        wanted = RequestedRange(start_offset=a, end_offset=b)
         assert _rows(tiered, wanted, clock) == _rows(plain, wanted, clock)
 
 
@@ -56,7 +56,7 @@ def test_a_plan_over_many_segments_asks_the_store_only_about_its_edges(clock: Cl
     first = tiered.log.offset_for_time(0)
     assert first is not None
     before = len(tiered.store.log)
-    wanted = Wanted(start_ms=first.timestamp + 20_500, end_ms=first.timestamp + 60_500)
+    wanted = RequestedRange(start_ms=first.timestamp + 20_500, end_ms=first.timestamp + 60_500)
     env = tiered.env
     plan = scan.plan(PATH, TOPIC, wanted=wanted, clock=clock, env=env)
     assert plan.scan_bytes > 0
@@ -78,7 +78,7 @@ def test_a_missing_object_is_named_with_the_next_step() -> None:
     plan = scan.plan(PATH, TOPIC, env=tiered.env)
     with pytest.raises(StorageFailure, match="keep going away"):
         scan.to_table(plan, options=ReadOptions(env=tiered.env))
-    wanted = Wanted(start_offset=40, end_offset=60)
+    wanted = RequestedRange(start_offset=40, end_offset=60)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
 
 
@@ -103,7 +103,7 @@ def test_local_offsets_are_read_while_the_store_is_away() -> None:
     start = tiered.log.local_start_offset
     tiered.store.objects.clear()
     tiered.store.fail_at = tiered.store.calls + 1
-    wanted = Wanted(start_offset=start)
+    wanted = RequestedRange(start_offset=start)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 80 - start
     tiered.fill(3)
     tiered.reopen(clean=False)

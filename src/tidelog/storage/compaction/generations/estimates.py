@@ -78,7 +78,7 @@ NEIGHBOURS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class SegmentEstimate:
     """Sampling result of one segment.
 
     Attributes:
@@ -96,7 +96,7 @@ class Counted:
     weight_bytes: int
 
 
-def live_bytes(segments: Sequence[Counted], *, is_whole: bool = False) -> list[float]:
+def live_bytes(segments: Sequence[SegmentEstimate], *, is_whole: bool = False) -> list[float]:
     """Estimate the live bytes of each segment, at most its size.
 
     Args:
@@ -108,7 +108,7 @@ def live_bytes(segments: Sequence[Counted], *, is_whole: bool = False) -> list[f
     return list(_live_bytes(segments, PRIOR_SAMPLES * unit))
 
 
-def _live_bytes(segments: Sequence[Counted], prior: float) -> Iterator[float]:
+def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[float]:
     for slot, each in enumerate(segments):
         around = [
             other

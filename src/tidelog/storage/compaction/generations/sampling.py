@@ -39,7 +39,7 @@ NO_HORIZON: Final = -1
 
 
 @dataclass(slots=True, kw_only=True)
-class Sampled:
+class SegmentSample:
     """Result of one pass over a segment.
 
     Attributes:
@@ -53,7 +53,7 @@ class Sampled:
     due_ms: int = NO_HORIZON
 
 
-def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> Sampled:
+def sample_segment(file: File, path: str, seed: bytes, samples: KeySamples) -> SegmentSample:
     """Read every record of a log file.
 
     Args:
@@ -86,7 +86,7 @@ class _Pass:
     """One pass over one segment."""
 
     def __init__(self, seed: bytes, samples: KeySamples) -> None:
-        self.found = Sampled()
+        self.found = SegmentSample()
         self._samples = samples
         self._between = ANY_OFFSETS
         self._hasher = make_hasher(SIPHASH, seed)

@@ -27,8 +27,8 @@ from tidelog.storage.compaction.eligibility import (
     judge,
 )
 from tidelog.storage.compaction.generations.estimates import (
-    Counted,
     MappedKeys,
+    SegmentEstimate,
     SegmentFacts,
     better,
     correction,
@@ -49,7 +49,7 @@ from tidelog.storage.compaction.generations.statistics import (
     UNKNOWN,
     SegmentRow,
     Statistics,
-    Stored,
+    StoredStatistics,
     keep_written,
     new_row,
     read_statistics,
@@ -58,9 +58,9 @@ from tidelog.storage.compaction.generations.statistics import (
 )
 from tidelog.storage.compaction.job import (
     SEED_SIZE,
-    Cleaned,
     CleanedGroup,
     CleaningJob,
+    CleaningResult,
     CompactionRules,
     Group,
     SourceSegment,
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log import LogAccess
 
 
-def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> Counted:
+def counted_of(row: SegmentRow, keys: int, found_bytes: int) -> SegmentEstimate:
     """Return the sampling result of a segment."""
-    return Counted(
+    return SegmentEstimate(
         size_bytes=row.size_bytes,
         cohort=UNKNOWN if row.cleaned_to == row.base_offset else row.cleaned_to,
         keys=keys,
@@ -149,7 +149,7 @@ class Generations:
         directory: str,
         segments: Sequence[SourceSegment],
         known: Statistics,
-        stored: Stored | None,
+        stored: StoredStatistics | None,
         kept: DecodedFiles | None = None,
     ) -> None:
         self._env = env
@@ -359,7 +359,7 @@ class Generations:
     def note(
         self,
         job: CleaningJob,
-        cleaned: Cleaned,
+        cleaned: CleaningResult,
         segments: Sequence[SourceSegment],
         *,
         is_full: bool,
@@ -398,7 +398,7 @@ class Generations:
             self._known.samples.forget_tombstones(group.base_offset, group.end_offset)
             self._known.note_lost(before - len(self._known.samples))
 
-    def _count(self, job: CleaningJob, cleaned: Cleaned) -> None:
+    def _count(self, job: CleaningJob, cleaned: CleaningResult) -> None:
         """Compare the sample with the number of keys in the map if both cover the same offsets."""
         start, end = job.map_from, cleaned.mapped_to
         statistics, samples = self._known, self._known.samples
@@ -411,7 +411,7 @@ class Generations:
             new = MappedKeys(shift=samples.shift, keys=cleaned.keys, sampled=sampled)
             statistics.counted = better(statistics.counted, new, samples)
 
-    def _weigh(self, cleaned: Cleaned) -> None:
+    def _weigh(self, cleaned: CleaningResult) -> None:
         """Let the sample stand for the whole of segments that hold last records only."""
         mapped_to, samples = cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
@@ -576,7 +576,7 @@ class SpaceBound:
         ]
         return Choice(sources, plan.groups, plan.map_from)
 
-    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: Cleaned) -> int:
+    def record_cleaning(self, log: "LogAccess", job: CleaningJob, cleaned: CleaningResult) -> int:
         """Store the statistics after a cleaning; see `Scheduler`."""
         memory, plan = self._memory, self._plan
         assert memory is not None
@@ -634,7 +634,7 @@ def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
     ]
 
 
-def _swept_to(job: CleaningJob, cleaned: Cleaned) -> int:
+def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
     """Return the offset up to which a full pass removed due tombstones."""
     if not job.rules.has_versions:
         return cleaned.mapped_to

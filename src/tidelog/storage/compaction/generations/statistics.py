@@ -386,7 +386,7 @@ def _decode_samples(packed: bytes) -> Iterator[tuple[int, tuple[int, int]]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredStatistics:
     """Contents of a partition's statistics file.
 
     Attributes:
@@ -404,7 +404,7 @@ class Stored:
 
 def read_statistics(
     fs: FileSystem, directory: str, cache: DecodedFiles | None = None
-) -> tuple[Stored | None, str]:
+) -> tuple[StoredStatistics | None, str]:
     """Read a partition's statistics (None if there are none), and what is wrong with the file.
 
     Args:
@@ -420,7 +420,7 @@ def read_statistics(
     try:
         stat = fs.stat(path)
         cached = None if cache is None else cache.find(path, stat)
-        if isinstance(cached, Stored):
+        if isinstance(cached, StoredStatistics):
             return cached, ""
         stored, problem = decode_statistics(files.read_file(fs, path))
     except FileNotFoundError:
@@ -434,18 +434,20 @@ def read_statistics(
     return stored, ""
 
 
-def keep_written(fs: FileSystem, directory: str, cache: DecodedFiles, stored: Stored) -> None:
+def keep_written(
+    fs: FileSystem, directory: str, cache: DecodedFiles, stored: StoredStatistics
+) -> None:
     """Update the cache after `write_statistics` wrote the file; raises OSError."""
     path = f"{directory}/{STATISTICS_FILE}"
     cache.keep(path, fs.stat(path), stored, _weight(stored))
 
 
-def _weight(stored: Stored) -> int:
+def _weight(stored: StoredStatistics) -> int:
     """Return the size of statistics in samples; a row is about as large as two."""
     return len(stored.statistics.samples) + 2 * len(stored.statistics.rows)
 
 
-def decode_statistics(data: bytes) -> tuple[Stored, str]:
+def decode_statistics(data: bytes) -> tuple[StoredStatistics, str]:
     """Return the contents of a file, and what is wrong with its changes.
 
     Raises:
@@ -454,7 +456,7 @@ def decode_statistics(data: bytes) -> tuple[Stored, str]:
     """
     entries = _entries(data)
     whole = next(entries)
-    stored = Stored(
+    stored = StoredStatistics(
         statistics=decode(whole),
         whole_bytes=len(whole),
         size_bytes=len(whole),
@@ -481,8 +483,8 @@ def _entries(data: bytes) -> Iterator[bytes]:
 
 
 def write_statistics(
-    fs: FileSystem, directory: str, statistics: Statistics, stored: Stored | None
-) -> tuple[Stored, int]:
+    fs: FileSystem, directory: str, statistics: Statistics, stored: StoredStatistics | None
+) -> tuple[StoredStatistics, int]:
     """Store a partition's statistics: append the changes if that is shorter, else replace the file.
 
     Args:
@@ -506,7 +508,9 @@ def write_statistics(
             return replace(stored, statistics=statistics.copy(), size_bytes=size), len(change)
     data = encode(statistics)
     files.write_atomically(fs, path, data)
-    made = Stored(statistics=statistics.copy(), whole_bytes=len(data), size_bytes=len(data))
+    made = StoredStatistics(
+        statistics=statistics.copy(), whole_bytes=len(data), size_bytes=len(data)
+    )
     return made, len(data)
 
 
