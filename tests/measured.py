@@ -10,6 +10,13 @@ import coverage
 import pytest
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what coverage itself would change: memory, and modules of a new process."""
+    for item in items:
+        if item.get_closest_marker("unmeasured"):
+            item.add_marker(pytest.mark.skip(reason="coverage takes memory and loads modules"))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Attribute the lines that run during this test to its file."""

@@ -67,7 +67,8 @@ def failed(ask: Callable[[int], object], pattern: str = NAMED) -> None:
             ask(seconds)
         return str(caught.value)
 
-    names_it(with_time(error, re.compile(pattern).search, least_s=LEAST_S)[1], pattern)
+    _, text = with_time(error, lambda text: re.search(pattern, text) is not None, least_s=LEAST_S)
+    names_it(text, pattern)
 
 
 def fails(run_command: Callable[[str], tuple[int, bytes, str]]) -> None:

@@ -220,6 +220,7 @@ def resolved(group: click.Command, name: str) -> click.Command:
     return command
 
 
+@pytest.mark.unmeasured
 def test_a_broker_loads_no_objects_and_nothing_heavy_before_it_listens() -> None:
     code = "import sys; from tidelog.cli import serve; print(*sys.modules)"
     command = [sys.executable, "-c", code]

@@ -191,6 +191,7 @@ class TestBuffers:
         pump(frames, data, [1 << 20], held=[])
         assert len(frames.room()) == CHUNK_BYTES_MAX
 
+    @pytest.mark.unmeasured
     @pytest.mark.usefixtures("_traced")
     def test_who_rests_keeps_none_and_loses_nothing(self) -> None:
         idle = memory()
