@@ -31,6 +31,7 @@ from tidelog.errors import (
 )
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.remote_directory import RemoteDirectory
+from tidelog.remote.topics import add_partitions
 from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
 
 T0 = 1_700_000_000_000
@@ -101,6 +102,8 @@ class Suite:
             log.create_topic("no good/name")
         with pytest.raises(InvalidPartitions):
             log.create_topic("some", partitions=0)
+        with pytest.raises(InvalidPartitions, match=name):
+            add_partitions(log.cluster, name, 1)  # it has as many already
         with pytest.raises(ConfigError, match="retention"):
             log.create_topic("some", config={"retention.ms": "long"})
         with pytest.raises(ConfigError):
