@@ -23,7 +23,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import TidelogError
 from tidelog.protocol.messages import END_TXN
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import handler_of
 from tidelog.server.broker import open_node
 
@@ -184,7 +184,7 @@ class Lives:
         if self._dies_at_an_end and api is END_TXN:
             self._dies_at_an_end = False
             life.files.left = self.random.choice(CALLS_OF_AN_END)
-        context = RequestContext(life.node, api, version, "history", ConnectionFacts(1, "here"))
+        context = RequestContext(life.node, api, version, "history", ClientInfo(1, "here"))
         try:
             said: object = handler_of(api.key)(context, message)
             if isinstance(said, Awaitable):

@@ -21,7 +21,7 @@ from tidelog.protocol.messages.configs import (
     IncrementallyAlteredConfig,
 )
 from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
-from tidelog.server.api import config_resources
+from tidelog.server.api import configs
 from tidelog.server.embedded import Broker
 from tidelog.storage.directory.broker_files import CLUSTER_FILE
 
@@ -77,7 +77,7 @@ def test_members_are_told_also_after_a_restart(data: str) -> None:
 
 
 def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_resources, "GROUPS_MAX", 2)
+    monkeypatch.setattr(configs, "GROUPS_MAX", 2)
     with start_with(data) as broker:
         assert [alter(broker, name, HEARTBEAT, SET, "9000") for name in "abc"] == [0, 0, 44]
         assert alter(broker, "b", HEARTBEAT, SET, "8000") == 0

@@ -52,7 +52,7 @@ from tidelog.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequestTopic,
 )
 from tidelog.server.api.context import Answer, RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import handler_of
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.threads import THREADS
@@ -274,7 +274,7 @@ def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
             shards = node.groups.shards
             shards.mark_failed(shards.number_of(GROUP))
             assert shards.error_for(GROUP) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            context = RequestContext(node, SHARE_FETCH, 1, "A", ConnectionFacts(1, "127.0.0.1"))
+            context = RequestContext(node, SHARE_FETCH, 1, "A", ClientInfo(1, "127.0.0.1"))
             answers.append(
                 asyncio.ensure_future(_awaited(handler_of(SHARE_FETCH.key)(context, request)))
             )

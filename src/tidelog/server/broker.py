@@ -17,11 +17,11 @@ from tidelog.server.api.node import LOGGER, Address, Node
 from tidelog.server.api.table import import_coordinators
 from tidelog.server.kernels import load_beside
 from tidelog.server.logs import TOLD_ONCE
-from tidelog.server.maintenance.log_manager import Background
+from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
 from tidelog.server.net.listener import SEND_BUFFER, Listener, listening_sockets, naming, prepare
-from tidelog.server.net.listener_authentication import Door
+from tidelog.server.net.listener_authentication import ListenerAuthentication
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.threads import Beside, Work
 from tidelog.storage.directory.broker_files import read_cluster, settings_of
@@ -30,7 +30,7 @@ from tidelog.types import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from tidelog.server.maintenance.control import Control
-    from tidelog.server.maintenance.log_cleaner import Compaction
+    from tidelog.server.maintenance.log_cleaner import LogCleaner
     from tidelog.server.metrics.http import MetricsServer
 
 
@@ -150,8 +150,8 @@ class Server:
         self._wake: asyncio.TimerHandle | None = None
         self._pages: MetricsServer | None = None
         self._control: Control | None = None
-        self._compaction: Compaction | None = None
-        self._background = Background(self.node)
+        self._compaction: LogCleaner | None = None
+        self._background = LogManager(self.node)
         self._rest: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -173,17 +173,17 @@ class Server:
             CorruptFile, StorageFailure: Users and ACLs can't be read.
         """
         self.node.timers.on_earlier = self._schedule
-        doors = [Door(self.node, plan) for plan in plans]
+        doors = [ListenerAuthentication(self.node, plan) for plan in plans]
         found: dict[str, int] = {}
-        for door in doors:
-            with naming(door.plan.place):
-                found[door.plan.name] = await self._listen(door)
-            told = self.node.listeners[door.plan.name]
-            place = Endpoint(door.plan.place.host, found[door.plan.name])
+        for authentication in doors:
+            with naming(authentication.plan.place):
+                found[authentication.plan.name] = await self._listen(authentication)
+            told = self.node.listeners[authentication.plan.name]
+            place = Endpoint(authentication.plan.place.host, found[authentication.plan.name])
             LOGGER.info(
                 "listener %s (%s) on %s, advertised as %s",
-                door.plan.name,
-                door.plan.protocol.name,
+                authentication.plan.name,
+                authentication.plan.protocol.name,
                 place,
                 told,
                 extra=TOLD_ONCE,
@@ -215,14 +215,16 @@ class Server:
         self._started_compaction()
         load_beside(self._use_kernels)
 
-    async def _listen(self, door: Door) -> int:
+    async def _listen(self, authentication: ListenerAuthentication) -> int:
         """Open one listener; return its port."""
-        place = door.plan.place
+        place = authentication.plan.place
         sockets = await listening_sockets(place.host, place.port, BACKLOG, self._prepare)
         port: int = sockets[0].getsockname()[1]
-        self._listeners.append(self._listener(door, sockets))
-        self.node.places[door.plan.name] = str(Endpoint(place.host, port))
-        door.address = self.node.listeners[door.plan.name] = advertised(door.plan, port)
+        self._listeners.append(self._listener(authentication, sockets))
+        self.node.places[authentication.plan.name] = str(Endpoint(place.host, port))
+        authentication.address = self.node.listeners[authentication.plan.name] = advertised(
+            authentication.plan, port
+        )
         return port
 
     def _prepare(self, bound: socket.socket) -> None:
@@ -230,17 +232,19 @@ class Server:
         is_asked = SEND_BUFFER in config.given_names
         prepare(bound, config.socket_send_buffer_bytes, is_asked=is_asked)
 
-    def _listener(self, door: Door, sockets: Sequence[socket.socket]) -> Listener:
+    def _listener(
+        self, authentication: ListenerAuthentication, sockets: Sequence[socket.socket]
+    ) -> Listener:
         """Return the listener, plain or TLS."""
 
         def make() -> Connection:
-            return Connection(self.node, self.clients, door)
+            return Connection(self.node, self.clients, authentication)
 
-        if door.context is None:
+        if authentication.context is None:
             return Listener(sockets, self.node, make)
         from tidelog.server.net.listener import TlsListener
 
-        return TlsListener(sockets, self.node, make, door.context)
+        return TlsListener(sockets, self.node, make, authentication.context)
 
     def _is_serving(self) -> bool:
         return all(listener.is_serving() for listener in self._listeners)
@@ -248,12 +252,12 @@ class Server:
     def _use_kernels(self) -> None:
         self.node.topics.begin(use_kernels(self.node))
 
-    def _started_compaction(self) -> "Compaction":
+    def _started_compaction(self) -> "LogCleaner":
         """Return the cleaners, started at the first call."""
         if self._compaction is None:
-            from tidelog.server.maintenance.log_cleaner import Compaction
+            from tidelog.server.maintenance.log_cleaner import LogCleaner
 
-            self._compaction = Compaction(self.node)
+            self._compaction = LogCleaner(self.node)
             self._compaction.start()
         return self._compaction
 

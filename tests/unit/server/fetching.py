@@ -15,7 +15,7 @@ from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.broker import open_node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.partitions.segment_reads import FilePiece
@@ -44,7 +44,7 @@ class Broker:
         self.node = open_node(folder, BrokerConfig.parse(named)[0], env=seam)
         for topic in TOPICS:
             self.create(topic)
-        self.connection = ConnectionFacts(1, "somewhere")
+        self.connection = ClientInfo(1, "somewhere")
 
     def create(self, topic: str) -> None:
         """A topic with its partitions open."""
@@ -60,7 +60,7 @@ class Broker:
         records = [NewRecord(value=bytes(size), timestamp=NOW_MS) for _ in range(count)]
         return self.partition(topic, number).append(build_batch(records)).last_offset + 1
 
-    def say(self, connection: ConnectionFacts, frame: bytes) -> bytes | str:
+    def say(self, connection: ClientInfo, frame: bytes) -> bytes | str:
         """What is sent for a frame, or why nothing is sent now."""
         try:
             found = outcome(self.node, connection, frame)
@@ -70,7 +70,7 @@ class Broker:
 
     def compare(self, frame: bytes) -> bytes | str:
         """The connection says the same as one that has not asked before."""
-        expected = self.say(ConnectionFacts(2, "elsewhere"), frame)
+        expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected
 

@@ -13,7 +13,7 @@ from tests.faults.later import Later
 from tidelog.config import BrokerConfig
 from tidelog.env import ManualClock
 from tidelog.server.api.node import Node
-from tidelog.server.maintenance.log_manager import RETRY_MS, Background
+from tidelog.server.maintenance.log_manager import RETRY_MS, LogManager
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.threads import THREADS
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -40,7 +40,7 @@ class World:
     node: Node
     later: Later
     partition: Partition
-    background: Background
+    background: LogManager
     idle: int = 0  # timers while there is nothing to do
 
     def fill(self) -> None:
@@ -96,7 +96,7 @@ def world() -> World:
     log_dir.create_topic("t", config=CONFIG)
     node = Node(log_dir, BrokerConfig.parse(SETTINGS)[0])
     partition = node.partitions.get("t", 0)
-    background = Background(node)
+    background = LogManager(node)
     made = World(env.files, env.clock, node, laters[0], partition, background)
     background.start()
     barrier = threading.Barrier(THREADS)  # behind what the start has given a thread to do

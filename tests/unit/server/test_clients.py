@@ -9,7 +9,7 @@ from tests.worlds.clocks import BusyClock
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.broker import open_node
 from tidelog.server.net.clients import (
     IDLE_CHECK_MS,
@@ -19,8 +19,8 @@ from tidelog.server.net.clients import (
     SENDING_MS,
     STALLED_MS,
     Clients,
-    Footprint,
-    InFlight,
+    ConnectionMemory,
+    MemoryBudget,
 )
 
 SLICES_MAX = 100
@@ -31,13 +31,13 @@ class Slow:
     """A client in the midst of a request, told of by the system from time to time only."""
 
     def __init__(
-        self, clock: ManualClock, *, wakes_late: bool, in_flight: InFlight | None = None
+        self, clock: ManualClock, *, wakes_late: bool, in_flight: MemoryBudget | None = None
     ) -> None:
-        self.facts = ConnectionFacts(1, "127.0.0.1")
-        self.footprint = Footprint(
-            in_flight or InFlight(NO_BOUND), clock.monotonic_ms, lambda: None
+        self.facts = ClientInfo(1, "127.0.0.1")
+        self.memory = ConnectionMemory(
+            in_flight or MemoryBudget(NO_BOUND), clock.monotonic_ms, lambda: None
         )
-        self.footprint.sending_since_ms = clock.monotonic_ms()
+        self.memory.sending_since_ms = clock.monotonic_ms()
         self.last_active_ms = clock.monotonic_ms()
         self.is_busy = False
         self.shows_progress = True
@@ -57,7 +57,7 @@ class Slow:
 
     def close(self) -> None:
         self.is_closed = True
-        self.footprint.drop()
+        self.memory.drop()
 
     def stop(self) -> None:
         self.close()
@@ -137,9 +137,9 @@ def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
     """A client for whom an answer waits, a part of what all hold, and that says nothing."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
-    found.footprint.sending_since_ms = None
-    found.footprint.hold(queued_bytes=held_bytes)
-    found.footprint.taking_since_ms = clock.monotonic_ms()
+    found.memory.sending_since_ms = None
+    found.memory.hold(queued_bytes=held_bytes)
+    found.memory.taking_since_ms = clock.monotonic_ms()
     clients.admit(found)
     return found
 
@@ -148,7 +148,7 @@ def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
-    idle.footprint.taking_since_ms = None  # it has all that it has asked for
+    idle.memory.taking_since_ms = None  # it has all that it has asked for
     let_pass(crowded, clock, STALLED_MS)
     assert not stuck.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)

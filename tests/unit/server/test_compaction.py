@@ -17,8 +17,8 @@ from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.maintenance import log_cleaner
-from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, Compaction
-from tidelog.server.maintenance.log_manager import Background
+from tidelog.server.maintenance.log_cleaner import RETRY_MAX_MS, LogCleaner
+from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.storage.compaction.cleaning_plan import CleaningState, inspect_log
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult
 from tidelog.storage.directory.log_dir import LogDir
@@ -92,8 +92,8 @@ async def settle(node: Node, worker: Worker) -> None:
         await asyncio.to_thread(lambda: None)
 
 
-async def run(node: Node, worker: Worker) -> Compaction:
-    found = Compaction(node, lambda: worker)
+async def run(node: Node, worker: Worker) -> LogCleaner:
+    found = LogCleaner(node, lambda: worker)
     found.start()
     await asyncio.sleep(0)
     await settle(node, worker)
@@ -257,7 +257,7 @@ def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
     async def story() -> None:
         await make_segments(node, "t", 3)
         node.topics.create("plain", 1)
-        cleaners = Compaction(node, lambda: Worker(node.env))
+        cleaners = LogCleaner(node, lambda: Worker(node.env))
         name = TopicPartition("t", 0)
         first = asyncio.ensure_future(cleaners.clean_now(name))
         await asyncio.sleep(0)
@@ -311,7 +311,7 @@ def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> No
         starts: list[int] = []
 
         async def retain() -> None:
-            Background(node).start()  # whose first look is due at once
+            LogManager(node).start()  # whose first look is due at once
             node.timers.run_due()
             starts.append(partition.log.log_start_offset)
 
@@ -336,7 +336,7 @@ def test_cleaners_that_are_switched_off_do_nothing(tmp_path: Path, clock: Manual
 
     async def story() -> None:
         worker = Worker(node.env)
-        cleaners = Compaction(node, lambda: worker)
+        cleaners = LogCleaner(node, lambda: worker)
         cleaners.start()
         await make_segments(node, "t", 3)
         for _ in range(20):

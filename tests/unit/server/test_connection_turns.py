@@ -21,7 +21,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node, planned
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
-from tidelog.server.net.listener_authentication import Door
+from tidelog.server.net.listener_authentication import ListenerAuthentication
 from tidelog.server.net.scheduling import TURN_REQUESTS
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def test_a_connection_that_never_logged_in_leaves_memory_at_once(tmp_path: Path)
     node = open_node(str(tmp_path / "log"), config)
 
     async def run() -> "ref[Connection]":
-        door = Door(node, planned(config)[0])
+        door = ListenerAuthentication(node, planned(config)[0])
         connection = Connection(node, Clients(node), door)
         connection.connection_made(FakeTransport())
         connection.connection_lost(None)

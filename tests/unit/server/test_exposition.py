@@ -20,7 +20,7 @@ from tidelog.server.metrics.exposition import (
     TOPICS_MAX,
     Exposition,
 )
-from tidelog.server.metrics.http import NodeFacts
+from tidelog.server.metrics.http import NodeMetrics
 from tidelog.types import NewRecord
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
@@ -29,7 +29,7 @@ Labels = frozenset[tuple[str, str]]
 
 def told(node: Node) -> dict[tuple[str, Labels], float]:
     async def collect() -> str:
-        return "".join([piece async for piece in Exposition(NodeFacts(node)).pieces()])
+        return "".join([piece async for piece in Exposition(NodeMetrics(node)).pieces()])
 
     return {
         (sample.name.removeprefix("tidelog_"), frozenset(sample.labels.items())): sample.value

@@ -21,9 +21,9 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.server.broker import open_node
 from tidelog.server.partitions.fetch_sessions import (
     SESSION_PARTITIONS_MAX,
-    Asked,
     FetchSessions,
     PartitionKey,
+    RequestedPartition,
     SessionRequest,
     next_epoch,
 )
@@ -36,7 +36,7 @@ def sessions(slots: int = 10) -> FetchSessions:
     return FetchSessions(slots, SAFE_MS, Random(7))
 
 
-def asked(*numbers: int, offset: int = 0) -> list[Asked]:
+def asked(*numbers: int, offset: int = 0) -> list[RequestedPartition]:
     return [
         (("t", number), FetchPartition(partition=number, fetch_offset=offset)) for number in numbers
     ]
@@ -46,7 +46,7 @@ def request(
     session_id: int = 0,
     epoch: int = 0,
     *,
-    wanted: list[Asked] | None = None,
+    wanted: list[RequestedPartition] | None = None,
     forgotten: tuple[PartitionKey, ...] = (),
     by_id: bool = False,
     is_follower: bool = False,

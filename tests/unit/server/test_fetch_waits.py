@@ -18,7 +18,7 @@ from tidelog.protocol.messages.fetch import (
 from tidelog.record.builder import build_batch
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.fetch import fetch
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime import reply
 from tidelog.types import IsolationLevel, NewRecord
@@ -44,7 +44,7 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
     def start(node: Node) -> "asyncio.Task[None]":
         node.topics.create("t", 1)
         partition = node.partitions.get("t", 0)  # open, so that the fetch looks at once
-        context = RequestContext(node, FETCH, VERSION, None, ConnectionFacts(1, "here"))
+        context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
         # It has looked, and waits from the loop's next turn on.
         answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
@@ -85,7 +85,7 @@ def test_behind_what_is_seen_a_fetch_waits(tmp_path: Path) -> None:
         partition = node.partitions.get("t", 0)
         append(partition, 0)
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 3)
-        context = RequestContext(node, FETCH, VERSION, None, ConnectionFacts(1, "here"))
+        context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
         answer = fetch(context, request)
         assert not isinstance(answer, FetchResponse)
         waiting = asyncio.ensure_future(answer)

@@ -11,9 +11,9 @@ from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
 from tidelog.protocol.requests import ClientConnection
+from tidelog.server.api.classic_groups import OPENED_KEYS_MAX
 from tidelog.server.api.dispatch import answer
-from tidelog.server.api.find_coordinator import OPENED_KEYS_MAX
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Client:
         message: "DataclassInstance",
     ) -> object:
         frame = b"".join(self._wire.request(api, version, message))[4:]
-        said = answer(self._node, ConnectionFacts(1, "here"), memoryview(bytearray(frame)))
+        said = answer(self._node, ClientInfo(1, "here"), memoryview(bytearray(frame)))
         pieces = said if isinstance(said, list) else await said  # type: ignore[misc]
         self._wire.feed(b"".join(bytes(piece) for piece in pieces or ()))
         return self._wire.next_response()

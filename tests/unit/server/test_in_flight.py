@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidelog.server.net.clients import NO_BOUND, InFlight
+from tidelog.server.net.clients import NO_BOUND, MemoryBudget
 
 
 class Readers:
@@ -19,7 +19,7 @@ class Readers:
 
 
 def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     assert flight.read(60, readers["a"])
     assert not flight.read(60, readers["b"])
     assert not flight.read(1, readers["c"])
@@ -34,14 +34,14 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
 
 
 def test_what_is_only_announced_takes_no_room() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     # Senders of twelve bytes, however much they say will follow.
     assert all(flight.read(12, readers[str(number)]) for number in range(8))
     assert not flight.is_full
 
 
 def test_one_larger_than_the_bound_goes_alone() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     assert all(flight.read(50, readers["large"]) for _ in range(10))
     assert not flight.read(50, readers["other"])
     flight.end_read(readers["large"])
@@ -49,7 +49,7 @@ def test_one_larger_than_the_bound_goes_alone() -> None:
 
 
 def test_who_has_gone_waits_no_more_and_holds_up_nobody() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     assert flight.read(100, readers["a"])
     assert not flight.read(1, readers["b"])
     assert not flight.read(1, readers["c"])
@@ -61,7 +61,7 @@ def test_who_has_gone_waits_no_more_and_holds_up_nobody() -> None:
 
 
 def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     flight.add(99)
     assert flight.read(1, readers["a"])
     assert not flight.read(1, readers["b"])
@@ -73,7 +73,7 @@ def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
 
 
 def test_answers_count_without_asking() -> None:
-    flight, readers = InFlight(100), Readers()
+    flight, readers = MemoryBudget(100), Readers()
     flight.add(100)
     assert flight.read(1, readers["a"])  # else nobody would read on
     assert not flight.read(1, readers["b"])
@@ -82,13 +82,13 @@ def test_answers_count_without_asking() -> None:
 
 
 def test_no_bound() -> None:
-    flight, readers = InFlight(-1), Readers()
+    flight, readers = MemoryBudget(-1), Readers()
     assert all(flight.read(1 << 40, readers[str(number)]) for number in range(3))
 
 
 @pytest.mark.parametrize(("used", "has_plenty"), [(0, True), (49, True), (50, False), (200, False)])
 def test_less_than_half_is_plenty(used: int, has_plenty: bool) -> None:
     for limit, expected in ((100, has_plenty), (NO_BOUND, True)):
-        in_flight = InFlight(limit)
+        in_flight = MemoryBudget(limit)
         in_flight.add(used)
         assert in_flight.has_plenty is expected

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tidelog.env import ManualClock
-from tidelog.server.net.scheduling import LINE_NS, Line
+from tidelog.server.net.scheduling import LINE_NS, FairQueue
 
 LINE_MS = LINE_NS // 1_000_000
 
@@ -14,7 +14,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.line = Line(self.clock.monotonic_ns)
+        self.line = FairQueue(self.clock.monotonic_ns)
         self.had = ""
 
     def take(self, name: str, took_ms: int = 0) -> Callable[[], None]:

@@ -15,7 +15,7 @@ from tests.faults.hooked import HookedDisk
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.env import File, os_env
-from tidelog.server.net.send_queue import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Outgoing, Piece
+from tidelog.server.net.send_queue import CHUNK_BYTES, GATHER_BYTES, WARY_BYTES, Piece, SendQueue
 from tidelog.server.partitions.segment_reads import PROBE_BYTES, PROBE_RARELY_BYTES, FilePiece
 from tidelog.server.runtime.threads import Work
 from tidelog.types import Buffer
@@ -35,7 +35,7 @@ class Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-        self.out = Outgoing(transport, self.work, self.emptied.set, self.failures.append)
+        self.out = SendQueue(transport, self.work, self.emptied.set, self.failures.append)
 
     def pause_writing(self) -> None:
         self.out.pause()

@@ -20,7 +20,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.record.header import ATTRIBUTES_AT, seal
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.produce import GROUP_PARTITIONS, SLICE_MS, produce
 from tidelog.server.runtime.errors import UnansweredRequest
 from tidelog.server.runtime.reply import start
@@ -70,7 +70,7 @@ Answer: TypeAlias = "ProduceResponse | Awaitable[ProduceResponse | None] | None"
 
 
 def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Answer:
-    context = RequestContext(node, PRODUCE, version, "t", ConnectionFacts(1, "t"))
+    context = RequestContext(node, PRODUCE, version, "t", ClientInfo(1, "t"))
     return start(produce(context, asked))
 
 

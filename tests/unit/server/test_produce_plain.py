@@ -21,7 +21,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
 from tidelog.record.header import ATTRIBUTES_AT, LENGTH_AT, MAGIC_AT, TRANSACTIONAL_BIT, seal
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.broker import open_node
 from tidelog.server.runtime.errors import UnansweredRequest
@@ -142,9 +142,7 @@ def request_of(node: Node, asked: Asked) -> ProduceRequest:
 
 async def answered(node: Node, asked: Asked) -> Answered:
     """What is said, topics that are named by their ids by their places."""
-    context = RequestContext(
-        node, PRODUCE, asked.version, asked.client_id, ConnectionFacts(1, "here")
-    )
+    context = RequestContext(node, PRODUCE, asked.version, asked.client_id, ClientInfo(1, "here"))
     try:
         answer = await produce(context, request_of(node, asked))
     except UnansweredRequest as error:

@@ -11,7 +11,7 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.produce import AppendPlan, rows_of
 from tidelog.server.broker import open_node
 from tidelog.types import NewRecord
@@ -41,7 +41,7 @@ def test_a_partition_that_is_open_and_unused_holds_a_guard(tmp_path: Path) -> No
             timeout_ms=9,
             topic_data=[TopicProduceData(name=topic, partition_data=[records])],
         )
-        context = RequestContext(node, PRODUCE, 11, "t", ConnectionFacts(1, "t"))
+        context = RequestContext(node, PRODUCE, 11, "t", ClientInfo(1, "t"))
         (row,) = rows_of(context, request)
         is_ready = AppendPlan(context, request, [row]).is_ready()
         guards[topic] = row.guard, is_ready

@@ -11,7 +11,7 @@ from tests.unit.server.steps import steps
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.record.builder import build_batch
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.partitions.segment_reads import PIECE_MIN_BYTES
 from tidelog.server.security.authorizer import Acl
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
@@ -55,7 +55,7 @@ def test_another_subset_in_another_order_takes_fewer_steps(broker: Broker, versi
     frame = broker.frame(version, others, number=99)
     broker.compare(frame)
     again = steps(lambda: broker.say(broker.connection, frame))
-    once = steps(lambda: broker.say(ConnectionFacts(2, "elsewhere"), frame))
+    once = steps(lambda: broker.say(ClientInfo(2, "elsewhere"), frame))
     assert again < once * 0.6
 
 
@@ -108,7 +108,7 @@ def test_rights_are_asked_anew_each_time(tmp_path: Path) -> None:
     for allowed in (rules, rules, rules[:1], rules[:1], [], rules):
         authorizer.replace(allowed)
         broker.connection.principal = ANNA
-        once = ConnectionFacts(2, "elsewhere", ANNA)
+        once = ClientInfo(2, "elsewhere", ANNA)
         said.append(broker.say(broker.connection, frame))
         assert said[-1] == broker.say(once, frame)
     assert said[0] == said[1] == said[5]
@@ -171,13 +171,13 @@ def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
     tallies = []
     for repeats in (False, True):
         broker.node.metrics.topics.clear()
-        broker.connection = ConnectionFacts(4, "somewhere")
+        broker.connection = ClientInfo(4, "somewhere")
         for offset in range(9):
             rows = [(topic, [(0, offset), (1, offset)]) for topic, _ in asked]
             broker.say(broker.connection, broker.frame(12, rows))
             if not repeats:
                 broker.connection.close()
-                broker.connection = ConnectionFacts(4, "somewhere")
+                broker.connection = ClientInfo(4, "somewhere")
         broker.connection.close()
         topics = broker.node.metrics.topics
         tallies.append({name: (of.records_out, of.bytes_out) for name, of in topics.items()})
@@ -195,7 +195,7 @@ def test_who_changes_all_the_time_is_not_learned_each_time(broker: Broker) -> No
         frame = broker.frame(12, asked, client=f"client {number:02}")
         return steps(lambda: broker.say(broker.connection, frame))
 
-    broker.say(ConnectionFacts(2, "elsewhere"), broker.frame(12, asked))
+    broker.say(ClientInfo(2, "elsewhere"), broker.frame(12, asked))
     costs = [cost(number) for number in range(40)]
     assert max(costs[-10:]) < costs[0] * 0.9
 

@@ -12,7 +12,7 @@ from tests.unit.server.fetching import MANY_BYTES, NOW_MS, PARTITIONS, TOPICS, B
 
 from tidelog.errors import StorageFailure
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.storage.log.append import AppendOrigin, AppendTerms
 from tidelog.types import NewRecord
 
@@ -133,7 +133,7 @@ class Life:
         self.isolation = self.rng.choice((0, 1))
         self.max_bytes = self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0))
         self.min_bytes, self.wait_ms = self.rng.choice((0, 1)), self.rng.choice((0, 500))
-        self.broker.connection = ConnectionFacts(1, "somewhere")
+        self.broker.connection = ClientInfo(1, "somewhere")
 
     def fetch(self) -> None:
         self.broker.compare(self.request())

@@ -20,13 +20,13 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.protocol.requests import ClientConnection, read_request, write_response
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.list_offsets import list_offsets
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import served_versions
 from tidelog.types import NewRecord
 
 TOPIC = "lookups"
 LENGTH_BYTES = 4
-FACTS = ConnectionFacts(1, "127.0.0.1")
+FACTS = ClientInfo(1, "127.0.0.1")
 TIMES = st.sampled_from(
     [-6, -5, -4, -3, -2, -1, 0, 999, 1000, 1500, 2999, 3000, 2**63 - 1, -(2**63)]
 )
@@ -65,7 +65,7 @@ def request(
     return b"".join(pieces)[LENGTH_BYTES:]
 
 
-def said(node: Node, frame: bytes, facts: ConnectionFacts = FACTS) -> bytes | str:
+def said(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
     """What a broker sends for a frame, or why it sends nothing now."""
     try:
         found = outcome(node, facts, frame)
@@ -109,7 +109,7 @@ def test_templates_say_what_the_codecs_say(
     isolation: int,
     ids: list[bytes],
 ) -> None:
-    facts = ConnectionFacts(2, "127.0.0.1")
+    facts = ClientInfo(2, "127.0.0.1")
     for time, correlation_id in zip(times, ids, strict=False):
         plain = request(version, [(number, time)], epoch=epoch, isolation=isolation)
         frame = plain[:4] + correlation_id + plain[8:]
@@ -118,7 +118,7 @@ def test_templates_say_what_the_codecs_say(
 
 @pytest.mark.parametrize("version", [1, 4, 7, 11])
 def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> None:
-    facts = ConnectionFacts(2, "127.0.0.1")
+    facts = ClientInfo(2, "127.0.0.1")
     for rows in ([(0, 1500)], [(0, 1500), (1, -1)], [(1, -2), (0, 2500)], [(0, 999), (0, 999)]):
         frame = request(version, rows)
         for _ in range(2):
@@ -127,7 +127,7 @@ def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> No
 
 @pytest.mark.parametrize("version", [1, 7, 11])
 def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int) -> None:
-    facts = ConnectionFacts(2, "127.0.0.1")
+    facts = ClientInfo(2, "127.0.0.1")
     frames = [request(version, [(0, time)]) for time in (1500, 1700)]
     said(node, frames[0], facts)
     again = steps(lambda: said(node, frames[1], facts))
@@ -152,7 +152,7 @@ def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int)
     ],
 )
 def test_other_questions_are_answered_as_by_the_codecs(node: Node, frame: bytes) -> None:
-    facts = ConnectionFacts(2, "127.0.0.1")
+    facts = ClientInfo(2, "127.0.0.1")
     for each in (request(7, [(0, 1500)]), frame, frame):
         assert said(node, each, facts) == said_by_codecs(node, each)
 
@@ -168,7 +168,7 @@ def test_changed_bytes_get_what_they_would_have_got(
 ) -> None:
     frame = bytearray(request(min(version, 11), [(0, 1500)]))
     frame[2:4] = version.to_bytes(2, "big")
-    facts = ConnectionFacts(2, "127.0.0.1")
+    facts = ClientInfo(2, "127.0.0.1")
     said(node, bytes(frame), facts)  # so that it is known
     for at, byte in changes:
         # Not the API: who asks for what else changes something.

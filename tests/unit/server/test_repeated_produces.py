@@ -22,7 +22,7 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.record.buffers import is_free
 from tidelog.record.builder import build_batch
 from tidelog.server.api import dispatch
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.broker import open_node
 from tidelog.server.runtime.reply import Reply
 from tidelog.types import Codec, NewRecord
@@ -68,7 +68,7 @@ class Broker:
         self.topic_id = info.topic_id or NO_UUID
         for number in range(2):
             self.node.partitions.get(TOPIC, number)
-        self.connection = ConnectionFacts(1, "somewhere")
+        self.connection = ClientInfo(1, "somewhere")
 
     def say(self, frame: bytes) -> bytes | str:
         """What it sends for a frame, or why it sends nothing now."""
@@ -117,7 +117,7 @@ def numbered(frame: bytes, number: int) -> bytes:
 
 def say_both(pair: tuple[Broker, Broker], frame: bytes) -> list[bytes | str]:
     """What each says."""
-    pair[1].connection = ConnectionFacts(1, "somewhere")
+    pair[1].connection = ClientInfo(1, "somewhere")
     return [broker.say(frame) for broker in pair]
 
 
@@ -128,7 +128,7 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
         for broker in pair:
             said.append(broker.say(numbered(frame_of(broker, version, [(0, body)]), number)))
             if broker is pair[1]:
-                broker.connection = ConnectionFacts(1, "somewhere")
+                broker.connection = ClientInfo(1, "somewhere")
         if version <= LAST_BY_NAME or not isinstance(said[0], bytes):
             assert said[0] == said[1], (number, said)
         else:  # ids of topics are random
@@ -174,7 +174,7 @@ def test_the_second_of_its_kind_takes_fewer_steps(
     frames = [frame_of(broker, version, [(0, timed_batch(b"2" * size))]) for size in (1, 300, 20)]
     broker.say(frames[0])
     again = steps(lambda: broker.say(frames[1]))
-    broker.connection = ConnectionFacts(1, "somewhere")
+    broker.connection = ClientInfo(1, "somewhere")
     once = steps(lambda: broker.say(frames[2]))
     assert again < once / 2
     assert broker.node.partitions.get(TOPIC, 0).log.log_end_offset == 3

@@ -20,7 +20,7 @@ from tidelog.protocol.messages.cluster import (
 )
 from tidelog.server.api import cluster
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.embedded import Broker
 
 TOPIC = "flights"
@@ -32,7 +32,7 @@ broker = broker_fixture({"node.id": "7"}, topics={TOPIC: 2}, scope="module")
 
 def context(node: Node, api: AnyApi) -> RequestContext:
     """A request of the newest version."""
-    return RequestContext(node, api, api.last, None, ConnectionFacts(1, "here"))
+    return RequestContext(node, api, api.last, None, ClientInfo(1, "here"))
 
 
 def test_no_election_is_needed(broker: Broker) -> None:

@@ -19,7 +19,7 @@ from tidelog.protocol.requests import ClientConnection, LongRequest, read_reques
 from tidelog.server.api.charges import Stopwatch
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.long_requests import answer_long
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.table import items_at_once, served_versions
 from tidelog.server.runtime.reply import Reply, start
 
@@ -141,7 +141,7 @@ def test_what_parts_work_after_a_wait_counts(tmp_path: Path) -> None:
             frame = b"".join(ClientConnection("app").request(METADATA, 9, request))[4:]
             with pytest.raises(LongRequest) as long:
                 read_request(memoryview(frame), served_versions(legacy=False), items_at_once)
-            context = RequestContext(world.node, METADATA, 9, "app", ConnectionFacts(1, "here"))
+            context = RequestContext(world.node, METADATA, 9, "app", ClientInfo(1, "here"))
             try:
                 written = await answer_long(context, long.value, lambda *_: start(answered()))
             finally:

@@ -32,8 +32,8 @@ from tidelog.protocol.messages.produce import (
 from tidelog.protocol.requests import ClientConnection
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch
-from tidelog.server.admin.quotas import Throttles
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.admin.quotas import QuotaManager
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.security.authorizer import Acl
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import NewRecord
@@ -58,8 +58,8 @@ class Broker(Fetching):
     def __init__(self, folder: str, *, repeats: bool) -> None:
         super().__init__(folder, authorizer_class_name=STANDARD_AUTHORIZER)
         self.repeats = repeats
-        self._throttles = Throttles(self.clock)
-        self._connections: dict[tuple[str, bytes], ConnectionFacts] = {}
+        self._throttles = QuotaManager(self.clock)
+        self._connections: dict[tuple[str, bytes], ClientInfo] = {}
         self.allow([allowed(ANNA), allowed(BERT)])
         self.limit(PLENTY)
 
@@ -76,7 +76,7 @@ class Broker(Fetching):
         key = principal, frame[1:2]
         connection = self._connections.get(key)
         if connection is None or not self.repeats:
-            connection = self._connections[key] = ConnectionFacts(1, "somewhere", principal)
+            connection = self._connections[key] = ClientInfo(1, "somewhere", principal)
         said = self.say(connection, frame)
         muted_ms, connection.throttle_ms = connection.throttle_ms, 0
         return said, muted_ms

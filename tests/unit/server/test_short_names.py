@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tidelog.env import ManualClock
-from tidelog.server.admin.quotas import PRODUCED, Throttles
+from tidelog.server.admin.quotas import PRODUCED, QuotaManager
 from tidelog.server.coordinator.java_hash import java_hash, partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.modern_group import ConsumerGroup
@@ -58,7 +58,7 @@ def test_the_hash_of_a_long_name_is_java_s(length: int) -> None:
 
 
 def test_the_use_of_long_client_ids_is_counted_by_digests() -> None:
-    throttles = Throttles(ManualClock(0))
+    throttles = QuotaManager(ManualClock(0))
     throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
     tracemalloc.start()
     try:

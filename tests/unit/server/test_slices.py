@@ -33,9 +33,9 @@ from tidelog.protocol.messages.topics import (
 )
 from tidelog.protocol.requests import ReceivedRequest
 from tidelog.server.api import dispatch
-from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext
 from tidelog.server.api.dispatch import Pieces
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import handler_of
 from tidelog.server.broker import use_kernels
 from tidelog.server.runtime.loop import SLICE_MS, Slices
@@ -112,12 +112,12 @@ def add_users() -> "DataclassInstance":
 def test_requests_about_many_things_leave_others_their_turn(
     api: AnyApi, version: int, message: "Callable[[], DataclassInstance]", node: Node
 ) -> None:
-    context = RequestContext(node, api, version, "test", ConnectionFacts(1, "test"))
+    context = RequestContext(node, api, version, "test", ClientInfo(1, "test"))
     said = handler_of(api.key)(context, message())
     assert isinstance(said, Awaitable)
     answer, turns = asyncio.run(turns_of_others(said))
     assert turns >= COUNT // (SLICE_MS + 2)
-    assert isinstance(answer, Long) is (api in (DESCRIBE_CONFIGS, CREATE_TOPICS))
+    assert isinstance(answer, LargeResponse) is (api in (DESCRIBE_CONFIGS, CREATE_TOPICS))
 
 
 def test_work_rests_only_when_its_slice_is_over() -> None:
@@ -139,13 +139,13 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
 
     gate = threading.Event()
     request = ReceivedRequest(DESCRIBE_CONFIGS, 4, 7, "test", describe())
-    context = RequestContext(node, DESCRIBE_CONFIGS, 4, "test", ConnectionFacts(1, "test"))
+    context = RequestContext(node, DESCRIBE_CONFIGS, 4, "test", ClientInfo(1, "test"))
 
     async def story() -> tuple[int, int]:
         said = handler_of(DESCRIBE_CONFIGS.key)(context, request.message)
         assert isinstance(said, Awaitable)
         response = await said
-        assert isinstance(response, Long)
+        assert isinstance(response, LargeResponse)
 
         for _ in range(THREADS):  # all of them
             node.work.submit(lambda: gate.wait(PATIENCE_S))
@@ -164,7 +164,7 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
     assert left == 0
 
 
-async def _pieces(node: Node, request: ReceivedRequest, response: Long) -> Pieces | None:
+async def _pieces(node: Node, request: ReceivedRequest, response: LargeResponse) -> Pieces | None:
     outcome = dispatch._write(node, request, None, response)
     assert isinstance(outcome, Reply)
     return await outcome

@@ -15,7 +15,7 @@ from tidelog.server.admin.topic_rules import (
     parsed,
     topic_settings,
 )
-from tidelog.server.api.config_resources import topic_texts
+from tidelog.server.api.configs import topic_texts
 from tidelog.server.runtime.errors import Refusal
 
 

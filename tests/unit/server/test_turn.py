@@ -11,7 +11,7 @@ from tidelog.env import ManualClock
 from tidelog.server.api.node import Node
 from tidelog.server.net.clients import Clients
 from tidelog.server.net.connection import Connection
-from tidelog.server.net.scheduling import AT_ONCE, CROWD, HELD_NS, BusyPoll, Turn
+from tidelog.server.net.scheduling import AT_ONCE, CROWD, HELD_NS, BusyPoll, WriteCoalescer
 
 node = node_fixture(clock=ManualClock)
 
@@ -40,7 +40,7 @@ class Nothing(Sent):
         return False
 
 
-def answer(turn: Turn, sent: Sent, now_ns: int = 0) -> bool:
+def answer(turn: WriteCoalescer, sent: Sent, now_ns: int = 0) -> bool:
     """As a connection answers; whether it was held."""
     holds = turn.holds or turn.tries()
     if holds:
@@ -48,7 +48,7 @@ def answer(turn: Turn, sent: Sent, now_ns: int = 0) -> bool:
     return holds
 
 
-async def crowd(turn: Turn) -> None:
+async def crowd(turn: WriteCoalescer) -> None:
     """Many ask, until it has been noticed."""
     for _ in range(AT_ONCE + CROWD):
         answer(turn, Sent("crowd", []))
@@ -56,15 +56,15 @@ async def crowd(turn: Turn) -> None:
     assert turn.holds
 
 
-def played(story: Callable[[Turn, list[str]], Awaitable[None]]) -> None:
+def played(story: Callable[[WriteCoalescer, list[str]], Awaitable[None]]) -> None:
     async def run() -> None:
-        await story(Turn(BusyPoll(0, lambda: 0)), [])
+        await story(WriteCoalescer(BusyPoll(0, lambda: 0)), [])
 
     asyncio.run(run())
 
 
 def test_a_few_are_answered_at_once_but_for_one_now_and_then() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         held = []
         for number in range(3 * (AT_ONCE + 1)):
             if answer(turn, Sent("one", out)):
@@ -77,7 +77,7 @@ def test_a_few_are_answered_at_once_but_for_one_now_and_then() -> None:
 
 
 def test_those_of_many_wait_for_the_end_of_the_turn() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(3):
             out.clear()
@@ -91,7 +91,7 @@ def test_those_of_many_wait_for_the_end_of_the_turn() -> None:
 
 
 def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(CROWD - 1):
             answer(turn, Sent("few", out))
@@ -104,7 +104,7 @@ def test_when_only_a_few_are_left_they_are_answered_at_once_again() -> None:
 
 
 def test_what_is_held_is_due_by_and_by() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         never = turn.due_ns
         assert never > 1 << 62
@@ -126,7 +126,7 @@ def test_what_is_held_is_due_by_and_by() -> None:
 
 
 def test_requests_without_an_answer_are_no_crowd() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for _ in range(2 * CROWD):
             answer(turn, Nothing("none", out))
@@ -139,7 +139,7 @@ def test_requests_without_an_answer_are_no_crowd() -> None:
 def test_who_is_waited_for_is_answered_at_once() -> None:
     async def run() -> None:
         poll = BusyPoll(200, lambda: 0)
-        turn = Turn(poll)
+        turn = WriteCoalescer(poll)
         poll.is_looking = True
         assert not any(answer(turn, Sent("one", [])) for _ in range(3 * AT_ONCE))
         poll.is_looking = False
@@ -149,7 +149,7 @@ def test_who_is_waited_for_is_answered_at_once() -> None:
 
 
 def test_who_can_not_be_answered_is_closed_and_harms_nobody() -> None:
-    async def story(turn: Turn, out: list[str]) -> None:
+    async def story(turn: WriteCoalescer, out: list[str]) -> None:
         await crowd(turn)
         for sent in (Sent("a", out), Sent("b", out, breaks=True), Sent("c", out)):
             answer(turn, sent)
@@ -184,7 +184,7 @@ class Wires:
 
     def __init__(self, node: Node, count: int = 4) -> None:
         self.clients = Clients(node)
-        self.clients.turn.holds = True
+        self.clients.coalescer.holds = True
         self.transports = [FakeTransport() for _ in range(count)]
         self.connections = [Connection(node, self.clients) for _ in range(count)]
         for connection, transport in zip(self.connections, self.transports, strict=True):

@@ -23,7 +23,7 @@ from tidelog.protocol.messages.topics import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.produce import produce
 from tidelog.server.api.topics import delete_records
 from tidelog.server.runtime.reply import start
@@ -58,7 +58,7 @@ def test_produce_to_an_unknown_topic(node: Node) -> None:
     data = [PartitionProduceData(index=each, records=bytearray(batch)) for each in range(2)]
     topics = [TopicProduceData(name="flihgts", partition_data=data)]
     request = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1000, topic_data=topics)
-    context = RequestContext(node, PRODUCE, 9, "test", ConnectionFacts(1, "test"))
+    context = RequestContext(node, PRODUCE, 9, "test", ClientInfo(1, "test"))
     answer = start(produce(context, request))
     assert isinstance(answer, ProduceResponse)
     found = answer.responses[0].partition_responses
@@ -70,7 +70,7 @@ def test_delete_records_of_an_unknown_topic(node: Node) -> None:
     request = DeleteRecordsRequest(
         topics=[DeleteRecordsTopic(name="flihgts", partitions=asked)], timeout_ms=1000
     )
-    context = RequestContext(node, DELETE_RECORDS, 2, "test", ConnectionFacts(1, "test"))
+    context = RequestContext(node, DELETE_RECORDS, 2, "test", ClientInfo(1, "test"))
     said = delete_records(context, request)
     assert isinstance(said, Awaitable)
 

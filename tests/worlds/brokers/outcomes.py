@@ -7,13 +7,13 @@ from tests.worlds.waiting import Patience
 
 from tidelog.server.api import dispatch
 from tidelog.server.api.dispatch import Outcome, Pieces
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.runtime.reply import Reply
 
 _LOOP: Final = asyncio.new_event_loop()
 
 
-def outcome(node: Node, connection: ConnectionFacts, frame: bytes) -> Outcome:
+def outcome(node: Node, connection: ClientInfo, frame: bytes) -> Outcome:
     """Return the response's pieces; cancels a reply that waits for a time or for records.
 
     The loop runs only for a reply, so that the steps of any other response can be counted.

@@ -48,7 +48,7 @@ State = TypeVar("State")
 Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
-class KeptState(Generic[State]):
+class DurableState(Generic[State]):
     """Durable state with one change at a time. Belongs to the loop's thread; any thread may read.
 
     Attributes:
@@ -253,7 +253,7 @@ class MetadataLog:
 _LOGGER: Final = logging.getLogger(__name__)
 
 
-class ClusterSettings(KeptState[ClusterState]):
+class ClusterSettings(DurableState[ClusterState]):
     """Quotas and changed settings. Belongs to the loop's thread."""
 
     def __init__(
@@ -329,7 +329,7 @@ ACLS_MAX: Final = 100_000
 USERS_MAX: Final = 100_000
 
 
-class Rules:
+class SecurityStore:
     """Users and ACLs of one broker. Belongs to the loop's thread, except `credential` and `shapes`.
 
     Attributes:
@@ -356,7 +356,7 @@ class Rules:
         # Prepared in the thread that writes a change, because there may be very many users and
         # ACLs.
         self._next: _Next | None = None
-        self._kept: KeptState[SecurityState] = KeptState(
+        self._kept: DurableState[SecurityState] = DurableState(
             metadata.path,
             "users and rules",
             read=lambda: metadata.security,

@@ -1,7 +1,7 @@
 """Changes of the settings of one topic, broker or group: SET, DELETE, APPEND and SUBTRACT.
 
 Computes the new overrides (texts of settings that are set) from the old ones. Which settings exist
-and which values they accept is defined by the resource (`api/config_resources.py`). No input or
+and which values they accept is defined by the resource (`api/configs.py`). No input or
 output.
 
 Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.

@@ -39,7 +39,7 @@ CLIENT_ID = "client-id"
 IP = "ip"
 
 
-class Limit(NamedTuple):
+class Quota(NamedTuple):
     """Quota of a client.
 
     Attributes:
@@ -57,17 +57,19 @@ class Limits:
     """All quotas of one kind, such as `producer_byte_rate`."""
 
     def __init__(self, quotas: Quotas, key: str) -> None:
-        self._found = {entity: values[key] for entity, values in quotas.items() if key in values}
+        self._by_entity = {
+            entity: values[key] for entity, values in quotas.items() if key in values
+        }
 
     def __bool__(self) -> bool:
-        return bool(self._found)
+        return bool(self._by_entity)
 
-    def find(self, user: str, client_id: str) -> Limit | None:
+    def find(self, user: str, client_id: str) -> Quota | None:
         """Return the quota of a user's client, None without one."""
         for entity, shared_user, shared_client in _candidates(user, client_id):
-            per_second = self._found.get(entity)
+            per_second = self._by_entity.get(entity)
             if per_second is not None:
-                return Limit(shared_user, shared_client, per_second)
+                return Quota(shared_user, shared_client, per_second)
         return None
 
 
@@ -190,7 +192,7 @@ RATES_MAX: Final = 100_000
 _Who: TypeAlias = tuple[str | None, str | None]
 
 
-def _who(limit: Limit) -> _Who:
+def _who(limit: Quota) -> _Who:
     """Return the key of a shared use; long names are shortened to save memory."""
     user, client_id = limit.user, limit.client_id
     return (
@@ -205,7 +207,7 @@ class _Uses:
     def __init__(self) -> None:
         self._rates: dict[_Who, Rate] = {}
 
-    def charge(self, limit: Limit, used: float, now_ms: int) -> int:
+    def charge(self, limit: Quota, used: float, now_ms: int) -> int:
         """Count a use; return the throttle time in ms."""
         who = _who(limit)
         rate = self._rates.pop(who, None) or Rate()
@@ -214,7 +216,7 @@ class _Uses:
         rate.record(used, now_ms)
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
-    def take_back(self, limit: Limit, used: float, now_ms: int) -> None:
+    def take_back(self, limit: Quota, used: float, now_ms: int) -> None:
         """Take back a use that was counted at the same time."""
         self._rates[_who(limit)].record(-used, now_ms)
 
@@ -232,22 +234,22 @@ class _Uses:
         return len(self._rates)
 
 
-class Throttles:
+class QuotaManager:
     """Use of clients with quotas. Belongs to the loop's thread."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
         self._limits: Mapping[str, Limits] = {}
-        self._found: dict[tuple[str, str, str | None], Limit | None] = {}
+        self._by_client: dict[tuple[str, str, str | None], Quota | None] = {}
         self._uses = {kind: _Uses() for kind in KINDS}
 
     def use(self, quotas: "Quotas") -> bool:
         """Replace the quotas; return whether there are any of `KINDS`."""
         self._limits = {kind: Limits(quotas, kind) for kind in KINDS}
-        self._found.clear()
+        self._by_client.clear()
         return any(self._limits.values())
 
-    def find(self, kind: str, principal: str, client_id: str | None) -> Limit | None:
+    def find(self, kind: str, principal: str, client_id: str | None) -> Quota | None:
         """Return the quota of a client, None without one.
 
         Args:
@@ -257,20 +259,20 @@ class Throttles:
         """
         client = kind, principal, client_id
         try:
-            return self._found[client]
+            return self._by_client[client]
         except KeyError:
             limit = self._limits[kind].find(principal.partition(":")[2], client_id or "")
         if is_short(principal, client_id or ""):
-            if len(self._found) >= NAMES_KEPT:
-                self._found.clear()
-            self._found[client] = limit
+            if len(self._by_client) >= NAMES_KEPT:
+                self._by_client.clear()
+            self._by_client[client] = limit
         return limit
 
-    def charge(self, kind: str, limit: Limit, used: float) -> int:
+    def charge(self, kind: str, limit: Quota, used: float) -> int:
         """Charge a use to a quota; return the throttle time in ms."""
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
-    def charge_or_not(self, kind: str, limit: Limit, used: float) -> int:
+    def charge_or_throttle(self, kind: str, limit: Quota, used: float) -> int:
         """Charge a use; if that exceeds the quota, take it back and return the throttle time."""
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)
@@ -279,7 +281,7 @@ class Throttles:
         return throttle_ms
 
 
-def most_at_once(limit: Limit) -> int:
+def most_at_once(limit: Quota) -> int:
     """Return the largest use that can be within the quota."""
     return min(int(limit.per_second * (WINDOWS - 1) * WINDOW_MS / 1000), INT32_MAX)
 

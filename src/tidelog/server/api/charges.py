@@ -29,7 +29,7 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from tidelog.env import Clock
     from tidelog.protocol.messages.share_fetch import ShareFetchResponse
-    from tidelog.server.admin.quotas import Limit, Throttles
+    from tidelog.server.admin.quotas import Quota, QuotaManager
 
 
 _PERCENT_PER_NS: Final = 100e-9
@@ -71,10 +71,10 @@ class Charges:
     def __init__(
         self,
         context: RequestContext,
-        throttles: "Throttles",
+        throttles: "QuotaManager",
         watch: Stopwatch,
-        time: "Limit | None",
-        produced: "tuple[Limit, int] | None",
+        time: "Quota | None",
+        produced: "tuple[Quota, int] | None",
     ) -> None:
         """Create the charges.
 
@@ -169,7 +169,7 @@ def charge_fetch(context: RequestContext, size: Callable[[], int]) -> int:
     limit, throttles = _limit(context), context.node.throttles
     if limit is None or throttles is None:
         return 0
-    return throttles.charge_or_not(FETCHED, limit, size())
+    return throttles.charge_or_throttle(FETCHED, limit, size())
 
 
 def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
@@ -180,7 +180,7 @@ def charge_share(context: RequestContext, answer: "ShareFetchResponse") -> None:
         answer.throttle_time_ms = context.connection.throttle_ms = waits_ms
 
 
-def _limit(context: RequestContext) -> "Limit | None":
+def _limit(context: RequestContext) -> "Quota | None":
     throttles = context.node.throttles
     if throttles is None:
         return None

@@ -60,7 +60,7 @@ from tidelog.protocol.messages.metadata import (
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import ensure_brokers
-from tidelog.server.api.context import Long, RequestContext, long_if_many
+from tidelog.server.api.context import LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.api.metadata import FEATURES
 from tidelog.server.api.node import Node
@@ -405,7 +405,7 @@ UNKNOWN_BYTES: Final = -1
 
 async def describe_log_dirs(
     context: RequestContext, request: DescribeLogDirsRequest
-) -> DescribeLogDirsResponse | Long:
+) -> DescribeLogDirsResponse | LargeResponse:
     """Describe the log directory: sizes of the named partitions, or of all if topics are null.
 
     Unknown ones are left out.
@@ -424,7 +424,7 @@ async def describe_log_dirs(
         )
 
     result = await node.reads.run(look)
-    return long_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
+    return large_if_many(DescribeLogDirsResponse(results=[result]), result.topics)
 
 
 def _partitions_of(

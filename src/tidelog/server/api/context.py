@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.protocol.row_templates import AllFacts, AllRecords, Row
-from tidelog.server.api.node import Address, ConnectionFacts, Node
+from tidelog.server.api.node import Address, ClientInfo, Node
 from tidelog.server.security.operations import Client, Operation, ResourceType
 from tidelog.types import Buffer
 
@@ -35,7 +35,7 @@ class RequestContext:
     api: AnyApi
     version: int
     client_id: str | None
-    connection: ConnectionFacts
+    connection: ClientInfo
 
     @property
     def here(self) -> Address:
@@ -43,7 +43,7 @@ class RequestContext:
         return self.connection.address or self.node.address
 
 
-class Asked(NamedTuple):
+class ReceivedFrame(NamedTuple):
     """A request in flight, as far as metrics need it.
 
     Attributes:
@@ -86,7 +86,7 @@ class _Items(Protocol):
         ...
 
 
-class Long:
+class LargeResponse:
     """A response with so many items that a worker thread encodes and frees it."""
 
     __slots__ = ("_items", "response")
@@ -105,12 +105,12 @@ class Long:
 _Made = TypeVar("_Made", bound="DataclassInstance")
 
 
-def long_if_many(response: _Made, items: _Items) -> "_Made | Long":
-    """Return the response, as a `Long` one if its list has more than `MANY` items."""
-    return Long(response, items) if len(items) > MANY else response
+def large_if_many(response: _Made, items: _Items) -> "_Made | LargeResponse":
+    """Return the response, as a `LargeResponse` one if its list has more than `MANY` items."""
+    return LargeResponse(response, items) if len(items) > MANY else response
 
 
-class Written:
+class EncodedResponse:
     """A response whose list `name` is already encoded (`WrittenItems`).
 
     Attributes:
@@ -128,7 +128,7 @@ class Written:
 
 
 # A finished response; None for a producer that wants no acknowledgement.
-Ready: TypeAlias = "Response | Long | Written | None"
+Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 
 
 # A handler's result: a response, or a coroutine or reply that gives it later.
@@ -143,7 +143,7 @@ Started: TypeAlias = "Ready | Reply[Ready]"
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
-def may_topic(node: Node, connection: ConnectionFacts, operation: Operation, topic: str) -> bool:
+def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: str) -> bool:
     """Whether a connection's client may perform an operation on a topic; checked anew each time."""
     authorizer = node.authorizer
     if authorizer is None:

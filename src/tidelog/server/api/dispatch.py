@@ -25,18 +25,18 @@ from tidelog.protocol.row_templates import (
     Templates,
 )
 from tidelog.server.api.context import (
-    Long,
+    EncodedResponse,
+    LargeResponse,
     Ready,
     RequestContext,
     Response,
     Started,
     TopicRows,
-    Written,
     key_of,
     may_topic,
 )
 from tidelog.server.api.guards import Access, Denied
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.table import (
     guard_of,
     handler_of,
@@ -57,7 +57,7 @@ __all__ = ["CorruptMessage", "Outcome", "Pieces", "answer"]
 Pieces: TypeAlias = list[Buffer]
 
 
-def _write_long(request: ReceivedRequest, long: Long) -> Pieces:
+def _write_long(request: ReceivedRequest, long: LargeResponse) -> Pieces:
     pieces = write_response(request, long.response)
     long.let_go()
     return pieces
@@ -67,10 +67,10 @@ Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
 
 # A connection's way from a frame to its response: `answer`, or a function that authenticates first.
-Answering: TypeAlias = Callable[[Node, ConnectionFacts, Buffer], Outcome]
+Answering: TypeAlias = Callable[[Node, ClientInfo, Buffer], Outcome]
 
 
-def answer(node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+def answer(node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
     """Answer a request.
 
     Returns:
@@ -125,14 +125,14 @@ def _handle(context: RequestContext, message: Response) -> Started:
 
 
 def _add_denied(denied: Denied, handled: Ready) -> Started:
-    if not isinstance(handled, Long):
+    if not isinstance(handled, LargeResponse):
         return cast("Started", denied.add_to(cast("Response | None", handled)))
     added = denied.add_to(handled.response)
     return added.map(lambda _: handled) if isinstance(added, Reply) else handled
 
 
 def _answer_long(
-    node: Node, connection: ConnectionFacts, frame: Buffer, long: LongRequest, began_ns: int | None
+    node: Node, connection: ClientInfo, frame: Buffer, long: LongRequest, began_ns: int | None
 ) -> Outcome:
     """Answer a request with long lists part by part."""
     context = RequestContext(node, long.api, long.version, long.client_id, connection)
@@ -146,7 +146,7 @@ def _answer_long(
 
 
 def _answer_rows(
-    node: Node, connection: ConnectionFacts, frame: Buffer, began_ns: int | None
+    node: Node, connection: ClientInfo, frame: Buffer, began_ns: int | None
 ) -> Outcome:
     """Answer a request that matches a template.
 
@@ -238,14 +238,14 @@ def _written(
 def _write(
     node: Node, request: ReceivedRequest, charges: "Charges | None", handled: Ready
 ) -> Outcome:
-    response = handled.response if isinstance(handled, Long | Written) else handled
+    response = handled.response if isinstance(handled, LargeResponse | EncodedResponse) else handled
     if charges is not None:
-        if isinstance(handled, Written):
+        if isinstance(handled, EncodedResponse):
             charges.add(handled.task_ns)
         charges.charge(response)
-    if isinstance(handled, Long):
+    if isinstance(handled, LargeResponse):
         return start(node.work.run(_write_long, request, handled))
-    if isinstance(handled, Written):
+    if isinstance(handled, EncodedResponse):
         return write_response_around(request, handled.response, handled.name)
     return None if response is None else write_response(request, response)
 

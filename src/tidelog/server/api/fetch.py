@@ -35,10 +35,10 @@ from tidelog.server.partitions.fetch import (
 from tidelog.server.partitions.fetch_sessions import (
     LAST_EPOCH,
     NO_SESSION,
-    Asked,
     CachedPartition,
     Fetching,
     PartitionKey,
+    RequestedPartition,
     SessionRequest,
 )
 from tidelog.server.partitions.legacy_clients import MAGIC_2_SINCE
@@ -461,7 +461,7 @@ async def long_fetch(
         yield part
 
 
-def _taken(context: RequestContext, request: FetchRequest) -> Iterator[Asked]:
+def _taken(context: RequestContext, request: FetchRequest) -> Iterator[RequestedPartition]:
     """Yield the partitions, removing them one by one: no long list is freed at once."""
     by_id = context.version >= BY_ID_SINCE
     request.topics.reverse()

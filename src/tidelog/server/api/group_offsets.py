@@ -39,7 +39,7 @@ from tidelog.protocol.messages.group_offsets import (
     TxnOffsetCommitResponseTopic,
 )
 from tidelog.protocol.wire import NO_UUID
-from tidelog.server.api.context import MANY, Long, RequestContext
+from tidelog.server.api.context import MANY, LargeResponse, RequestContext
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.api.produce import known_error
@@ -67,7 +67,7 @@ GROUPS_AT_ONCE: Final = 100
 
 async def offset_fetch(
     context: RequestContext, request: OffsetFetchRequest
-) -> OffsetFetchResponse | Long:
+) -> OffsetFetchResponse | LargeResponse:
     """Return committed offsets of groups; only offsets that survive a crash are reported.
 
     Each group and partition is reported once, however often it is named: metadata may be long.
@@ -81,7 +81,7 @@ async def offset_fetch(
                 await asyncio.sleep(0)
         count = sum(len(topic.partitions) for group in groups for topic in group.topics)
         response = OffsetFetchResponse(groups=groups)
-        return Long(response, groups) if count > MANY else response
+        return LargeResponse(response, groups) if count > MANY else response
     topics = request.topics
     group_request = OffsetFetchGroup(
         group_id=request.group_id,
@@ -95,10 +95,10 @@ async def offset_fetch(
     group_response = await _group(context, group_request, is_stable=request.require_stable)
     response = await _single(context, group_request, group_response)
     count = sum(len(topic.partitions) for topic in response.topics)
-    return Long(response, response.topics) if count > MANY else response
+    return LargeResponse(response, response.topics) if count > MANY else response
 
 
-class _Told(NamedTuple):
+class _OffsetSource(NamedTuple):
     """The offsets of one group that its response is made from.
 
     Attributes:
@@ -132,7 +132,7 @@ async def _group(
         code = fetch_error(group, group_request.member_id, group_request.member_epoch)
         if code is not ErrorCode.NONE:
             return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
-    source = _Told(
+    source = _OffsetSource(
         group_request.group_id,
         GroupOffsets() if group is None else group.offsets,
         coordinator.pending if is_stable else None,
@@ -142,7 +142,8 @@ async def _group(
         await _all(context.node, source)
         if group_request.topics is None
         else [
-            _asked_topic(context.node, source, topic) for topic in _named_once(group_request.topics)
+            _requested_topic(context.node, source, topic)
+            for topic in _named_once(group_request.topics)
         ]
     )
     return OffsetFetchGroupResponse(
@@ -150,7 +151,7 @@ async def _group(
     )
 
 
-async def _all(node: Node, source: _Told) -> list[OffsetFetchGroupTopicResponse]:
+async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicResponse]:
     """Return all committed offsets.
 
     If topics are named by id, only those of existing topics are returned that were committed for
@@ -189,8 +190,8 @@ def _named_once(topics: Iterable[OffsetFetchGroupTopic]) -> Iterable[OffsetFetch
     return merged.values()
 
 
-def _asked_topic(
-    node: Node, source: _Told, topic: OffsetFetchGroupTopic
+def _requested_topic(
+    node: Node, source: _OffsetSource, topic: OffsetFetchGroupTopic
 ) -> OffsetFetchGroupTopicResponse:
     info = node.topics.find_by_id(topic.topic_id) if source.by_id else None
     if source.by_id and info is None:
@@ -205,7 +206,7 @@ def _asked_topic(
 
 
 def _partition(
-    source: _Told, topic: str, topic_id: UUID, number: int
+    source: _OffsetSource, topic: str, topic_id: UUID, number: int
 ) -> OffsetFetchGroupPartitionResponse:
     """Return a partition's committed offset.
 
@@ -337,7 +338,7 @@ GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
 
 
 # A partition as the client named it: topic name, topic id and number.
-Place = tuple[str, UUID, int]
+NamedPartition = tuple[str, UUID, int]
 
 
 def offset_commit(
@@ -345,7 +346,7 @@ def offset_commit(
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit offsets of existing partitions."""
     response = _CommitResponse(context.version)
-    commits: list[tuple[Place, Commit]] = []
+    commits: list[tuple[NamedPartition, Commit]] = []
     for topic in request.topics:
         commits.extend(_known(context, topic, response))
     if not commits:
@@ -367,7 +368,7 @@ def offset_commit(
 
 def _known(
     context: RequestContext, topic: OffsetCommitRequestTopic, response: "_CommitResponse"
-) -> Iterable[tuple[Place, Commit]]:
+) -> Iterable[tuple[NamedPartition, Commit]]:
     """Yield the commits of existing partitions; the others are refused in the response."""
     node = context.node
     by_id = context.version >= TOPIC_IDS_FIRST_VERSION
@@ -405,7 +406,7 @@ class _CommitResponse:
         self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
         self.message = OffsetCommitResponse()
 
-    def put(self, named_partition: Place, code: ErrorCode) -> None:
+    def put(self, named_partition: NamedPartition, code: ErrorCode) -> None:
         """Add the error code of one partition."""
         name, topic_id, partition = named_partition
         key = topic_id if self._by_id else name
@@ -418,7 +419,7 @@ class _CommitResponse:
         )
 
     def add(
-        self, commits: Sequence[tuple[Place, Commit]], codes: Sequence[ErrorCode]
+        self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[ErrorCode]
     ) -> OffsetCommitResponse:
         """Add the coordinator's error codes, and return the complete response."""
         for (named_partition, _), code in zip(commits, codes, strict=True):

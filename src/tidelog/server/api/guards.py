@@ -338,7 +338,7 @@ class Denied:
 
         async def in_steps(response: Response, items: list[Item]) -> Response:
             clock = access.context.node.env.clock
-            # In place: a `Long` response frees the items of this same list.
+            # In place: a `LargeResponse` frees the items of this same list.
             items[:] = compress(items, await in_slices(clock, map(is_shown, items)))
             change(response)
             return response

@@ -25,7 +25,7 @@ from tidelog.protocol.requests import LongRequest
 from tidelog.protocol.schema import Form, fields_of
 from tidelog.protocol.wire import Writer
 from tidelog.server.api.charges import Stopwatch
-from tidelog.server.api.context import Long, RequestContext, Started, Written
+from tidelog.server.api.context import EncodedResponse, LargeResponse, RequestContext, Started
 from tidelog.server.api.table import BY_KEY
 from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.reply import Reply, settled
@@ -64,7 +64,7 @@ _FIELDS: Final = "__dataclass_fields__"
 
 async def answer_long(
     context: RequestContext, request: LongRequest, handle: Answering
-) -> Written | None:
+) -> EncodedResponse | None:
     """Answer a request part by part.
 
     Args:
@@ -115,7 +115,11 @@ async def _answers(
         else:
             parts.grow()
         if handled is not None:
-            response = handled.response if isinstance(handled, Long | Written) else handled
+            response = (
+                handled.response
+                if isinstance(handled, LargeResponse | EncodedResponse)
+                else handled
+            )
             yield response, part.joins
         await slices.rest()
 
@@ -128,9 +132,9 @@ async def _add_partitions(
     slices: Slices,
 ) -> None:
     """Check the partitions of all parts, then add all of them or none."""
-    from tidelog.server.api.transactions import WholeAdd  # few clients add so many
+    from tidelog.server.api.transactions import SplitAdd  # few clients add so many
 
-    whole, answers = WholeAdd(context), []
+    whole, answers = SplitAdd(context), []
     async for answer, joins in _answers(whole.context, parts, handle, slices):
         assert isinstance(answer, AddPartitionsToTxnResponse)
         whole.take(answer, joins=joins > 0)
@@ -140,7 +144,7 @@ async def _add_partitions(
         await response.add(answer, joins, slices)
 
 
-async def _answer_fetch(context: RequestContext, request: LongRequest) -> Written | None:
+async def _answer_fetch(context: RequestContext, request: LongRequest) -> EncodedResponse | None:
     """Answer a Fetch.
 
     One limit and one wait apply to all its partitions, so its handler makes the parts.
@@ -399,14 +403,14 @@ class _Response:
         await self._write(items if self._last is None else [self._last, *items], slices)
         self._last = last
 
-    async def end(self, slices: Slices) -> Written | None:
+    async def end(self, slices: Slices) -> EncodedResponse | None:
         """Return the whole response; None if no part had one."""
         if self._last is not None:
             await self._write([self._last], slices)
         if self._base is None:
             return None
         setattr(self._base, self._path[0], WrittenItems(self._count, self._pieces))
-        return Written(self._base, self._path[0])
+        return EncodedResponse(self._base, self._path[0])
 
     async def _write(self, items: "Sequence[DataclassInstance]", slices: Slices) -> None:
         if not items:

@@ -44,7 +44,7 @@ from tidelog.protocol.schema import NO_OPERATIONS
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.admin.topic_rules import NEW_PARTITIONS_MAX, ensure_name
 from tidelog.server.api import topic_changes
-from tidelog.server.api.context import Answer, Long, RequestContext, sees_topics
+from tidelog.server.api.context import Answer, LargeResponse, RequestContext, sees_topics
 from tidelog.server.api.guards import Access, Denied, Guarded, failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.api.table import ROWS
@@ -78,7 +78,7 @@ EPOCHS_AT_ONCE: Final = 16
 
 
 @dataclass(slots=True)
-class Found:
+class TopicLookup:
     """A requested topic: its facts if it exists, else the response that says why not."""
 
     info: TopicInfo | None
@@ -102,7 +102,7 @@ def metadata(context: RequestContext, request: MetadataRequest) -> Answer:
 
 async def _later(
     context: RequestContext, request: MetadataRequest, new_topics: Sequence[str]
-) -> MetadataResponse | Long:
+) -> MetadataResponse | LargeResponse:
     """Create topics and read leader epochs, then respond.
 
     New topics are reported only to later requests. Kafka does the same: some clients expect the
@@ -119,7 +119,7 @@ async def _later(
         topics.append(_topic(node, each))
         await slices.rest()
     response = _answer(context, request, topics)
-    return Long(response, topics) if len(topics) > TOPICS_AT_ONCE else response
+    return LargeResponse(response, topics) if len(topics) > TOPICS_AT_ONCE else response
 
 
 async def _create(node: Node, name: str) -> None:
@@ -136,7 +136,7 @@ async def _create(node: Node, name: str) -> None:
                 await topic_changes.create(node, name, node.config.num_partitions)
 
 
-def _without(names: Sequence[str], lookups: Sequence[Found]) -> list[Found]:
+def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[TopicLookup]:
     """Return the lookups, with the topics of these names as missing."""
     hidden = frozenset(names)
     return [
@@ -191,11 +191,13 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 # -- which topics --------------------------------------------------------------------------------
 
 
-def _look_up(context: RequestContext, topics: Sequence[MetadataRequestTopic] | None) -> list[Found]:
+def _look_up(
+    context: RequestContext, topics: Sequence[MetadataRequestTopic] | None
+) -> list[TopicLookup]:
     """Look up the requested topics, each once. If any is named by id, names are ignored."""
     node = context.node
     if topics is None or (context.version == 0 and not topics):
-        return [Found(info) for info in node.topics.all().values()]
+        return [TopicLookup(info) for info in node.topics.all().values()]
     ids = {topic.topic_id: None for topic in topics if topic.topic_id != NO_UUID}
     if ids or any(topic.name is None for topic in topics):
         return [_by_id(node, topic_id) for topic_id in ids or {NO_UUID: None}]
@@ -204,29 +206,29 @@ def _look_up(context: RequestContext, topics: Sequence[MetadataRequestTopic] | N
     ]
 
 
-def _by_id(node: Node, topic_id: UUID) -> Found:
+def _by_id(node: Node, topic_id: UUID) -> TopicLookup:
     info = node.topics.find_by_id(topic_id)
     if info is not None:
-        return Found(info)
-    return Found(
+        return TopicLookup(info)
+    return TopicLookup(
         None, MetadataTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
     )
 
 
-def _by_name(node: Node, name: str) -> Found:
+def _by_name(node: Node, name: str) -> TopicLookup:
     info = node.topics.find(name)
     if info is not None:
-        return Found(info)
+        return TopicLookup(info)
     try:
         ensure_name(name)
     except Refusal as why:
-        return Found(None, MetadataTopic(error_code=why.error_code, name=name))
+        return TopicLookup(None, MetadataTopic(error_code=why.error_code, name=name))
     return _unknown(name)
 
 
-def _unknown(name: str) -> Found:
+def _unknown(name: str) -> TopicLookup:
     is_internal = name in types.INTERNAL_TOPICS
-    return Found(
+    return TopicLookup(
         None,
         MetadataTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name, is_internal=is_internal
@@ -235,7 +237,7 @@ def _unknown(name: str) -> Found:
 
 
 def _to_create(
-    context: RequestContext, request: MetadataRequest, lookups: Iterable[Found]
+    context: RequestContext, request: MetadataRequest, lookups: Iterable[TopicLookup]
 ) -> list[str]:
     """Return the missing topics that this request creates."""
     config = context.node.config
@@ -269,7 +271,7 @@ class _Described:
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 
-def _topic(node: Node, lookup: Found) -> MetadataTopic:
+def _topic(node: Node, lookup: TopicLookup) -> MetadataTopic:
     if lookup.info is None:
         assert lookup.missing is not None
         return lookup.missing

@@ -34,7 +34,7 @@ from tidelog.protocol.messages.modern_groups import (
     ShareGroupHeartbeatResponse,
 )
 from tidelog.server.api.classic_groups import GROUP_OPERATIONS
-from tidelog.server.api.context import MANY, Long, RequestContext, sees_topics
+from tidelog.server.api.context import MANY, LargeResponse, RequestContext, sees_topics
 from tidelog.server.api.guards import DENIED_TEXT, Access, Denied, Guarded
 from tidelog.server.groups.assignors import SIMPLE
 from tidelog.server.groups.group_updates import Heartbeats
@@ -180,22 +180,22 @@ Names = Mapping[UUID, str]
 
 async def consumer_group_describe(
     context: RequestContext, request: ConsumerGroupDescribeRequest
-) -> ConsumerGroupDescribeResponse | Long:
+) -> ConsumerGroupDescribeResponse | LargeResponse:
     """Describe groups with their members, and each member's current and target assignment."""
     described = await _describe_all(context, request, _describe_consumers, _refused_consumer)
     members = sum(len(group.members) for group in described)
     response = ConsumerGroupDescribeResponse(groups=described)
-    return Long(response, described) if members > MANY else response
+    return LargeResponse(response, described) if members > MANY else response
 
 
 async def share_group_describe(
     context: RequestContext, request: ShareGroupDescribeRequest
-) -> ShareGroupDescribeResponse | Long:
+) -> ShareGroupDescribeResponse | LargeResponse:
     """Describe groups with their members, and each member's assignment."""
     described = await _describe_all(context, request, _describe_sharers, _refused_share)
     members = sum(len(group.members) for group in described)
     response = ShareGroupDescribeResponse(groups=described)
-    return Long(response, described) if members > MANY else response
+    return LargeResponse(response, described) if members > MANY else response
 
 
 async def _describe_all(

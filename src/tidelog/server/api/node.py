@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tidelog.protocol.messages.configs import ConfigSource
-    from tidelog.server.admin.cluster_metadata import Rules
-    from tidelog.server.admin.quotas import Throttles
+    from tidelog.server.admin.cluster_metadata import SecurityStore
+    from tidelog.server.admin.quotas import QuotaManager
     from tidelog.server.groups.coordinator import GroupCoordinator
     from tidelog.server.partitions.fetch_sessions import FetchSessions
     from tidelog.server.security.authentication import FailedLogins
@@ -99,8 +99,8 @@ class Node(Services):
         arguments = (self.env, log_dir.path, self.work, self.topics.begin)
         self.metadata = MetadataLog(log_dir)
         self.cluster = ClusterSettings(*arguments, self.metadata, self._topic_defaults)
-        self.throttles: Throttles | None = None
-        self._throttles: Throttles | None = None
+        self.throttles: QuotaManager | None = None
+        self._throttles: QuotaManager | None = None
         self.cluster.apply = self._heed
         self._heed_quotas(self.cluster.state)
         if self.cluster.state.settings:
@@ -205,19 +205,19 @@ class Node(Services):
         return PartitionMarkers(self, lambda: self.groups)
 
     @cached_property
-    def rules(self) -> "Rules":
+    def rules(self) -> "SecurityStore":
         """Users and ACLs.
 
         They are read at the first use, which is at the start if the broker authenticates clients.
 
         Raises:
-            CorruptFile, ConfigError: See `Rules`.
+            CorruptFile, ConfigError: See `SecurityStore`.
         """
         from tidelog.server.admin.cluster_metadata import (
-            Rules,  # not needed without authentication
+            SecurityStore,  # not needed without authentication
         )
 
-        return Rules(self.metadata, self.config, self.work, self.topics.begin)
+        return SecurityStore(self.metadata, self.config, self.work, self.topics.begin)
 
     def _changed_config(self, state: ClusterState) -> BrokerConfig:
         from tidelog.config.broker import changed_config  # few brokers have changes
@@ -249,9 +249,9 @@ class Node(Services):
             self.throttles = None
             return
         if self._throttles is None:
-            from tidelog.server.admin.quotas import Throttles  # few brokers have quotas
+            from tidelog.server.admin.quotas import QuotaManager  # few brokers have quotas
 
-            self._throttles = Throttles(self.env.clock)
+            self._throttles = QuotaManager(self.env.clock)
         self.throttles = self._throttles if self._throttles.use(state.quotas) else None
 
     def resume_groups(self) -> None:
@@ -293,7 +293,7 @@ class Node(Services):
 
 
 @dataclass(slots=True)
-class ConnectionFacts:
+class ClientInfo:
     """Facts about the client and its connection, for handlers.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 A broker without an authorizer answers ACL requests with SECURITY_DISABLED (54), as Kafka does. A
 request may name each user once; a refused user doesn't affect others. On listeners with SASL the
-connection's `Gate` (`net.sasl_session`) answers SaslHandshake and SaslAuthenticate.
+connection's `SaslSession` answers SaslHandshake and SaslAuthenticate.
 
 Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-140, KIP-290, KIP-554; Kafka
 4.3's AclApis, AclControlManager, ScramControlManager, ScramImage and KafkaApis.
@@ -44,7 +44,7 @@ from tidelog.protocol.messages.security import (
     ScramCredentialUpsertion,
 )
 from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
-from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
+from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Guarded, denied_whole
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error
 from tidelog.server.runtime.loop import Slices
@@ -75,7 +75,7 @@ _Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 
 async def describe_acls(
     context: RequestContext, request: DescribeAclsRequest
-) -> DescribeAclsResponse | Long:
+) -> DescribeAclsResponse | LargeResponse:
     """Describe the ACLs that match a filter, grouped by resource."""
     authorizer = context.node.authorizer
     if authorizer is None:
@@ -84,7 +84,7 @@ async def describe_acls(
     acls, acl_filter = authorizer.acls, _filter_of(request)
     resources = await context.node.work.run_long(len(acls), _resources, acls, acl_filter)
     response = DescribeAclsResponse(error_message=None, resources=resources)
-    return Long(response, resources) if len(acls) > MANY else response
+    return LargeResponse(response, resources) if len(acls) > MANY else response
 
 
 def _resources(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[DescribeAclsResource]:
@@ -239,7 +239,7 @@ def _is_other_cluster(acl: Acl) -> bool:
 
 async def delete_acls(
     context: RequestContext, request: DeleteAclsRequest
-) -> DeleteAclsResponse | Long:
+) -> DeleteAclsResponse | LargeResponse:
     """Delete the ACLs that match filters; the response is sent once that is durable."""
     authorizer = context.node.authorizer
     if authorizer is None:
@@ -270,7 +270,7 @@ async def delete_acls(
             set_error(result, error)
             result.matching_acls = []
     response = DeleteAclsResponse(filter_results=results)
-    return Long(response, results) if sum(map(len, going)) > MANY else response
+    return LargeResponse(response, results) if sum(map(len, going)) > MANY else response
 
 
 def _removed(
@@ -313,13 +313,13 @@ _Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
 
 async def describe_user_scram_credentials(
     context: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse | Long:
+) -> DescribeUserScramCredentialsResponse | LargeResponse:
     """List the SCRAM mechanisms of the named users, or of all users if none is named."""
     credentials = context.node.rules.credentials()
     names = [user.name for user in request.users or ()]
     count = len(names) or len(credentials)
     results = await context.node.work.run_long(count, _describe, credentials, names)
-    return long_if_many(DescribeUserScramCredentialsResponse(results=results), results)
+    return large_if_many(DescribeUserScramCredentialsResponse(results=results), results)
 
 
 def _describe(

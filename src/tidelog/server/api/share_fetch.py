@@ -32,7 +32,7 @@ from tidelog.protocol.messages.share_fetch import (
     ShareFetchTopic,
     SharePartitionData,
 )
-from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.fetch_sessions import FIRST_EPOCH, LAST_EPOCH
 from tidelog.server.partitions.partition import Partition
@@ -53,7 +53,7 @@ from tidelog.types import Buffer, IsolationLevel
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tidelog.server.api.node import ConnectionFacts, Node
+    from tidelog.server.api.node import ClientInfo, Node
     from tidelog.server.partitions.segment_reads import FilePiece
     from tidelog.server.shares.open_partition import OpenSharePartition
     from tidelog.server.shares.share_partitions import SharePartitions
@@ -498,12 +498,12 @@ Replies = Mapping[SharedPartition, Reply[int]]
 
 def share_fetch(
     context: RequestContext, request: ShareFetchRequest
-) -> ShareFetchResponse | Awaitable[ShareFetchResponse | Long]:
+) -> ShareFetchResponse | Awaitable[ShareFetchResponse | LargeResponse]:
     """Return records for a member, now or later, and the results of its acknowledgements."""
     member = member_of(context, request.group_id, request.member_id)
     if isinstance(member, ErrorCode):
         return _fetch_error(member)
-    if _is_renewal(context, request) and not _asks_for_nothing(request):
+    if _is_renewal(context, request) and not _has_no_limits(request):
         return _fetch_error(ErrorCode.INVALID_REQUEST)
     session = _fetch_session(member, request)
     if isinstance(session, ShareSession):
@@ -527,7 +527,7 @@ def _asks_for_records(request: ShareFetchRequest) -> bool:
     return bool(request.max_bytes and request.max_records)
 
 
-def _asks_for_nothing(request: ShareFetchRequest) -> bool:
+def _has_no_limits(request: ShareFetchRequest) -> bool:
     limits = (request.max_bytes, request.min_bytes, request.max_records, request.max_wait_ms)
     return not any(limits)
 
@@ -582,13 +582,13 @@ def _begin(
     return session
 
 
-def _no_closer(connection: "ConnectionFacts", key: SessionKey) -> None:
+def _no_closer(connection: "ClientInfo", key: SessionKey) -> None:
     connection.closers.pop(key, None)
 
 
 def _fetch(
     member: Member, request: ShareFetchRequest, session: ShareSession
-) -> Awaitable[ShareFetchResponse | Long]:
+) -> Awaitable[ShareFetchResponse | LargeResponse]:
     """Process acknowledgements at once.
 
     A client that waits for records may disconnect before any arrive.
@@ -608,7 +608,7 @@ def _fetch(
 
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
-) -> ShareFetchResponse | Long:
+) -> ShareFetchResponse | LargeResponse:
     """Return the response; without a session no records are wanted."""
     answers: Answers = {}
     if session is not None:
@@ -627,7 +627,11 @@ async def _fetched(
         from tidelog.server.api.charges import charge_share  # few clients have quotas
 
         charge_share(member.context, response)
-    return Long(response, _Partitions(response.responses)) if len(answers) > LONG else response
+    return (
+        LargeResponse(response, _Partitions(response.responses))
+        if len(answers) > LONG
+        else response
+    )
 
 
 def _order(member: Member, request: ShareFetchRequest) -> ShareOrder:

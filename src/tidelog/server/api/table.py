@@ -131,7 +131,7 @@ ROWS: Final = (
     ),
     Row(
         10,
-        "find_coordinator",
+        "classic_groups",
         "find_coordinator",
         0,
         6,

@@ -48,7 +48,7 @@ from tidelog.server.admin.topic_rules import (
     topic_settings,
 )
 from tidelog.server.api import topic_changes
-from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext
 from tidelog.server.api.guards import (
     TOPIC_DENIED_TEXT,
     Access,
@@ -85,7 +85,7 @@ _ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 
 async def create_topics(
     context: RequestContext, request: CreateTopicsRequest
-) -> CreateTopicsResponse | Long:
+) -> CreateTopicsResponse | LargeResponse:
     """Create topics, or only check whether they could be created."""
     times = Counter(topic.name for topic in request.topics)
     single = [topic for topic in request.topics if times[topic.name] == 1]
@@ -99,7 +99,7 @@ async def create_topics(
     ]
     results += await _create_all(context.node, single, is_trial=request.validate_only)
     response = CreateTopicsResponse(topics=results)
-    return Long(response, results) if len(results) > AT_ONCE else response
+    return LargeResponse(response, results) if len(results) > AT_ONCE else response
 
 
 async def _create_all(

@@ -53,7 +53,7 @@ from tidelog.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 from tidelog.server.admin.topic_rules import ensure_name
-from tidelog.server.api.context import MANY, Long, RequestContext, long_if_many
+from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Denied, Guarded, denied_whole, failed_item
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.regexes import UnusableRegex, find_matches
@@ -94,7 +94,7 @@ def fenced(version: int, code: int) -> int:
 
 
 @dataclass(slots=True)
-class Checking(RequestContext):
+class PartContext(RequestContext):
     """The context of one part of a long request: its partitions are checked and not added.
 
     Attributes:
@@ -141,7 +141,7 @@ async def _add(
     ]
     refused = refusals(context, partitions)
     if refused:
-        if isinstance(context, Checking):
+        if isinstance(context, PartContext):
             context.checked.append(None)
         return {each: refused.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
     producer = ProducerRef(transaction.producer_id, transaction.producer_epoch)
@@ -151,7 +151,7 @@ async def _add(
         producer=producer,
         partitions=frozenset(() if transaction.verify_only else partitions),
     )
-    if isinstance(context, Checking):
+    if isinstance(context, PartContext):
         context.checked.append(adding)
         if not transaction.verify_only:
             return dict.fromkeys(partitions, ErrorCode.NONE)
@@ -252,7 +252,7 @@ Filter = Callable[[TransactionMetadata], bool]
 
 async def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
-) -> ListTransactionsResponse | Long:
+) -> ListTransactionsResponse | LargeResponse:
     """List the transactional ids that match all filters, in slices."""
     coordinator = context.node.transactions
     if coordinator.log.is_loading:
@@ -269,7 +269,7 @@ async def list_transactions(
         unknown_state_filters=[each for each in request.state_filters if each not in _STATES],
         transaction_states=listed,
     )
-    return long_if_many(response, listed)
+    return large_if_many(response, listed)
 
 
 async def _passing(
@@ -337,13 +337,13 @@ def _described(
     if not transactional_id:
         code = ErrorCode.INVALID_REQUEST
     elif isinstance(transaction, Transaction):
-        return _told(transaction.metadata)
+        return _described_transaction(transaction.metadata)
     else:
         code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if transaction is None else transaction
     return DescribedTransactionState(error_code=code, transactional_id=transactional_id)
 
 
-def _told(metadata: TransactionMetadata) -> DescribedTransactionState:
+def _described_transaction(metadata: TransactionMetadata) -> DescribedTransactionState:
     return DescribedTransactionState(
         error_code=ErrorCode.NONE,
         transactional_id=metadata.transactional_id,
@@ -470,7 +470,7 @@ NO_TOPIC: Final = "This server does not host this topic-partition."
 
 async def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
-) -> DescribeProducersResponse | Long:
+) -> DescribeProducersResponse | LargeResponse:
     """Describe the producers of each partition."""
     node = context.node
     missing = node.partitions.unopened(
@@ -489,7 +489,7 @@ async def describe_producers(
     ]
     response = DescribeProducersResponse(topics=topics)
     count = sum(len(each.active_producers) for topic in topics for each in topic.partitions)
-    return Long(response, topics) if count > MANY else response
+    return LargeResponse(response, topics) if count > MANY else response
 
 
 async def _partition(
@@ -654,11 +654,11 @@ class _Transaction:
     is_refused: bool = False
 
 
-class WholeAdd:
+class SplitAdd:
     """Collects the checks of the parts of one request, then adds all partitions or none."""
 
     def __init__(self, context: RequestContext) -> None:
-        self.context = Checking(
+        self.context = PartContext(
             context.node, context.api, context.version, context.client_id, context.connection
         )
         self._transactions: list[_Transaction] = []

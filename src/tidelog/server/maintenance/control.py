@@ -27,7 +27,7 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     import socket
 
-    from tidelog.server.maintenance.log_cleaner import Compaction
+    from tidelog.server.maintenance.log_cleaner import LogCleaner
 
 __all__ = ["Control"]
 
@@ -40,13 +40,13 @@ _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 class Control:
     """Server of the control channel. start -> stop; belongs to the event loop's thread."""
 
-    def __init__(self, node: Node, compaction: "Callable[[], Compaction]") -> None:
+    def __init__(self, node: Node, cleaner: "Callable[[], LogCleaner]") -> None:
         self._node = node
-        self._compaction = compaction
+        self._compaction = cleaner
         self._connections: dict[_Connection, None] = {}
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
-        self._gate = LoopGate(asyncio.get_running_loop())
+        self._loop = LoopGate(asyncio.get_running_loop())
         # One thread changes segments, another copies to the tier: a tier run must not delay
         # changes.
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
@@ -90,7 +90,7 @@ class Control:
         await asyncio.gather(*self._running, return_exceptions=True)
         for connection in list(self._connections):
             connection.close()
-        self._gate.is_closed = True
+        self._loop.is_closed = True
         self._changing.shutdown()
         self._tiering.shutdown()
 
@@ -187,7 +187,7 @@ class Control:
             raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
         async with self._node.partitions.holds.hold(topics, stops_appends=True):
             await self._open(self._partitions_of(verb, arguments))
-            log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
+            log_dir = LogDirOnLoop(self._node.log_dir, self._loop)
             try:
                 result = await self._in(self._changing, verbs.run, log_dir, verb, arguments)
                 for topic in _skipped_topics(result, topics):
@@ -207,7 +207,7 @@ class Control:
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
             await self._open([name])
-            log_dir = LogDirOnLoop(self._node.log_dir, self._gate)
+            log_dir = LogDirOnLoop(self._node.log_dir, self._loop)
             try:
                 return await self._in(self._tiering, run_tier, log_dir, name, options)
             finally:
@@ -246,7 +246,7 @@ class Control:
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
         """Return the partitions of a change; invalid entries are skipped, the verb refuses them."""
         names = []
-        for entry in _told_of(verb, arguments):
+        for entry in _segment_entries(verb, arguments):
             topic, number = entry.get("topic"), entry.get("partition")
             if isinstance(topic, str) and isinstance(number, int):
                 names.append(TopicPartition(topic, number))
@@ -289,10 +289,10 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
     """Return the topics of a change; invalid entries are skipped, the verb refuses them."""
-    return {str(segment.get("topic")) for segment in _told_of(verb, arguments)}
+    return {str(segment.get("topic")) for segment in _segment_entries(verb, arguments)}
 
 
-def _told_of(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
+def _segment_entries(verb: str, arguments: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the parts of the arguments that name a topic and a partition."""
     if verb in ("swap", "erase"):
         return [arguments]

@@ -9,7 +9,7 @@ waits from the first byte read to the last segment in place (`cleanings`).
 If a cleaning fails, the partition and the reason are in the log and on /metrics. The cleaning is
 retried without limit, after `log.cleaner.backoff.ms` first, and twice as long each time.
 
-`Lending` hands a job to a client that can't have the directory's lock, such as tasks on other
+`LentJobs` hands a job to a client that can't have the directory's lock, such as tasks on other
 machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
 checkpoint. While a job is lent, no cleaner touches the partition. Another request for the same
 partition takes the job over, and the former borrower's result is dropped. The job also ends when
@@ -81,7 +81,7 @@ class _Lent:
     since_ms: int
 
 
-class Lending:
+class LentJobs:
     """Lent jobs."""
 
     def __init__(
@@ -286,7 +286,7 @@ class _Seen:
     until_ms: int
 
 
-class Compaction:
+class LogCleaner:
     """All cleaners of a broker. Belongs to the event loop's thread. start -> stop."""
 
     def __init__(
@@ -304,7 +304,7 @@ class Compaction:
         count = max(node.config.log_cleaner_threads, 1)
         self._threads = ThreadPoolExecutor(count + 1, thread_name_prefix="tidelog-cleaner")
         self._tasks: list[asyncio.Task[None]] = []
-        self._asked: set[asyncio.Task[CleaningReport]] = set()
+        self._requested_tasks: set[asyncio.Task[CleaningReport]] = set()
         self._workers: list[StoppableWorker] = []
         self._at_work = node.cleanings
         self._failures: dict[TopicPartition, _Failure] = {}
@@ -312,7 +312,7 @@ class Compaction:
         self._pauses: set[asyncio.Future[None]] = set()
         self._choosing = asyncio.Lock()
         self._is_stopping = False
-        self.lending = Lending(node, self._gate, self._threads, self._at_work, self._held)
+        self.lending = LentJobs(node, self._gate, self._threads, self._at_work, self._held)
         node.topics.on_deleted += [self._forget, self.lending.forget]
 
     def start(self) -> None:
@@ -330,7 +330,7 @@ class Compaction:
                 pause.set_result(None)
         for worker in tuple(self._workers):
             await asyncio.get_running_loop().run_in_executor(None, worker.stop)
-        await asyncio.gather(*self._tasks, *self._asked, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._requested_tasks, return_exceptions=True)
         self._gate.is_closed = True
         self._threads.shutdown()
 
@@ -569,8 +569,8 @@ class Compaction:
             raise InvalidRequest(f"{name} is being compacted just now")
         self._at_work.add(name)
         task = asyncio.ensure_future(self._clean_now(name, roll=roll, is_asked=is_asked))
-        self._asked.add(task)
-        task.add_done_callback(self._asked.discard)
+        self._requested_tasks.add(task)
+        task.add_done_callback(self._requested_tasks.discard)
         return await asyncio.shield(task)
 
     async def _clean_now(

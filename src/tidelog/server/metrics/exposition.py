@@ -69,7 +69,7 @@ class PartitionFacts:
     last_deletion_ms: int | None = None
 
 
-class FactFinder:
+class PartitionStats:
     """Collects the facts of one partition, at each scrape."""
 
     def __init__(self) -> None:
@@ -367,7 +367,7 @@ class GroupFacts(Protocol):
     def offsets(self) -> Iterable[tuple[str, int, int]]: ...  # noqa: D102
 
 
-class Facts(Protocol):
+class MetricsSource(Protocol):
     """Sources of the metrics."""
 
     @property
@@ -396,9 +396,9 @@ class Facts(Protocol):
 class Exposition:
     """Writes the text of each scrape."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: MetricsSource) -> None:
         self._facts = facts
-        self._finders: dict[TopicPartition, FactFinder] = {}
+        self._finders: dict[TopicPartition, PartitionStats] = {}
         self._left_out: dict[str, int] = {}
 
     async def pieces(self) -> AsyncIterator[str]:
@@ -482,9 +482,9 @@ class Exposition:
         self._left_out["partitions"] = max(len(opened) - PARTITIONS_MAX, 0)
         facts: list[PartitionFacts] = []
         labels: list[str] = []
-        finders: dict[TopicPartition, FactFinder] = {}
+        finders: dict[TopicPartition, PartitionStats] = {}
         for number, partition in enumerate(opened[:PARTITIONS_MAX]):
-            finder = self._finders.get(partition.name) or FactFinder()
+            finder = self._finders.get(partition.name) or PartitionStats()
             finders[partition.name] = finder
             for _ in finder.look(partition):
                 await asyncio.sleep(0)

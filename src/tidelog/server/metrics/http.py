@@ -254,7 +254,7 @@ def _weight(parameter: str) -> float:
         return 0.0
 
 
-class NodeFacts:
+class NodeMetrics:
     """Sources of the metrics of one node."""
 
     def __init__(self, node: "Node") -> None:
@@ -284,7 +284,7 @@ async def start_pages(node: "Node", is_ready: Callable[[], bool]) -> MetricsServ
     """
     endpoint = metrics_place(node.config)
     assert endpoint is not None
-    facts = NodeFacts(node)
+    facts = NodeMetrics(node)
     latencies = LatencyCounts(facts, node.work)
     server = MetricsServer(Exposition(facts), node.work, is_ready, latencies.count)
     with naming(endpoint):

@@ -26,7 +26,7 @@ from tidelog.types import Buffer, TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from tidelog.server.metrics.exposition import Facts
+    from tidelog.server.metrics.exposition import MetricsSource
 
 
 BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
@@ -138,7 +138,7 @@ def _by_kernel(
 class LatencyCounts:
     """Counting position of each log. Belongs to the event loop's thread."""
 
-    def __init__(self, facts: "Facts", work: Work) -> None:
+    def __init__(self, facts: "MetricsSource", work: Work) -> None:
         """Create it with nothing counted."""
         self._facts = facts
         self._work = work

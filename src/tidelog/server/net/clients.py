@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeAlias
 
 from tidelog.protocol.framing import Spares
-from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
-from tidelog.server.net.scheduling import BusyPoll, Line, Turn
+from tidelog.server.api.node import LOGGER, ClientInfo, Node
+from tidelog.server.net.scheduling import BusyPoll, FairQueue, WriteCoalescer
 from tidelog.server.runtime.loop import SLICE_MS
 from tidelog.server.runtime.reply import Arrivals
 
@@ -30,7 +30,7 @@ SMALL_PART: Final = 10_000
 GoOn: TypeAlias = Callable[[], None]
 
 
-class InFlight:
+class MemoryBudget:
     """Memory held by all connections. Belongs to the event loop's thread.
 
     Attributes:
@@ -115,7 +115,7 @@ class InFlight:
             go_on()
 
 
-class Footprint:
+class ConnectionMemory:
     """Memory held by one connection. Belongs to the event loop's thread.
 
     Attributes:
@@ -140,7 +140,7 @@ class Footprint:
     )
 
     def __init__(
-        self, in_flight: InFlight, now_ms: Callable[[], int], on_room: Callable[[], None]
+        self, in_flight: MemoryBudget, now_ms: Callable[[], int], on_room: Callable[[], None]
     ) -> None:
         """Create it with nothing held.
 
@@ -252,8 +252,8 @@ SPARE_BYTES: Final = 16 << 20
 class Client(Protocol):
     """A connection, as far as the limits need it."""
 
-    facts: ConnectionFacts
-    footprint: Footprint
+    facts: ClientInfo
+    memory: ConnectionMemory
     last_active_ms: int
 
     @property
@@ -291,8 +291,8 @@ class Clients:
         spares: Buffers of large requests, kept for reuse by any connection.
         arrivals: Responses that are ready but sent only after the request that completed them has
             finished.
-        turn: Coalesces responses of one event-loop iteration when many clients are active.
-        line: Fair queue of connections with more requests than one turn handles.
+        coalescer: Coalesces responses of one event-loop iteration when many clients are active.
+        fair_queue: Fair queue of connections with more requests than one turn handles.
         busy_poll: Keeps the event loop awake for the next request.
     """
 
@@ -303,12 +303,12 @@ class Clients:
         self._limits_read: tuple[str, ...] = ()
         self._limits: dict[str, int] = {}
         self._numbers = 0
-        self.in_flight = InFlight(node.config.queued_max_request_bytes)
+        self.in_flight = MemoryBudget(node.config.queued_max_request_bytes)
         self.spares = Spares(SPARE_BYTES)
         self.arrivals = Arrivals()
         self.busy_poll = BusyPoll(node.config.tidelog_busy_poll_us, node.env.clock.monotonic_ns)
-        self.turn = Turn(self.busy_poll)
-        self.line = Line(node.env.clock.monotonic_ns)
+        self.coalescer = WriteCoalescer(self.busy_poll)
+        self.fair_queue = FairQueue(node.env.clock.monotonic_ns)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -395,8 +395,8 @@ class Clients:
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]
-        for client in sorted(slow, key=lambda each: each.footprint.held_bytes, reverse=True):
-            if not self.in_flight.is_over or client.footprint.held_bytes <= least:
+        for client in sorted(slow, key=lambda each: each.memory.held_bytes, reverse=True):
+            if not self.in_flight.is_over or client.memory.held_bytes <= least:
                 return
             text = "connection %d of %s closed: at the bound of all, it does not take its answer"
             LOGGER.warning(text, client.facts.number, client.facts.host)
@@ -418,25 +418,25 @@ class Clients:
 
     def close(self) -> None:
         """Close all connections; completed responses are sent."""
-        self.turn.send()
+        self.coalescer.send()
         for client in tuple(self._clients):
             client.stop()
 
 
 def _is_reading(client: Client) -> bool:
     """Whether a request has begun to arrive, holds memory, and is delayed only by the client."""
-    is_reading = client.footprint.sending_since_ms is not None
+    is_reading = client.memory.sending_since_ms is not None
     return is_reading and not client.is_busy  # e.g. paused for lack of memory
 
 
 def _sends_too_long(client: Client, now_ms: int) -> bool:
-    since_ms = client.footprint.sending_since_ms
+    since_ms = client.memory.sending_since_ms
     return since_ms is not None and now_ms - since_ms > SENDING_MS
 
 
 def _takes_too_long(client: Client, now_ms: int) -> bool:
     """Whether a client leaves a response in memory that it does not read, or reads too slowly."""
-    since_ms = client.footprint.taking_since_ms
+    since_ms = client.memory.taking_since_ms
     if since_ms is None:
         return False
     stalled_ms = STALLED_MS if client.shows_progress else SENDING_MS

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.protocol.framing import LENGTH_BYTES, Frames
 from tidelog.protocol.messages import FETCH, SHARE_FETCH
-from tidelog.server.api.context import Asked, api_name, key_of
+from tidelog.server.api.context import ReceivedFrame, api_name, key_of
 from tidelog.server.api.dispatch import Answering, Pieces, answer
-from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
-from tidelog.server.net.clients import Clients, Footprint
-from tidelog.server.net.scheduling import TURN_NS, TURN_REQUESTS, Place
-from tidelog.server.net.send_queue import Outgoing
+from tidelog.server.api.node import LOGGER, ClientInfo, Node
+from tidelog.server.net.clients import Clients, ConnectionMemory
+from tidelog.server.net.scheduling import TURN_NS, TURN_REQUESTS, QueuedTurn
+from tidelog.server.net.send_queue import SendQueue
 from tidelog.server.runtime.reply import Arrivals, Reply
 from tidelog.types import NS_PER_MS
 
 if TYPE_CHECKING:
-    from tidelog.server.net.listener_authentication import Door
-    from tidelog.server.net.sasl_session import Gate
+    from tidelog.server.net.listener_authentication import ListenerAuthentication
+    from tidelog.server.net.sasl_session import SaslSession
     from tidelog.server.runtime.loop import Timer
 
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
-class Pending:
+class PendingResponse:
     """The pending response of one connection, at most one. Belongs to the event loop's thread.
 
     Attributes:
@@ -55,7 +55,7 @@ class Pending:
     def __init__(
         self,
         arrivals: Arrivals,
-        tell_pieces: Callable[[Pieces | None, Asked], None],
+        tell_pieces: Callable[[Pieces | None, ReceivedFrame], None],
         tell_failure: Callable[[Exception], None],
     ) -> None:
         """Create it without a pending response.
@@ -72,7 +72,7 @@ class Pending:
         self._is_for_client = False
         self.is_waiting = False
 
-    def wait(self, reply: Reply[Pieces | None], request: Asked) -> None:
+    def wait(self, reply: Reply[Pieces | None], request: ReceivedFrame) -> None:
         """Hand over this response once it is complete."""
         assert not self.is_waiting
         self.is_waiting = True
@@ -80,13 +80,13 @@ class Pending:
         self._is_for_client = not reply.is_started or request.key in _FOR_THE_CLIENT
         reply.when_done(partial(self._arrive, request))
 
-    def _arrive(self, request: Asked, reply: Reply[Pieces | None]) -> None:
+    def _arrive(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
         if reply.is_started:
             self._finish(request, reply)
         else:  # in the middle of the code that completed it
             self._arrivals.add(partial(self._finish, request, reply))
 
-    def _finish(self, request: Asked, reply: Reply[Pieces | None]) -> None:
+    def _finish(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
         """Hand over the pieces, unless the client has disconnected."""
         if self._reply is not reply:
             return
@@ -150,38 +150,40 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         facts: Facts about the connection, for handlers.
-        footprint: Memory that it holds.
+        memory: Memory that it holds.
         last_active_ms: When it last sent or read something, by the monotonic clock.
     """
 
-    def __init__(self, node: Node, clients: Clients, door: "Door | None" = None) -> None:
-        """Create it unconnected; without a door every client is admitted as anonymous."""
+    def __init__(
+        self, node: Node, clients: Clients, authentication: "ListenerAuthentication | None" = None
+    ) -> None:
+        """Create it unconnected; without authentication every client is admitted as anonymous."""
         self._node = node
-        self._door = door
+        self._authentication = authentication
         self._answer: Answering = answer
-        self._gate: Gate | None = None
+        self._sasl_session: SaslSession | None = None
         self._clients = clients
         self._frames = Frames(self._node.config.socket_request_max_bytes, clients.spares)
         self._transport: asyncio.Transport | None = None
         self._arrivals = clients.arrivals
-        self._turn = clients.turn
-        self._pending = Pending(clients.arrivals, self._told, self._fail)
+        self._coalescer = clients.coalescer
+        self._pending = PendingResponse(clients.arrivals, self._send_response, self._fail)
         # Set while the next request waits for this connection's turn or for the end of a throttle
         # time.
-        self._next_look: Place | Timer | None = None
-        self._out: Outgoing | None = None
+        self._next_look: QueuedTurn | Timer | None = None
+        self._out: SendQueue | None = None
         self._is_paused = False
         self._is_in = False
         # The client has sent its last byte; no further request is processed.
         self._has_ended = self._is_over = False
         self._deadline: Timer | None = None  # for a response after a half-close
         self._ahead_bytes = 0
-        self.facts = ConnectionFacts(clients.next_number(), "")
+        self.facts = ClientInfo(clients.next_number(), "")
         self._key: int | None = None
         # The loop's own clock may have a resolution of only milliseconds.
         self._now_ns = node.env.clock.monotonic_ns
         self._monotonic_ms = node.env.clock.monotonic_ms
-        self.footprint = Footprint(clients.in_flight, self._monotonic_ms, self._read_on)
+        self.memory = ConnectionMemory(clients.in_flight, self._monotonic_ms, self._read_on)
         self.last_active_ms = self._monotonic_ms()
         # When processing of the next request began, for metrics.
         self._looked_ns = 0
@@ -191,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Admit the connection if there is room, else abort it."""
         self._transport = cast("asyncio.Transport", transport)
-        self._out = Outgoing(
+        self._out = SendQueue(
             self._transport, self._node.reads, self._look_again, self._cut_off, self._progressed
         )
         peer = transport.get_extra_info("peername")
@@ -202,8 +204,8 @@ class Connection(asyncio.BufferedProtocol):
             self._ahead_bytes = TLS_AHEAD_BYTES
         if self._is_over or not (self._is_in or self.come_from(host)):
             self._transport.abort()
-        elif self._door is not None:
-            self._knock(self._door, self.last_active_ms - came_ms)
+        elif self._authentication is not None:
+            self._identify_client(self._authentication, self.last_active_ms - came_ms)
 
     def come_from(self, host: str) -> bool:
         """Count the connection; return False if a limit is reached.
@@ -214,33 +216,33 @@ class Connection(asyncio.BufferedProtocol):
         self._is_in = self._clients.admit(self)
         return self._is_in
 
-    def _knock(self, door: "Door", waited_ms: int) -> None:
+    def _identify_client(self, authentication: "ListenerAuthentication", waited_ms: int) -> None:
         """Determine the principal, or require SASL first; the client connected `waited_ms` ago."""
         assert self._transport is not None
-        self.facts.address = door.address
+        self.facts.address = authentication.address
         try:
-            self.facts.principal = door.principal(self._transport)
+            self.facts.principal = authentication.principal(self._transport)
         except TidelogError as error:
             self._give_up(str(error))
             return
-        if door.has_sasl:
-            from tidelog.server.net.sasl_session import FRAME_BYTES_MAX, Gate
+        if authentication.has_sasl:
+            from tidelog.server.net.sasl_session import FRAME_BYTES_MAX, SaslSession
 
             self._frames.allow(FRAME_BYTES_MAX)
-            self._gate = Gate(
-                self._node, self.facts, door, waited_ms=waited_ms, on_late=self._give_up
+            self._sasl_session = SaslSession(
+                self._node, self.facts, authentication, waited_ms=waited_ms, on_late=self._give_up
             )
-            self._answer = self._gate.answer
+            self._answer = self._sasl_session.answer
 
-    def _pass(self, gate: "Gate") -> None:
-        """After each response of the gate: close, or allow large requests once it is open."""
-        if gate.is_closing:
+    def _pass(self, sasl_session: "SaslSession") -> None:
+        """After each SASL response: close, or allow large requests once the session is open."""
+        if sasl_session.is_closing:
             transport = self._transport
             self._is_over = True
             self._let_go()
             if transport is not None:
                 transport.close()
-        elif gate.is_open:
+        elif sasl_session.is_open:
             self._frames.allow(self._node.config.socket_request_max_bytes)
 
     def eof_received(self) -> bool:
@@ -296,10 +298,10 @@ class Connection(asyncio.BufferedProtocol):
             self._go_on()
         else:
             try:
-                holds = self._turn.holds or self._turn.tries()
+                holds = self._coalescer.holds or self._coalescer.tries()
                 self._handle(frame, more=holds)
                 if holds and self._out is not None:
-                    self._turn.hold(self._out, self._looked_ns)
+                    self._coalescer.hold(self._out, self._looked_ns)
             except Exception as error:  # noqa: BLE001 - one connection's trouble is not the others'
                 self._refuse(error)
         if self._arrivals.due:
@@ -308,20 +310,20 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """Pause: the transport's buffer is full."""
         if self._out is not None and self._transport is not None:
-            self.footprint.hold(unsent_bytes=self._transport.get_write_buffer_size())
+            self.memory.hold(unsent_bytes=self._transport.get_write_buffer_size())
             self._out.pause()
 
     def resume_writing(self) -> None:
         """Resume: the transport's buffer has been sent."""
         self.last_active_ms = self._monotonic_ms()
-        self.footprint.hold(unsent_bytes=0)
+        self.memory.hold(unsent_bytes=0)
         if self._out is not None:
             self._out.resume()
 
     def _progressed(self) -> None:
         """Note that the client has read part of a response, and count what is left in memory."""
         self.last_active_ms = self._monotonic_ms()
-        self.footprint.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
+        self.memory.hold(queued_bytes=0 if self._out is None else self._out.held_bytes)
 
     # -- called by `Clients` -----------------------------------------------------------------
 
@@ -333,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_busy(self) -> bool:
         """Whether a request is being processed, so that the client's silence is not its fault."""
-        return self._pending.is_waiting or self._next_look is not None or self.footprint.is_waiting
+        return self._pending.is_waiting or self._next_look is not None or self.memory.is_waiting
 
     def attend(self) -> bool:
         """Ask the system to report each byte; return whether some may have arrived unreported.
@@ -367,7 +369,7 @@ class Connection(asyncio.BufferedProtocol):
             not self._pending.is_waiting
             and self._next_look is None
             and not self._is_paused
-            and not self.footprint.is_waiting
+            and not self.memory.is_waiting
             and out is not None
             and not out.wakes_late
             and not out.is_full
@@ -386,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end_if_done()
             return
         # Usually all received requests were answered, and nothing has to change.
-        is_waiting = self.footprint.is_waiting
+        is_waiting = self.memory.is_waiting
         if not self._frames.is_empty or self._is_paused or is_waiting or out.wakes_late:
             self._pace()
             self._listen(out)
@@ -406,7 +408,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.facts.close()
         self._pending.give_up()
-        self.footprint.drop()
+        self.memory.drop()
         self._clients.dismiss(self)
 
     def _refuse(self, error: Exception) -> None:
@@ -416,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
         self._flush()
         self._fail(error)
 
-    def _listen(self, out: Outgoing) -> None:
+    def _listen(self, out: SendQueue) -> None:
         """Set how many bytes must arrive before the system reports them.
 
         A few calls for a large request cost less than one for each packet. If others wait for
@@ -438,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             frame = frames.next()
             if frame is None:
-                self.footprint.read(frames.begun_bytes)
+                self.memory.read(frames.begun_bytes)
                 return
             is_last = frames.is_empty
             # Responses to pipelined requests are sent together.
@@ -446,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
             if is_last or self._looked_ns >= end_ns:  # usually there is one at a time
                 break
         if not (frames.is_empty or self._is_over or self._is_held_up()):
-            self._next_look = self._clients.line.wait(self._take_next_look)
+            self._next_look = self._clients.fair_queue.wait(self._take_next_look)
 
     def _take_next_look(self) -> None:
         self._next_look = None
@@ -465,21 +467,21 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
         """Answer a request; `more` if the next one has also arrived."""
-        footprint = self.footprint
-        if footprint.sending_since_ms is not None:
-            footprint.end_read()
+        memory = self.memory
+        if memory.sending_since_ms is not None:
+            memory.end_read()
         began_ns, size_bytes = self._looked_ns, len(frame) + LENGTH_BYTES
         self._key = key = key_of(frame)
         outcome = self._answer(self._node, self.facts, frame)
         if outcome is None or type(outcome) is list:
             self._send(outcome, key, size_bytes, began_ns, more=more)
-            if footprint.request_bytes:
-                footprint.release_request()
+            if memory.request_bytes:
+                memory.release_request()
         else:  # no further request until this one is answered
             self._flush()
-            footprint.work_on(size_bytes)
+            memory.work_on(size_bytes)
             reply = cast("Reply[Pieces | None]", outcome)
-            self._pending.wait(reply, Asked(key, size_bytes, began_ns))
+            self._pending.wait(reply, ReceivedFrame(key, size_bytes, began_ns))
             if self._transport is None:
                 self._pending.lose_client()
 
@@ -491,29 +493,29 @@ class Connection(asyncio.BufferedProtocol):
             self._give_up("an error of our own")
         self._end_if_done()
 
-    def _told(self, pieces: Pieces | None, request: Asked) -> None:
+    def _send_response(self, pieces: Pieces | None, request: ReceivedFrame) -> None:
         """Send a response that was pending, and process requests received meanwhile."""
         self._send(pieces, request.key, request.size_bytes, request.began_ns)
-        self.footprint.release_request()
-        if self._gate is not None:
+        self.memory.release_request()
+        if self._sasl_session is not None:
             self._flush()
-            self._pass(self._gate)
+            self._pass(self._sasl_session)
         self._go_on()
 
     def _send(
         self, pieces: Pieces | None, key: int, size_bytes: int, began_ns: int, *, more: bool = False
     ) -> None:
-        """Send a response, and count it; the other arguments are those of `Asked`."""
+        """Send a response, and count it; the other arguments are those of `ReceivedFrame`."""
         size = 0
         if pieces is not None and self._out is not None:
             size = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
             self._out.send(pieces, more=more)
         if self.facts.throttle_ms:
-            self._be_silent()
+            self._throttle()
         self._looked_ns = now_ns = self._now_ns()
         self._clients.busy_poll.answered(self.facts.number, began_ns, now_ns, size_bytes + size)
-        if now_ns > self._turn.due_ns:
-            self._turn.send()
+        if now_ns > self._coalescer.due_ns:
+            self._coalescer.send()
         seconds = (now_ns - began_ns) * 1e-9
         if seconds >= SLOW_S and key not in _WAITING:
             self._say_slow(key, seconds, size_bytes)
@@ -525,7 +527,7 @@ class Connection(asyncio.BufferedProtocol):
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
         LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
 
-    def _be_silent(self) -> None:
+    def _throttle(self) -> None:
         """Process no request for the throttle time: the client knows it from its response."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
@@ -535,7 +537,7 @@ class Connection(asyncio.BufferedProtocol):
     def _pace(self) -> None:
         """Pause reading while a request waits, beyond a bound; a disconnect is still noticed."""
         is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
-        wants_pause = self.footprint.is_waiting or is_held_up
+        wants_pause = self.memory.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:
             self._is_paused = wants_pause
             if wants_pause:
@@ -557,7 +559,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
             self._let_go()
-            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+            self.memory.hold(unsent_bytes=0, queued_bytes=0)
 
     def stop(self) -> None:
         """Close and drop pending requests: the broker stops."""
@@ -570,8 +572,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = None
         if self._is_over or self._frames.is_empty:
             self.facts.close()  # else requests are left that need it
-        if self._gate is not None:
-            self._gate.close()
+        if self._sasl_session is not None:
+            self._sasl_session.close()
         if self._next_look is not None:
             self._next_look.cancel()
             self._next_look = None
@@ -590,7 +592,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if isinstance(error, ConnectionError) and transport is not None:
             self._let_go()
-            self.footprint.hold(unsent_bytes=0, queued_bytes=0)
+            self.memory.hold(unsent_bytes=0, queued_bytes=0)
             transport.abort()
         else:
             self._give_up(str(error))

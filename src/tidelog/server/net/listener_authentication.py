@@ -20,15 +20,15 @@ from tidelog.server.security.operations import ANONYMOUS
 if TYPE_CHECKING:
     from tidelog.server.security.authentication import Rule
     from tidelog.server.security.plain_users import PlainFile
-    from tidelog.server.security.sasl import Exchange, Login, ScramMechanism
-    from tidelog.server.security.tls import TlsDoor
+    from tidelog.server.security.sasl import AuthenticatedUser, SaslServer, ScramMechanism
+    from tidelog.server.security.tls import TlsContexts
     from tidelog.storage.directory.broker_files import ScramCredential
 
 
 _KEY_BYTES: Final = 32
 
 
-class Door:
+class ListenerAuthentication:
     """Authentication of one listener. Belongs to the event loop's thread.
 
     Attributes:
@@ -46,7 +46,7 @@ class Door:
         config = node.config
         self.plan = plan
         self.address: Address | None = None
-        self._tls: TlsDoor | None = None
+        self._tls: TlsContexts | None = None
         self._mapping: tuple[Rule, ...] = ()
         # Imported only if the listener needs them.
         if plan.protocol.has_tls:
@@ -56,7 +56,7 @@ class Door:
             asks = not plan.protocol.has_sasl
             self._tls = _tls(node, asks_clients=asks)
         self.mechanisms: tuple[str, ...] = ()
-        self._exchanges: dict[str, Callable[[], Exchange]] = {}
+        self._exchanges: dict[str, Callable[[], SaslServer]] = {}
         if plan.protocol.has_sasl:
             self.mechanisms = config.sasl_enabled_mechanisms
             self._exchanges = _exchanges(node, config, self.mechanisms)
@@ -71,7 +71,7 @@ class Door:
         """TLS context; None without TLS."""
         return None if self._tls is None else self._tls.context
 
-    def exchange(self, mechanism: str) -> "Exchange | None":
+    def exchange(self, mechanism: str) -> "SaslServer | None":
         """Return a new SASL exchange; None for a mechanism that is not enabled."""
         made = self._exchanges.get(mechanism)
         return None if made is None else made()
@@ -90,19 +90,19 @@ class Door:
         return f"User:{short_name(self._mapping, name_of(certificate.get('subject', ())))}"
 
 
-def _tls(node: Node, *, asks_clients: bool) -> "TlsDoor":
-    from tidelog.server.security.tls import TlsDoor
+def _tls(node: Node, *, asks_clients: bool) -> "TlsContexts":
+    from tidelog.server.security.tls import TlsContexts
 
-    return TlsDoor(node.config, node.env.files, asks_clients=asks_clients)
+    return TlsContexts(node.config, node.env.files, asks_clients=asks_clients)
 
 
 def _exchanges(
     node: Node, config: BrokerConfig, mechanisms: Iterable[str]
-) -> "dict[str, Callable[[], Exchange]]":
+) -> "dict[str, Callable[[], SaslServer]]":
     """Return functions that begin an exchange, by mechanism."""
     from tidelog.server.security.sasl import BY_SASL_NAME, OAUTHBEARER, PLAIN, PlainExchange
 
-    exchanges: dict[str, Callable[[], Exchange]] = {}
+    exchanges: dict[str, Callable[[], SaslServer]] = {}
     pretender_key = node.env.random.randbytes(_KEY_BYTES)
     for name in mechanisms:
         if name == PLAIN:
@@ -123,7 +123,7 @@ def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":
     return PlainFile(node.env, path)
 
 
-def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
+def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], SaslServer]":
     from tidelog.server.security.bearer_tokens import SETTING, TokenRules, check_token, open_keys
     from tidelog.server.security.sasl import BearerExchange
 
@@ -143,7 +143,7 @@ def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
         user_claim=config.sasl_oauthbearer_sub_claim_name,
     )
 
-    def check(token: str) -> "Login":
+    def check(token: str) -> "AuthenticatedUser":
         return check_token(token, keys.find, rules, node.env.clock.now_ms())
 
     return partial(BearerExchange, check)
@@ -151,7 +151,7 @@ def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], Exchange]":
 
 def _scram(
     node: Node, mechanism: "ScramMechanism", pretender_key: bytes
-) -> "Callable[[], Exchange]":
+) -> "Callable[[], SaslServer]":
     from tidelog.server.security.sasl import NONCE_BYTES, ScramExchange
 
     rules, random = node.rules, node.env.random
@@ -159,7 +159,7 @@ def _scram(
     def find(user: str) -> "ScramCredential | None":
         return rules.credential(mechanism, user)
 
-    def begin() -> "Exchange":
+    def begin() -> "SaslServer":
         return ScramExchange(
             mechanism,
             find,

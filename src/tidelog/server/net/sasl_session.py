@@ -27,11 +27,11 @@ from tidelog.protocol.messages.security import (
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
 from tidelog.server.api import dispatch
 from tidelog.server.api.dispatch import Outcome, Pieces
-from tidelog.server.api.node import LOGGER, ConnectionFacts, Node
-from tidelog.server.net.listener_authentication import Door
+from tidelog.server.api.node import LOGGER, ClientInfo, Node
+from tidelog.server.net.listener_authentication import ListenerAuthentication
 from tidelog.server.runtime.errors import NotLoggedIn
 from tidelog.server.runtime.reply import start
-from tidelog.server.security.sasl import Exchange, Login, LoginFailed, failure_text
+from tidelog.server.security.sasl import AuthenticatedUser, LoginFailed, SaslServer, failure_text
 from tidelog.types import Buffer
 
 # Maximum frame size before authentication.
@@ -60,7 +60,7 @@ class State(Enum):
     OPEN = "open"
 
 
-class Gate:
+class SaslSession:
     """Authentication of one connection with SASL. Belongs to the event loop's thread.
 
     Attributes:
@@ -70,8 +70,8 @@ class Gate:
     def __init__(
         self,
         node: Node,
-        facts: ConnectionFacts,
-        door: Door,
+        facts: ClientInfo,
+        authentication: ListenerAuthentication,
         *,
         waited_ms: int,
         on_late: Callable[[str], None],
@@ -81,19 +81,19 @@ class Gate:
         Args:
             node: The broker.
             facts: Facts of the connection; the principal is set here.
-            door: The listener's authentication.
+            authentication: The listener's authentication.
             waited_ms: Time since the client connected: a TLS handshake counts towards the timeout.
             on_late: Called with a reason to close if authentication takes too long.
         """
         self._node = node
         self._facts = facts
-        self._door = door
+        self._authentication = authentication
         self._state = State.WANTS_HANDSHAKE
         self._mechanism = ""
-        self._exchange: Exchange | None = None
+        self._exchange: SaslServer | None = None
         self._knows_versions = False
         self._has_bare_tokens = False
-        self._login: Login | None = None  # of the current or last session
+        self._login: AuthenticatedUser | None = None  # of the current or last session
         self._login_mechanism = ""
         self._ends_ms: int | None = None  # end of the session, monotonic
         self._renewed_ms: int | None = None
@@ -116,7 +116,7 @@ class Gate:
         """Whether the client has authenticated."""
         return self._login is not None
 
-    def answer(self, node: Node, connection: ConnectionFacts, frame: Buffer) -> Outcome:
+    def answer(self, node: Node, connection: ClientInfo, frame: Buffer) -> Outcome:
         """Answer a frame; see `dispatch.answer` for the result.
 
         Raises:
@@ -177,7 +177,7 @@ class Gate:
             return write_response(
                 request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
             )
-        exchange = self._door.exchange(handshake.mechanism)
+        exchange = self._authentication.exchange(handshake.mechanism)
         if exchange is None:
             return start(self._unsupported(request))
         is_another = self._login is not None and handshake.mechanism != self._login_mechanism
@@ -185,7 +185,7 @@ class Gate:
         self._exchange, self._mechanism = None if is_another else exchange, handshake.mechanism
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
-        mechanisms = list(self._door.mechanisms)
+        mechanisms = list(self._authentication.mechanisms)
         return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
@@ -198,7 +198,7 @@ class Gate:
 
     async def _unsupported(self, request: ReceivedRequest) -> Pieces:
         await self._fail("other", LoginFailed("a mechanism that is not enabled"))
-        mechanisms = list(self._door.mechanisms)
+        mechanisms = list(self._authentication.mechanisms)
         response = SaslHandshakeResponse(
             error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=mechanisms
         )
@@ -243,7 +243,7 @@ class Gate:
         return [len(answer).to_bytes(LENGTH_BYTES, "big") + answer]
 
     async def _step(self, token: bytes) -> bytes:
-        """Return the mechanism's response; after the last one the gate is open."""
+        """Return the mechanism's response; after the last one the session is open."""
         exchange = self._exchange
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
@@ -261,7 +261,7 @@ class Gate:
             self._node.metrics.logged_in(self._mechanism)
         return answer
 
-    def _ensure_same(self, login: Login) -> None:
+    def _ensure_same(self, login: AuthenticatedUser) -> None:
         """Ensure that the same user re-authenticates; raises LoginFailed."""
         if self._login is not None and login.user != self._login.user:
             message = "Cannot change principals during re-authentication from"

@@ -31,7 +31,7 @@ TURN_NS: Final = 1_000_000
 LINE_NS: Final = 4_000_000
 
 
-class Place:
+class QueuedTurn:
     """A place in the fair queue."""
 
     __slots__ = ("_take_turn",)
@@ -51,25 +51,25 @@ class Place:
             take_turn()
 
 
-class Line:
+class FairQueue:
     """Fair queue of connections that wait for another turn. Belongs to the event loop's thread."""
 
-    __slots__ = ("_is_due", "_now_ns", "_places")
+    __slots__ = ("_is_due", "_now_ns", "_turns")
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         """Create an empty queue; `now_ns` is a monotonic clock."""
         self._now_ns = now_ns
-        self._places: deque[Place] = deque()
+        self._turns: deque[QueuedTurn] = deque()
         self._is_due = False
 
-    def wait(self, take_turn: Callable[[], None]) -> Place:
+    def wait(self, take_turn: Callable[[], None]) -> QueuedTurn:
         """Call `take_turn` after all that wait already: in the next loop iteration or later.
 
         Returns:
             The place in the queue, which can be cancelled.
         """
-        turn = Place(take_turn)
-        self._places.append(turn)
+        turn = QueuedTurn(take_turn)
+        self._turns.append(turn)
         self._come_soon()
         return turn
 
@@ -82,13 +82,13 @@ class Line:
         """Give turns to those that wait at the start, as far as time allows."""
         end_ns = self._now_ns() + LINE_NS
         try:
-            for _ in range(len(self._places)):
-                self._places.popleft().reach()
+            for _ in range(len(self._turns)):
+                self._turns.popleft().reach()
                 if self._now_ns() >= end_ns:
                     break
         finally:
             self._is_due = False
-            if self._places:
+            if self._turns:
                 self._come_soon()
 
 
@@ -203,7 +203,7 @@ _NEVER: Final = 1 << 63
 
 
 class Sender(Protocol):
-    """Sending side of a connection: `Outgoing`."""
+    """Sending side of a connection: `SendQueue`."""
 
     def flush(self) -> bool:
         """Send held bytes; return whether there were any."""
@@ -214,7 +214,7 @@ class Sender(Protocol):
         ...
 
 
-class Turn:
+class WriteCoalescer:
     """Coalesces responses of one event-loop iteration. Belongs to the event loop's thread.
 
     Attributes:

@@ -82,7 +82,7 @@ GATHER_BYTES: Final = 64 << 10
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
-class Outgoing:
+class SendQueue:
     """Sending side of a transport. Belongs to the event loop's thread.
 
     Life cycle: (send | flush | pause | resume | wake_at)* -> close.
@@ -126,7 +126,7 @@ class Outgoing:
         # The loop reserves a transport's descriptor for the transport: ours is a duplicate.
         self._watched: int | None = None
         self._is_watching = False
-        self._turn: asyncio.Handle | None = None  # set while the event loop is yielded
+        self._yielded: asyncio.Handle | None = None  # set while the event loop is yielded
         self._wary_bytes = 0
         self._wake_bytes = 1
         self.wakes_late = False
@@ -381,12 +381,12 @@ class Outgoing:
 
     def _await_turn(self) -> None:
         """Continue after other connections; without a watched socket this needs no system call."""
-        if not self._is_watching and self._turn is None and not self._is_closed:
-            self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
+        if not self._is_watching and self._yielded is None and not self._is_closed:
+            self._yielded = asyncio.get_running_loop().call_soon(self._take_turn)
             self._on_progress()
 
     def _take_turn(self) -> None:
-        self._turn = None
+        self._yielded = None
         self._go_on()
 
     def _await_room(self) -> None:
@@ -408,9 +408,9 @@ class Outgoing:
         self._on_progress()
 
     def _stop_waiting(self) -> None:
-        if self._turn is not None:
-            self._turn.cancel()
-            self._turn = None
+        if self._yielded is not None:
+            self._yielded.cancel()
+            self._yielded = None
         if self._is_watching and self._watched is not None:
             self._is_watching = False
             asyncio.get_running_loop().remove_writer(self._watched)

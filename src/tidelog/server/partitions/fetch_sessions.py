@@ -44,7 +44,7 @@ SESSION_PARTITIONS_MAX: Final = 8000
 PartitionKey: TypeAlias = tuple[str | UUID, int]
 
 
-Asked: TypeAlias = tuple[PartitionKey, FetchPartition]
+RequestedPartition: TypeAlias = tuple[PartitionKey, FetchPartition]
 
 
 class PartitionResult(Protocol):
@@ -144,7 +144,9 @@ class FetchSession:
     epoch: int
     partitions: dict[PartitionKey, CachedPartition]
 
-    def update(self, asked: Iterable[Asked], forgotten: Iterable[PartitionKey]) -> None:
+    def update(
+        self, asked: Iterable[RequestedPartition], forgotten: Iterable[PartitionKey]
+    ) -> None:
         """Apply an incremental request."""
         for key, wanted in asked:
             known = self.partitions.get(key)
@@ -183,7 +185,7 @@ class SessionRequest:
     epoch: int
     by_id: bool
     is_follower: bool
-    asked: Sequence[Asked]
+    asked: Sequence[RequestedPartition]
     forgotten: Sequence[PartitionKey] = ()
 
     @property

@@ -36,7 +36,7 @@ from urllib.request import (
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError
-from tidelog.server.security.sasl import Login, LoginFailed
+from tidelog.server.security.sasl import AuthenticatedUser, LoginFailed
 from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file
 from tidelog.types import Buffer
@@ -123,7 +123,7 @@ class TokenRules:
     user_claim: str = "sub"
 
 
-def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> Login:
+def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> AuthenticatedUser:
     """Validate a token and return its user.
 
     Raises:
@@ -145,7 +145,7 @@ def check_token(token: str, find: FindKeys, rules: TokenRules, now_ms: int) -> L
     if not 0 < len(user) <= _NAME_MAX or not _is_text(user):
         raise LoginFailed(f"a token without a name in `{rules.user_claim}`")
     # Fractions of a second are ignored, as in Kafka.
-    return Login(user, int(_seconds(claims, "exp")) * 1000)
+    return AuthenticatedUser(user, int(_seconds(claims, "exp")) * 1000)
 
 
 def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[str, object]:

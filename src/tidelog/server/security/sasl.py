@@ -208,7 +208,7 @@ class ScramExchange:
         self._messages = ""  # client-first-bare and server-first, which proofs cover
         self._header = ""
         self._expected_nonce = ""
-        self.login: Login | None = None
+        self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
         """Return the response to a client's message; after the second one, `login` is set.
@@ -267,7 +267,7 @@ class ScramExchange:
         assert credential is not None
         if not self._is_right(credential, proof, signed) or self._credential is None:
             raise LoginFailed("no such user, or another password")
-        self.login = Login(self._user)
+        self.login = AuthenticatedUser(self._user)
         signature = hmac.digest(credential.server_key, signed, self._mechanism.hash_name)
         return b"v=" + base64.b64encode(signature)
 
@@ -330,7 +330,7 @@ _LAST_WORD: Final = b"\x01"
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class AuthenticatedUser:
     """Authenticated user.
 
     Attributes:
@@ -342,11 +342,11 @@ class Login:
     expires_ms: int | None = None
 
 
-class Exchange(Protocol):
+class SaslServer(Protocol):
     """SASL exchange: call `step` with each token of the client until `login` is set."""
 
     @property
-    def login(self) -> Login | None:
+    def login(self) -> AuthenticatedUser | None:
         """Authenticated user; None before the exchange has succeeded."""
         ...
 
@@ -365,7 +365,7 @@ class PlainExchange:
     def __init__(self, is_user: Callable[[str, str], bool]) -> None:
         """Start an exchange; `is_user` must take as long for unknown users as for known ones."""
         self._is_user = is_user
-        self.login: Login | None = None
+        self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
         """Return an empty response if the password is right; raises LoginFailed."""
@@ -386,7 +386,7 @@ class PlainExchange:
             raise LoginFailed("no such user, or another password", client_message=client_message)
         if for_whom not in {"", user}:
             raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
-        self.login = Login(user)
+        self.login = AuthenticatedUser(user)
         return b""
 
 
@@ -396,11 +396,11 @@ class BearerExchange:
     After an invalid token the client gets an error, sends a reply, and then the exchange fails.
     """
 
-    def __init__(self, check: Callable[[str], Login]) -> None:
+    def __init__(self, check: Callable[[str], AuthenticatedUser]) -> None:
         """Start an exchange; `check` returns the user of a token, or raises LoginFailed."""
         self._check = check
         self._failure: LoginFailed | None = None
-        self.login: Login | None = None
+        self.login: AuthenticatedUser | None = None
 
     def step(self, token: bytes) -> bytes:
         """Return an empty response for a valid token, or the error for an invalid one.

@@ -192,7 +192,7 @@ def _said(error: Exception) -> str:
     return getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
 
 
-class TlsDoor:
+class TlsContexts:
     """TLS context whose certificates follow their files. Belongs to the loop's thread.
 
     Attributes:

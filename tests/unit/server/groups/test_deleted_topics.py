@@ -21,7 +21,7 @@ from tidelog.protocol.messages.group_offsets import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.group_offsets import txn_offset_commit
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.groups.committed_offsets import CommittedOffset, DeletedTopic
 from tidelog.server.groups.coordinator import PENDING_CHECK_MS
 from tidelog.server.groups.modern_group import ShareGroup
@@ -259,7 +259,7 @@ async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
         group_instance_id=None,
         topics=[TxnOffsetCommitRequestTopic(name=name, partitions=[place]) for name in topics],
     )
-    facts = ConnectionFacts(1, "127.0.0.1")
+    facts = ClientInfo(1, "127.0.0.1")
     context = RequestContext(it.node, TXN_OFFSET_COMMIT, 5, "test", facts)
     told = await txn_offset_commit(context, request)
     return {topic.name: topic.partitions[0].error_code for topic in told.topics}

@@ -29,7 +29,7 @@ from tidelog.protocol.messages.classic_groups import (
 )
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.group_offsets import offset_fetch
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.types import OFFSETS_TOPIC
 
@@ -148,7 +148,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
         disk.hook = sync_slowly
         written = commit(node.groups, 7)
         asked = OffsetFetchRequest(groups=[OffsetFetchGroup(group_id=GROUP)])
-        context = RequestContext(node, OFFSET_FETCH, 9, "test", ConnectionFacts(1, "here"))
+        context = RequestContext(node, OFFSET_FETCH, 9, "test", ClientInfo(1, "here"))
         telling = asyncio.ensure_future(offset_fetch(context, asked))
         await asyncio.sleep(0)
         assert not written.is_done

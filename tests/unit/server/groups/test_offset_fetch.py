@@ -19,7 +19,7 @@ from tidelog.protocol.messages.classic_groups import (
 from tidelog.protocol.wire import NO_UUID
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.group_offsets import offset_fetch
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
@@ -57,7 +57,7 @@ async def fetched(
     node: Node, version: int, topic: OffsetFetchGroupTopic | None
 ) -> dict[tuple[UUID, int], tuple[int, int, str | None, int]]:
     """Offset, epoch, metadata and error of each partition that is told."""
-    context = RequestContext(node, OFFSET_FETCH, version, "test", ConnectionFacts(9, "127.0.0.1"))
+    context = RequestContext(node, OFFSET_FETCH, version, "test", ClientInfo(9, "127.0.0.1"))
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     said = await offset_fetch(context, OffsetFetchRequest(groups=[group]))
     assert isinstance(said, OffsetFetchResponse)

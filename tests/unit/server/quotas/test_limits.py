@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.server.admin.quotas import Limit, Limits
+from tidelog.server.admin.quotas import Limits, Quota
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas
@@ -36,7 +36,7 @@ def test_the_most_particular_one_holds(there: set[int]) -> None:
     if not there:
         assert found is None
     else:
-        assert found == Limit(*ORDER[min(there)][1], min(there) + 1.0)
+        assert found == Quota(*ORDER[min(there)][1], min(there) + 1.0)
 
 
 @pytest.mark.parametrize(("entity", "shared"), ORDER)
@@ -44,7 +44,7 @@ def test_a_client_without_an_id_has_no_part_in_quotas_of_ids(
     entity: tuple[tuple[str, str | None], ...], shared: tuple[str | None, str | None]
 ) -> None:
     found = Limits({entity: {KEY: 1.0}}, KEY).find("u", "")
-    assert found == (Limit("u", None, 1.0) if shared == ("u", None) else None)
+    assert found == (Quota("u", None, 1.0) if shared == ("u", None) else None)
 
 
 def test_no_quota_of_a_kind_is_none() -> None:

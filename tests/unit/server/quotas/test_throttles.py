@@ -10,9 +10,9 @@ from tidelog.server.admin.quotas import (
     FORGOTTEN_MS,
     PRODUCED,
     RATES_MAX,
-    Limit,
+    Quota,
+    QuotaManager,
     Rate,
-    Throttles,
     most_at_once,
 )
 from tidelog.types import INT32_MAX
@@ -69,37 +69,37 @@ def test_what_came_late_in_its_second_counts_for_ten_more() -> None:
 
 class TestThrottles:
     def test_kinds_do_not_see_each_other(self) -> None:
-        throttles = Throttles(ManualClock(0))
+        throttles = QuotaManager(ManualClock(0))
         assert throttles.use({(("user", "u"),): {PRODUCED: 10.0, FETCHED: 20.0}})
         limit = throttles.find(PRODUCED, "User:u", "app")
-        assert limit == Limit("u", None, 10.0)
+        assert limit == Quota("u", None, 10.0)
         assert throttles.charge(PRODUCED, limit, 200) == 10_000
         limit = throttles.find(FETCHED, "User:u", None)
-        assert limit == Limit("u", None, 20.0)
+        assert limit == Quota("u", None, 20.0)
         assert throttles.charge(FETCHED, limit, 200) == 0
 
     def test_quotas_of_other_kinds_cost_nothing(self) -> None:
-        throttles = Throttles(ManualClock(0))
+        throttles = QuotaManager(ManualClock(0))
         assert not throttles.use({(("user", "u"),): {"controller_mutation_rate": 10.0}})
 
     def test_a_name_with_a_colon_is_a_name(self) -> None:
-        throttles = Throttles(ManualClock(0))
+        throttles = QuotaManager(ManualClock(0))
         throttles.use({(("user", "a:b"),): {PRODUCED: 1.0}})
         assert throttles.find(PRODUCED, "User:a:b", "") is not None
 
     def test_what_is_refused_does_not_count(self) -> None:
-        throttles = Throttles(ManualClock(0))
+        throttles = QuotaManager(ManualClock(0))
         throttles.use({(("user", "u"),): {FETCHED: 10.0}})
         limit = throttles.find(FETCHED, "User:u", "")
         assert limit is not None
         assert most_at_once(limit) == 100
         for _ in range(5):
-            assert throttles.charge_or_not(FETCHED, limit, 150) == 5000
-        assert throttles.charge_or_not(FETCHED, limit, 100) == 0
+            assert throttles.charge_or_throttle(FETCHED, limit, 150) == 5000
+        assert throttles.charge_or_throttle(FETCHED, limit, 100) == 0
 
     def test_quiet_clients_are_forgotten(self) -> None:
         clock = ManualClock(0)
-        throttles = Throttles(clock)
+        throttles = QuotaManager(clock)
         throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
         for number in range(5000):
             limit = throttles.find(PRODUCED, "User:u", f"c{number}")
@@ -109,7 +109,7 @@ class TestThrottles:
         assert len(throttles._uses[PRODUCED]) <= FORGOTTEN_MS // 100 + 2
 
     def test_so_many_are_remembered_at_most(self) -> None:
-        throttles = Throttles(ManualClock(0))
+        throttles = QuotaManager(ManualClock(0))
         throttles.use({(("client-id", None),): {PRODUCED: 10.0}})
         for number in range(RATES_MAX + 500):
             limit = throttles.find(PRODUCED, "User:u", f"c{number}")

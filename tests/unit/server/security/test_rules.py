@@ -13,7 +13,7 @@ from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest, C
 from tidelog.server.admin import cluster_metadata
 from tidelog.server.api import security as handlers
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.security import create_acls
 from tidelog.server.security.sasl import ScramMechanism, Shape
 from tidelog.storage.directory.broker_files import ScramCredential
@@ -24,7 +24,7 @@ SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 async def create(node: Node, *names: str) -> list[int]:
     """Let alice read topics; the codes."""
-    context = RequestContext(node, CREATE_ACLS, 3, None, ConnectionFacts(1, "here"))
+    context = RequestContext(node, CREATE_ACLS, 3, None, ClientInfo(1, "here"))
     creations = [
         AclCreation(
             resource_type=2,

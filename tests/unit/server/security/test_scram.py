@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidelog.server.security.sasl import (
     ITERATIONS_MIN,
     SHAPES_MAX,
-    Login,
+    AuthenticatedUser,
     LoginFailed,
     ScramExchange,
     ScramMechanism,
@@ -93,7 +93,7 @@ def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) ->
     found = server(kind)
     answer = found.step(first.encode())
     assert found.step(client_final(kind, first, answer, "pencil", binding)).startswith(b"v=")
-    assert found.login == Login("user")
+    assert found.login == AuthenticatedUser("user")
     found = server(kind)
     answer = found.step(first.encode())
     with pytest.raises(LoginFailed):

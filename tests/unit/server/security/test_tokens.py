@@ -18,7 +18,7 @@ from tidelog.server.security.bearer_tokens import (
     read_keys,
     unpack,
 )
-from tidelog.server.security.sasl import BearerExchange, Login, LoginFailed
+from tidelog.server.security.sasl import AuthenticatedUser, BearerExchange, LoginFailed
 
 NOW_S: Final = 1_700_000_000
 CLAIMS: Final[Mapping[str, object]] = {
@@ -35,7 +35,9 @@ ALL: Final = key_set(RSA.shown(), *(key.shown() for key in CURVES.values()))
 RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
 
 
-def check(made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float = NOW_S) -> Login:
+def check(
+    made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float = NOW_S
+) -> AuthenticatedUser:
     """What is said of a token."""
     found = read_keys(keys)
 
@@ -48,7 +50,7 @@ def check(made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_algorithm(algorithm: str) -> None:
     made = token(SIGNERS[algorithm], algorithm, CLAIMS)
-    assert check(made) == Login("alice", (NOW_S + 600) * 1000)
+    assert check(made) == AuthenticatedUser("alice", (NOW_S + 600) * 1000)
     other = TokenRules(algorithms=frozenset(ALGORITHMS) - {algorithm})
     with pytest.raises(LoginFailed, match="not allowed"):
         check(made, other)
@@ -294,4 +296,4 @@ def test_messages_that_are_refused(message: bytes) -> None:
 def test_messages_that_let_in(head: str) -> None:
     exchange = BearerExchange(check)
     assert exchange.step(f"{head}\x01host=h\x01auth=Bearer {GOOD}\x01\x01".encode()) == b""
-    assert exchange.login == Login("alice", (NOW_S + 600) * 1000)
+    assert exchange.login == AuthenticatedUser("alice", (NOW_S + 600) * 1000)

@@ -27,8 +27,8 @@ from tidelog.protocol.messages.share_fetch import (
 )
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch
-from tidelog.server.api.context import Long, RequestContext
-from tidelog.server.api.node import ConnectionFacts, Node
+from tidelog.server.api.context import LargeResponse, RequestContext
+from tidelog.server.api.node import ClientInfo, Node
 from tidelog.server.api.share_fetch import share_acknowledge, share_fetch
 from tidelog.server.broker import open_node
 from tidelog.server.groups.modern_group import SharedTopic, ShareGroup
@@ -59,7 +59,7 @@ class Member:
 
     world: "World"
     name: str
-    connection: ConnectionFacts
+    connection: ClientInfo
     epoch: int = 0
     group: str = GROUP
 
@@ -91,7 +91,9 @@ class Member:
         context = RequestContext(self.world.node, SHARE_FETCH, 2, "test", self.connection)
         found = share_fetch(context, request)
         told = await found if isinstance(found, Awaitable) else found
-        return cast("ShareFetchResponse", told.response if isinstance(told, Long) else told)
+        return cast(
+            "ShareFetchResponse", told.response if isinstance(told, LargeResponse) else told
+        )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
         """Say what became of records of partition 0; the error code of that, or of the whole."""
@@ -142,7 +144,7 @@ class World:
     def member(self, name: str = "", group: str = GROUP) -> Member:
         self._members += 1
         self.share(group)
-        facts = ConnectionFacts(self._members, "127.0.0.1")
+        facts = ClientInfo(self._members, "127.0.0.1")
         return Member(self, name or f"member {self._members}", facts, group=group)
 
     def share(self, group: str = GROUP) -> None:
@@ -176,7 +178,7 @@ class World:
     async def set_group(self, texts: dict[str, str], group: str = GROUP) -> None:
         """Give a group settings of its own."""
         from tidelog.server.admin.config_changes import ConfigChange, ConfigChanges
-        from tidelog.server.api.config_resources import GroupResource
+        from tidelog.server.api.configs import GroupResource
 
         changes = tuple(ConfigChange(name, 0, text) for name, text in texts.items())
         await GroupResource(self.node, group).alter(ConfigChanges(changes), is_trial=False)

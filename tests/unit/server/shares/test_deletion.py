@@ -21,20 +21,20 @@ from tidelog.protocol.messages.share_offsets import (
 )
 from tidelog.server.api.classic_groups import delete_groups
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.share_offsets import delete_share_group_offsets
 from tidelog.server.groups.requests import HeartbeatRequest
 from tidelog.server.shares.record_runs import AckType
 
 
 async def delete(it: World) -> int:
-    context = RequestContext(it.node, DELETE_GROUPS, 2, "test", ConnectionFacts(9, "127.0.0.1"))
+    context = RequestContext(it.node, DELETE_GROUPS, 2, "test", ClientInfo(9, "127.0.0.1"))
     told = await delete_groups(context, DeleteGroupsRequest(groups_names=[GROUP]))
     return told.results[0].error_code
 
 
 async def forget(it: World) -> int:
-    facts = ConnectionFacts(9, "127.0.0.1")
+    facts = ClientInfo(9, "127.0.0.1")
     context = RequestContext(it.node, DELETE_SHARE_GROUP_OFFSETS, 0, "test", facts)
     topics = [DeleteShareGroupOffsetsRequestTopic(topic_name=TOPIC)]
     request = DeleteShareGroupOffsetsRequest(group_id=GROUP, topics=topics)

@@ -9,7 +9,7 @@ from tests.unit.server.shares.share_worlds import GROUP, TOPIC, Member, acquired
 from tests.worlds.waiting import turn_until
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.shares.record_runs import AckType
 from tidelog.server.shares.share_partitions import SessionKey
 from tidelog.server.shares.state_topic import ShareKey
@@ -19,7 +19,7 @@ from tidelog.server.shares.state_topic import ShareKey
 async def test_nothing_is_opened_for_a_group_that_nobody_has_joined(path: Path) -> None:
     async with world(path) as it:
         it.produce(1)
-        forged = Member(it, "one", ConnectionFacts(1, "127.0.0.1"), group="forged")
+        forged = Member(it, "one", ClientInfo(1, "127.0.0.1"), group="forged")
         data = of(await forged.fetch(0))
         assert data is not None
         assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR

@@ -12,7 +12,7 @@ from tests.worlds.clocks import BusyClock
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import SHARE_FETCH
 from tidelog.protocol.messages.share_fetch import ShareFetchRequest, ShareFetchResponse
-from tidelog.server.api.context import Long, RequestContext
+from tidelog.server.api.context import LargeResponse, RequestContext
 from tidelog.server.api.share_fetch import LONG, share_fetch
 
 MANY = 2000
@@ -52,7 +52,7 @@ async def test_an_answer_about_many_partitions_is_written_beside_the_loop(path: 
     async with world(path) as it:
         assert isinstance(await answered(it, LONG), ShareFetchResponse)
         told = await answered(it, LONG + 1)
-        assert isinstance(told, Long)
+        assert isinstance(told, LargeResponse)
         response = cast("ShareFetchResponse", told.response)
         assert len(response.responses[0].partitions) == LONG + 1
         told.let_go()

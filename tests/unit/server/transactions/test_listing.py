@@ -13,7 +13,7 @@ from tidelog.protocol.messages.transactions import (
     ListTransactionsResponse,
 )
 from tidelog.server.api.context import RequestContext
-from tidelog.server.api.node import ConnectionFacts
+from tidelog.server.api.node import ClientInfo
 from tidelog.server.api.transactions import list_transactions
 
 IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
@@ -21,7 +21,7 @@ IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
 
 async def listed(it: World, pattern: str | None) -> set[str] | int:
     """Ids that pass, or the error."""
-    facts = ConnectionFacts(1, "here")
+    facts = ClientInfo(1, "here")
     context = RequestContext(it.node, LIST_TRANSACTIONS, LIST_TRANSACTIONS.last, None, facts)
     said = await list_transactions(
         context, ListTransactionsRequest(transactional_id_pattern=pattern)
