@@ -7,12 +7,12 @@ their keys. `erase` removes one key from all files and prints a receipt.
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 import click
 
 from tidelog.cli import output
+from tidelog.cli.cells import typed_bytes
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -22,10 +22,18 @@ from tidelog.cli.options import (
     key_as_option,
     topic_argument,
 )
-from tidelog.cli.output import Cell, typed_bytes
-from tidelog.cli.places import Place, open_directory, parse_target, partitions_of
+from tidelog.cli.output import Cell
+from tidelog.cli.places import (
+    Place,
+    all_partitions,
+    here_or_by_holder,
+    open_directory,
+    parse_target,
+    partitions_of,
+)
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.errors import DirectoryLocked, InvalidRequest
+from tidelog.env import Env
+from tidelog.errors import InvalidRequest
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,20 +43,21 @@ if TYPE_CHECKING:
     from tidelog.storage.compaction.cleaning_plan import Preview
 
 
-_COLUMNS: Final = [
-    output.text("partition"),
-    output.number("base_offset"),
-    output.number("bytes"),
-    output.number("records"),
-    output.number("keys"),
-    output.number("garbage_bytes"),
-    output.number("cleaned_to"),
-    output.number("runs"),
-    output.number("found_bytes"),
-    output.text("decision"),
-    output.number("read_bytes"),
-    output.number("written_bytes"),
-]
+_COLUMNS: Final = output.columns(
+    "partition",
+    output.number(
+        "base_offset",
+        "bytes",
+        "records",
+        "keys",
+        "garbage_bytes",
+        "cleaned_to",
+        "runs",
+        "found_bytes",
+    ),
+    "decision",
+    output.number("read_bytes", "written_bytes"),
+)
 
 
 def show_plan(
@@ -118,12 +127,7 @@ _SHOWN: Final = (
 )
 
 
-_ROW_COLUMNS: Final = [
-    output.text("partition"),
-    *map(output.number, _SHOWN),
-    output.text("reason"),
-    output.text("stopped"),
-]
+_ROW_COLUMNS: Final = output.columns("partition", output.number(*_SHOWN), "reason", "stopped")
 
 
 @click.command(
@@ -160,102 +164,69 @@ def compact(  # noqa: PLR0913 - one argument for each option
     """
     if plan and roll:
         raise UsageProblem("--plan changes nothing, so it can't --roll")
-    command = CompactCommand(surroundings, data, target, kind)
-    return command.show() if plan else command.run(roll=roll, if_due=if_due)
+    if plan:
+        with open_directory(surroundings, data) as directory:
+            return show_plan(surroundings, directory, _compacted(directory, data, target), kind)
 
+    def here() -> "list[CompactionResult]":
+        with open_directory(surroundings, data, writable=True) as directory:
+            names = _compacted(directory, data, target)
+            env = surroundings.env
+            return [_clean(env, directory, name, roll=roll, if_due=if_due) for name in names]
 
-@dataclass(frozen=True, slots=True)
-class CompactCommand:
-    """One call of the command."""
-
-    surroundings: Surroundings
-    data: str | None
-    target: str | None
-    kind: Format
-
-    def run(self, *, roll: bool, if_due: bool) -> ExitCode:
-        """Clean in this process, or let the directory's holder do it."""
-        try:
-            done = self._here(roll=roll, if_due=if_due)
-        except DirectoryLocked:
-            holder = self._holder()
-            if holder is None:
-                raise
-            with holder:
-                done = self._by(holder, roll=roll, if_due=if_due)
-        rows = [_row(one) for one in done]
-        output.print_rows(self.surroundings, _ROW_COLUMNS, rows, self.kind)
-        if not rows:
-            self.surroundings.say("no topic has cleanup.policy=compact")
-        is_whole = all(one.stopped is None for one in done)
-        return ExitCode.OK if is_whole else ExitCode.FINDINGS
-
-    def show(self) -> ExitCode:
-        """Print the plan; needs no lock, and changes nothing."""
-        with open_directory(self.surroundings, self.data) as directory:
-            return show_plan(self.surroundings, directory, self._names(directory), self.kind)
-
-    def _here(self, *, roll: bool, if_due: bool) -> "list[CompactionResult]":
-        with open_directory(self.surroundings, self.data, writable=True) as directory:
-            return [
-                self._clean(directory, name, roll=roll, if_due=if_due)
-                for name in self._names(directory)
-            ]
-
-    def _clean(
-        self, directory: "Directory", name: TopicPartition, *, roll: bool, if_due: bool
-    ) -> "CompactionResult":
-        from tidelog.control.verbs import compacted
-        from tidelog.storage.compaction.cleaner import clean_partition
-        from tidelog.storage.compaction.cleaning_plan import CleanerOptions
-        from tidelog.storage.compaction.worker import InProcess
-        from tidelog.storage.segment.roll import RollReason
-
-        log = directory.log_dir.log(name.topic, name.partition)
-        if roll:
-            log.roll(RollReason.REQUEST)
-        log.flush()  # records not yet on disk block removal of older ones
-        options = CleanerOptions(is_asked=not if_due)
-        if log.tier is not None:
-            from tidelog.storage.tier_manager.tier_compaction import compact_tier
-
-            return compacted(compact_tier(directory.log_dir, name, options))
-        worker = InProcess(self.surroundings.env)
-        return compacted(clean_partition(directory.log_dir, name, worker, options))
-
-    def _names(self, directory: "Directory") -> list[TopicPartition]:
-        """Return the partitions of the target or all compacted topics; raises InvalidRequest."""
-        if self.target is None:
-            topics = [info for info in directory.topics().values() if info.config.is_compacted]
-            return [TopicPartition(info.name, n) for info in topics for n in info.present]
-        topic, number = parse_target(self.target)
-        if not directory.topic(topic).config.is_compacted:
-            words = f"config {topic}{Place(data=self.data).words}"
-            raise InvalidRequest(
-                f"{topic} is not compacted: `tidelog {words} --set cleanup.policy=compact` makes it"
-                " so"
-            )
-        return partitions_of(directory, topic, number)
-
-    def _holder(self) -> "ControlClient | None":
-        """Return the broker that has the directory and compacts on request; None without one."""
-        from tidelog.control.client import find_holder
-
-        holder = find_holder(self.data or "")
-        if holder is not None and "compact" not in cast("list[str]", holder.status()["verbs"]):
-            holder.close()
-            return None
-        return holder
-
-    def _by(self, holder: "ControlClient", *, roll: bool, if_due: bool) -> "list[CompactionResult]":
+    def by_holder(holder: "ControlClient") -> "list[CompactionResult]":
         from tidelog.control.verbs import compact_wishes, read_compact_report
 
-        with open_directory(self.surroundings, self.data) as directory:
-            names = self._names(directory)
-        requests = [(name, compact_wishes(name, roll=roll, is_asked=not if_due)) for name in names]
+        with open_directory(surroundings, data) as directory:
+            names = _compacted(directory, data, target)
+        wishes = [compact_wishes(name, roll=roll, is_asked=not if_due) for name in names]
         return [
-            read_compact_report(name, holder.ask("compact", wishes)) for name, wishes in requests
+            read_compact_report(name, holder.ask("compact", one))
+            for name, one in zip(names, wishes, strict=True)
         ]
+
+    done = here_or_by_holder(data, "compact", here, by_holder)
+    output.print_rows(surroundings, _ROW_COLUMNS, map(_row, done), kind)
+    if not done:
+        surroundings.say("no topic has cleanup.policy=compact")
+    is_whole = all(one.stopped is None for one in done)
+    return ExitCode.OK if is_whole else ExitCode.FINDINGS
+
+
+def _clean(
+    env: Env, directory: "Directory", name: TopicPartition, *, roll: bool, if_due: bool
+) -> "CompactionResult":
+    from tidelog.control.verbs import compacted
+    from tidelog.storage.compaction.cleaner import clean_partition
+    from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+    from tidelog.storage.compaction.worker import InProcess
+    from tidelog.storage.segment.roll import RollReason
+
+    log = directory.log_dir.log(name.topic, name.partition)
+    if roll:
+        log.roll(RollReason.REQUEST)
+    log.flush()  # records not yet on disk block removal of older ones
+    options = CleanerOptions(is_asked=not if_due)
+    if log.tier is not None:
+        from tidelog.storage.tier_manager.tier_compaction import compact_tier
+
+        return compacted(compact_tier(directory.log_dir, name, options))
+    return compacted(clean_partition(directory.log_dir, name, InProcess(env), options))
+
+
+def _compacted(
+    directory: "Directory", data: str | None, target: str | None
+) -> list[TopicPartition]:
+    """Return the partitions of the target or all compacted topics; raises InvalidRequest."""
+    if target is None:
+        return all_partitions(directory, lambda info: info.config.is_compacted)
+    topic, number = parse_target(target)
+    if not directory.topic(topic).config.is_compacted:
+        words = f"config {topic}{Place(data=data).words}"
+        raise InvalidRequest(
+            f"{topic} is not compacted: `tidelog {words} --set cleanup.policy=compact` makes it so"
+        )
+    return partitions_of(directory, topic, number)
 
 
 def _row(one: "CompactionResult") -> list[Cell]:
@@ -297,37 +268,20 @@ def erase(
     from tidelog.frames import needs_arrow
 
     needs_arrow()
-    receipt = _receipt(surroundings, data, topic, typed_bytes(key, key_as), execute=execute)
+    key_bytes = typed_bytes(key, key_as)
+
+    def here() -> Receipt:
+        from tidelog.storage.erasure import erase as erase_key
+
+        with open_directory(surroundings, data, writable=execute) as directory:
+            return erase_key(directory.log_dir, topic, key_bytes, execute=execute).receipt()
+
+    receipt = here_or_by_holder(
+        data, "erase", here, lambda holder: holder.erase(topic, key_bytes, execute=execute)
+    )
     surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
     _say(surroundings, receipt)
     return ExitCode.FINDINGS if receipt["not_reached"] else ExitCode.OK
-
-
-def _receipt(
-    surroundings: Surroundings, data: str | None, topic: str, key: bytes, *, execute: bool
-) -> Receipt:
-    from tidelog.storage.erasure import erase as erase_key
-
-    try:
-        with open_directory(surroundings, data, writable=execute) as directory:
-            return erase_key(directory.log_dir, topic, key, execute=execute).receipt()
-    except DirectoryLocked:
-        holder = _holder(data or "")
-        if holder is None:
-            raise
-        with holder:
-            return holder.erase(topic, key, execute=execute)
-
-
-def _holder(data: str) -> "ControlClient | None":
-    """Return the process that has the directory open and erases on request; None without one."""
-    from tidelog.control.client import find_holder
-
-    holder = find_holder(data)
-    if holder is not None and "erase" not in cast("list[str]", holder.status()["verbs"]):
-        holder.close()
-        return None
-    return holder
 
 
 def _say(surroundings: Surroundings, receipt: Receipt) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 # Bytes of log from which importing numba takes less time than it saves.
 KERNEL_BYTES: Final = 8 << 20
+COLUMNS: Final = output.columns(
+    "severity", "state", "file", output.number("position", "offset"), "damage", "remedy"
+)
 _SHOWN: Final = {True: "repaired", False: "open"}
 
 
@@ -119,21 +122,21 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
     held = repair.lock(surroundings.env, meant.path) if mends else None
     try:
         check, findings = _look(surroundings, meant)
-        left = findings
+        open_findings = findings
         if mends and any(finding.repairable for finding in findings):
             for line in repair.repair(surroundings.env, check, findings):
                 surroundings.say(f"note: {line}")
-            check, left = _look(surroundings, meant)
+            check, open_findings = _look(surroundings, meant)
     finally:
         if held is not None:
             held.close()
-    _print(surroundings, findings, left, kind)
+    _print(surroundings, findings, open_findings, kind)
     for failure in check.unseen:
         surroundings.say(f"could not look: {describe(failure)[1]}")
     if check.unseen:
         return Verdict.BLIND
-    _sum_up(surroundings, check, findings, left)
-    return Verdict.FINDINGS if any(finding.counts for finding in left) else Verdict.SOUND
+    _sum_up(surroundings, check, findings, open_findings)
+    return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND
 
 
 def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
@@ -183,28 +186,21 @@ def _body_check(total_bytes: int) -> "BodyCheck":
 def _print(
     surroundings: Surroundings,
     findings: "Sequence[Finding]",
-    left: "Sequence[Finding]",
+    open_findings: "Sequence[Finding]",
     kind: Format,
 ) -> None:
-    columns = [
-        output.text("severity"),
-        output.text("state"),
-        output.text("file"),
-        output.number("position"),
-        output.number("offset"),
-        output.text("damage"),
-        output.text("remedy"),
-    ]
-    if findings or left or kind is not Format.TABLE:
-        output.print_rows(surroundings, columns, _rows(findings, left), kind)
+    if findings or open_findings or kind is not Format.TABLE:
+        output.print_rows(surroundings, COLUMNS, _rows(findings, open_findings), kind)
 
 
-def _rows(findings: "Sequence[Finding]", left: "Sequence[Finding]") -> list[list[Cell]]:
+def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
     """Return rows of the first findings, and of those that appeared after a repair."""
-    open_paths = {finding.path for finding in left}
-    shown = set(findings)
+    open_paths = {finding.path for finding in open_findings}
+    first_findings = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]
-    return rows + [_row(each, repaired=False) for each in left if each not in shown]
+    return rows + [
+        _row(each, repaired=False) for each in open_findings if each not in first_findings
+    ]
 
 
 def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
@@ -223,18 +219,18 @@ def _sum_up(
     surroundings: Surroundings,
     check: "DirectoryCheck",
     findings: "Sequence[Finding]",
-    left: "Sequence[Finding]",
+    open_findings: "Sequence[Finding]",
 ) -> None:
     from tidelog.storage.checks import Severity
 
-    counts = Counter(finding.severity for finding in left)
+    counts = Counter(finding.severity for finding in open_findings)
     partitions = f"{len(check.partitions)} partition{'s'[: len(check.partitions) != 1]}"
-    repaired = len({f.path for f in findings if f.repairable} - {f.path for f in left})
+    repaired = len({f.path for f in findings if f.repairable} - {f.path for f in open_findings})
     mended = f"; {repaired} file{'s'[: repaired != 1]} repaired" if repaired else ""
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
         surroundings.say(f"{check.path}: sound, {partitions}{mended}")
         return
-    repairable = len({finding.path for finding in left if finding.repairable})
+    repairable = len({finding.path for finding in open_findings if finding.repairable})
     hint = f"; --repair builds {repairable} of the files anew" if repairable else ""
     severities = ", ".join(f"{counts[each]} {each}{'s'[: counts[each] != 1]}" for each in counts)
     surroundings.say(f"{check.path}: {severities} in {partitions}{mended}{hint}")

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import click
 
-from tidelog.cli import output
-from tidelog.cli import output as fields
+from tidelog.cli import cells, output
+from tidelog.cli.cells import Decode
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -31,7 +31,7 @@ from tidelog.cli.options import (
     with_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column, Decode, Row
+from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedCompression, UnsupportedVersion
@@ -39,7 +39,6 @@ from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
 from tidelog.record.record import Record, read_control_type, read_end_marker
 from tidelog.storage import files, text_files
-from tidelog.storage import text_files as meta_properties
 from tidelog.storage.clocks import append_times
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
@@ -58,7 +57,7 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP
 class FileDump(NamedTuple):
     """A file's content as rows; iterating over them adds to the file's findings."""
 
-    columns: list[Column]
+    columns: Columns
     rows: Iterator[Row]
 
 
@@ -143,39 +142,29 @@ def walk_log(dump: DumpFile, path: str) -> Iterator[tuple[int, Batch]]:
         file.close()
 
 
-_BATCH_COLUMNS = [
-    output.number("position"),
-    output.number("bytes"),
-    output.number("first_offset"),
-    output.number("last_offset"),
-    output.number("records"),
-    output.number("magic"),
-    output.text("codec"),
-    output.text("timestamp_type"),
+_BATCH_COLUMNS = output.columns(
+    output.number("position", "bytes", "first_offset", "last_offset", "records", "magic"),
+    "codec",
+    "timestamp_type",
     output.time("max_timestamp"),
-    output.number("leader_epoch"),
-    output.number("producer_id"),
-    output.number("producer_epoch"),
-    output.number("base_sequence"),
-    output.text("flags"),
-    output.text("crc"),
-    output.text("valid"),
-]
+    output.number("leader_epoch", "producer_id", "producer_epoch", "base_sequence"),
+    "flags",
+    "crc",
+    "valid",
+)
 
 
-_RECORD_COLUMNS = [
-    output.number("position"),
-    output.number("offset"),
-    output.time("timestamp"),
-    output.time("create_time"),
+_RECORD_COLUMNS = output.columns(
+    output.number("position", "offset"),
+    output.time("timestamp", "create_time"),
     output.number("sequence"),
-    output.text("key"),
-    output.text("value"),
-    output.text("headers"),
-]
+    "key",
+    "value",
+    "headers",
+)
 
 
-_HEADER_VALUE: Final = fields.decoder(Encoding.AUTO)
+_HEADER_VALUE: Final = cells.decoder(Encoding.AUTO)
 
 
 def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> FileDump:
@@ -188,7 +177,7 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> F
         value: Encoding in which values are shown.
     """
     if deep:
-        rows_of = partial(_record_rows, fields.decoder(key), fields.decoder(value))
+        rows_of = partial(_record_rows, cells.decoder(key), cells.decoder(value))
         return FileDump(_RECORD_COLUMNS, _rows(dump, rows_of))
     return FileDump(_BATCH_COLUMNS, _rows(dump, _batch_rows))
 
@@ -274,15 +263,15 @@ def _record_rows(
         return
     try:
         for record in batch.records():
-            shown = _control(record) if batch.is_control else None
+            control = _control(record) if batch.is_control else None
             yield [
                 position,
                 record.offset,
                 record.timestamp,
                 record.create_timestamp,
                 _known(record.sequence),
-                *(shown or (key(record.key), value(record.value))),
-                fields.headers_cell(record.headers, _HEADER_VALUE),
+                *(control or (key(record.key), value(record.value))),
+                cells.headers_cell(record.headers, _HEADER_VALUE),
             ]
     except UnsupportedCompression as error:
         dump.find(f"position {position}: {error}")
@@ -302,13 +291,8 @@ def _control(record: Record) -> tuple[Cell, Cell]:
 _TOPIC_ID: Final = Struct(">8x16s")
 
 
-def dump_offset_index(dump: DumpFile) -> FileDump:
-    """Return offset index entries; each must point to the batch whose last offset it names."""
-    columns = [output.number("slot"), output.number("offset"), output.number("position")]
-    return FileDump(columns, _offset_rows(dump))
-
-
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
+    """Entries of an offset index: each leads to the batch whose last offset it names."""
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
     batches = dump.log_batches()
@@ -339,13 +323,8 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
         )
 
 
-def dump_time_index(dump: DumpFile) -> FileDump:
-    """Return time index entries; each timestamp must be the log's largest up to its offset."""
-    columns = [output.number("slot"), output.time("timestamp"), output.number("offset")]
-    return FileDump(columns, _time_rows(dump))
-
-
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
+    """Entries of a time index: each timestamp is the log's largest up to the entry's offset."""
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
     batches = dump.log_batches()
@@ -355,8 +334,12 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
         if timestamp <= last_timestamp or offset < last_offset:
             dump.find(f"slot {slot}: ({timestamp}, {offset}) does not follow the entry before")
         if batches is not None and largest.get(offset) != timestamp:
-            known = largest.get(offset)
-            says = "ends no batch" if known is None else f"has largest timestamp {known} up to it"
+            log_timestamp = largest.get(offset)
+            says = (
+                "ends no batch"
+                if log_timestamp is None
+                else f"has largest timestamp {log_timestamp} up to it"
+            )
             dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, the log {says}")
         last_timestamp, last_offset = timestamp, offset
         yield [slot, timestamp, offset]
@@ -371,18 +354,8 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
     return largest_by_offset
 
 
-def dump_append_time(dump: DumpFile) -> FileDump:
-    """Return append time rows; a row with a time must match the batch at its offset."""
-    columns = [
-        output.number("row"),
-        output.number("offset"),
-        output.time("append_time"),
-        output.text("fingerprint"),
-    ]
-    return FileDump(columns, _append_rows(dump))
-
-
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
+    """Append time rows: a known one names the batch that it begins with."""
     data = dump.read()
     topic_id = _topic_id(dump, data)
     times, damage = AppendTimes.decode(data, dump.base_offset, topic_id, open_end=True)
@@ -412,79 +385,51 @@ def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
     return uuid.UUID(bytes=_TOPIC_ID.unpack_from(data)[0])
 
 
-def dump_txn_index(dump: DumpFile) -> FileDump:
-    """Return the aborted transactions."""
-    names = ("producer_id", "first_offset", "last_offset", "last_stable_offset")
-    return FileDump([output.number(name) for name in names], _txn_rows(dump))
+_Rows: TypeAlias = Callable[[DumpFile], Iterator[Row]]
 
 
-def _txn_rows(dump: DumpFile) -> Iterator[Row]:
-    try:
-        index = TxnIndex.decode(dump.read(), dump.base_offset)
-    except CorruptData as error:
-        dump.find_error(error)
-        return
-    yield from (list(entry) for entry in index.entries)
+def _decoded(rows_of: Callable[[bytes, int], Iterator[Row]]) -> _Rows:
+    """Rows of a file that is read whole; what is damaged in it is noted.
+
+    Args:
+        rows_of: Makes them of the file's bytes and base offset.
+    """
+
+    def rows(dump: DumpFile) -> Iterator[Row]:
+        try:
+            yield from rows_of(dump.read(), dump.base_offset)
+        except CorruptData as error:
+            dump.find_error(error)
+        except UnsupportedVersion as error:
+            dump.find(str(error))
+
+    return rows
 
 
-def dump_snapshot(dump: DumpFile) -> FileDump:
-    """Return the producers as of the time when the log ended at the file's offset."""
-    columns = [
-        output.number("producer_id"),
-        output.number("epoch"),
-        output.number("last_sequence"),
-        output.number("last_offset"),
-        output.number("offset_delta"),
-        output.time("timestamp"),
-        output.number("coordinator_epoch"),
-        output.number("txn_first_offset"),
-    ]
-    return FileDump(columns, _snapshot_rows(dump))
+def _aborted(data: bytes, base_offset: int) -> Iterator[Row]:
+    yield from TxnIndex.decode(data, base_offset).entries
 
 
-def _snapshot_rows(dump: DumpFile) -> Iterator[Row]:
-    try:
-        entries = decode_snapshot(dump.read())
-    except CorruptData as error:
-        dump.find_error(error)
-        return
-    yield from (list(entry) for entry in entries)
+def _producers(data: bytes, _base: int) -> Iterator[Row]:
+    yield from decode_snapshot(data)
 
 
-_Rows = Callable[[bytes], Iterator[Row]]
-
-
-def dump_text(dump: DumpFile, name: str) -> FileDump:
-    """Return the rows of a text file in `TEXT_FILES`."""
-    columns, rows_of = TEXT_FILES[name]
-    return FileDump(columns, _text_rows(dump, rows_of))
-
-
-def _text_rows(dump: DumpFile, rows_of: _Rows) -> Iterator[Row]:
-    try:
-        yield from rows_of(dump.read())
-    except CorruptData as error:
-        dump.find_error(error)
-    except UnsupportedVersion as error:
-        dump.find(str(error))
-
-
-def _offset_checkpoint(data: bytes) -> Iterator[Row]:
+def _offset_checkpoint(data: bytes, _base: int) -> Iterator[Row]:
     for name, offset in text_files.decode_offset_checkpoint(data).items():
         yield [name.topic, name.partition, offset]
 
 
-def _epochs(data: bytes) -> Iterator[Row]:
-    yield from (list(entry) for entry in LeaderEpochs.decode(data).entries)
+def _epochs(data: bytes, _base: int) -> Iterator[Row]:
+    yield from LeaderEpochs.decode(data).entries
 
 
-def _append_time_checkpoint(data: bytes) -> Iterator[Row]:
+def _append_time_checkpoint(data: bytes, _base: int) -> Iterator[Row]:
     for texts in text_files.decode_checkpoint(data, 3, 4):
         end, base, named, *last_ms = (text_files.parse_number(text, "field") for text in texts)
         yield [end, base, f"{named:08x}", last_ms[0] if last_ms else NO_TIMESTAMP]
 
 
-def _segment_notes(data: bytes) -> Iterator[Row]:
+def _segment_notes(data: bytes, _base: int) -> Iterator[Row]:
     notes, problems = segment_notes.decode_notes(data)
     for note in notes.values():
         base, end, named, reason, roll_ms, seen_ms = note
@@ -493,97 +438,31 @@ def _segment_notes(data: bytes) -> Iterator[Row]:
         raise CorruptFile("; ".join(problems))
 
 
-def _metadata(data: bytes) -> Iterator[Row]:
+def _metadata(data: bytes, _base: int) -> Iterator[Row]:
     yield ["topic_id", files.encode_topic_id(text_files.decode_partition_metadata(data))]
 
 
-def _properties(data: bytes) -> Iterator[Row]:
-    yield from (list(item) for item in meta_properties.decode_meta_properties(data).items())
+def _properties(data: bytes, _base: int) -> Iterator[Row]:
+    yield from text_files.decode_meta_properties(data).items()
 
 
-def _topics(data: bytes) -> Iterator[Row]:
+def _topics(data: bytes, _base: int) -> Iterator[Row]:
     for name, entry in decode_topics(data).topics.items():
         settings = ",".join(f"{key}={value}" for key, value in entry.given.items())
         yield [name, files.encode_topic_id(entry.topic_id), entry.partitions, settings]
 
 
-_PLACE: Final = [output.text("topic"), output.number("partition"), output.number("offset")]
+_PLACE: Final = output.columns("topic", output.number("partition", "offset"))
 
 
-_PAIR: Final = [output.text("name"), output.text("value")]
-
-
-# File name -> its columns, and a function that returns its rows.
-TEXT_FILES: Final[dict[str, tuple[list[Column], _Rows]]] = {
-    files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
-    files.LOG_START_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
-    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
-    files.CLEANER_CHECKPOINT_FILE: (_PLACE, _offset_checkpoint),
-    files.LEADER_EPOCH_CHECKPOINT_FILE: (
-        [output.number("epoch"), output.number("start_offset")],
-        _epochs,
-    ),
-    files.APPEND_TIME_CHECKPOINT_FILE: (
-        [
-            output.number("end_offset"),
-            output.number("last_base_offset"),
-            output.text("fingerprint"),
-            output.number("last_append_ms"),
-        ],
-        _append_time_checkpoint,
-    ),
-    segment_notes.SEGMENT_NOTES_FILE: (
-        [
-            output.number("base_offset"),
-            output.number("end_offset"),
-            output.text("fingerprint"),
-            output.text("rolled"),
-            output.time("rolled_at"),
-            output.time("seen"),
-        ],
-        _segment_notes,
-    ),
-    files.PARTITION_METADATA_FILE: (_PAIR, _metadata),
-    meta_properties.META_PROPERTIES_FILE: (_PAIR, _properties),
-    TOPICS_FILE: (
-        [
-            output.text("topic"),
-            output.text("topic_id"),
-            output.number("partitions"),
-            output.text("settings"),
-        ],
-        _topics,
-    ),
-}
+_PAIR: Final = output.columns("name", "value")
 
 
 _CHUNK_BYTES = 1 << 20
 
 
-def dump_zones(dump: DumpFile) -> FileDump:
-    """Return zones; the checksums of their bytes, and of the files beside the log, must match."""
-    columns = [
-        output.number("zone"),
-        output.number("position"),
-        output.number("size_bytes"),
-        output.number("first_offset"),
-        output.number("last_offset"),
-        output.number("data_records"),
-        output.number("control_records"),
-        output.number("tombstones"),
-        output.text("transactional"),
-        output.number("timed_records"),
-        output.time("min_record"),
-        output.time("max_record"),
-        output.number("stamped_records"),
-        output.time("min_append"),
-        output.time("max_append"),
-        output.text("crc"),
-    ]
-    return FileDump(columns, _zone_rows(dump))
-
-
 def _zone_rows(dump: DumpFile) -> Iterator[Row]:
+    """Zones: the bytes of each have its checksum, and so have the files beside the log."""
     try:
         zone_map = ZoneMap.decode(dump.read(), report=dump.find)
         zone_map.verify()
@@ -638,11 +517,11 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
 def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
     for suffix in files.SUMMED_SUFFIXES:
         path = dump.beside(files.file_name(dump.base_offset, suffix))
-        there = dump.file_system.exists(path)
-        known = zone_map.siblings.get(suffix)
-        if there and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != known:
+        exists = dump.file_system.exists(path)
+        expected = zone_map.siblings.get(suffix)
+        if exists and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != expected:
             dump.find(f"{path} is not the file that was there when it was built")
-        elif known is not None and not there:
+        elif expected is not None and not exists:
             dump.find(f"{path} has gone since it was built")
 
 
@@ -661,13 +540,73 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
     return done, crc
 
 
-_BY_SUFFIX: Final[Mapping[str, Callable[[DumpFile], FileDump]]] = {
-    files.OFFSET_INDEX_SUFFIX: dump_offset_index,
-    files.TIME_INDEX_SUFFIX: dump_time_index,
-    files.TXN_INDEX_SUFFIX: dump_txn_index,
-    files.SNAPSHOT_SUFFIX: dump_snapshot,
-    files.APPEND_TIME_SUFFIX: dump_append_time,
-    files.ZONES_SUFFIX: dump_zones,
+# By a file's name, or its suffix: the columns and rows of its content. Logs have more than one way.
+_KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
+    files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
+    files.TIME_INDEX_SUFFIX: (
+        output.columns(output.number("slot"), output.time("timestamp"), output.number("offset")),
+        _time_rows,
+    ),
+    files.TXN_INDEX_SUFFIX: (
+        output.number("producer_id", "first_offset", "last_offset", "last_stable_offset"),
+        _decoded(_aborted),
+    ),
+    files.SNAPSHOT_SUFFIX: (
+        output.columns(
+            output.number("producer_id", "epoch", "last_sequence", "last_offset", "offset_delta"),
+            output.time("timestamp"),
+            output.number("coordinator_epoch", "txn_first_offset"),
+        ),
+        _decoded(_producers),
+    ),
+    files.APPEND_TIME_SUFFIX: (
+        output.columns(output.number("row", "offset"), output.time("append_time"), "fingerprint"),
+        _append_rows,
+    ),
+    files.ZONES_SUFFIX: (
+        output.columns(
+            output.number("zone", "position", "size_bytes", "first_offset", "last_offset"),
+            output.number("data_records", "control_records", "tombstones"),
+            "transactional",
+            output.number("timed_records"),
+            output.time("min_record", "max_record"),
+            output.number("stamped_records"),
+            output.time("min_append", "max_append"),
+            "crc",
+        ),
+        _zone_rows,
+    ),
+    files.RECOVERY_POINT_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
+    files.LOG_START_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
+    files.HIGH_WATERMARK_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
+    files.CLEANER_CHECKPOINT_FILE: (_PLACE, _decoded(_offset_checkpoint)),
+    files.LEADER_EPOCH_CHECKPOINT_FILE: (
+        output.number("epoch", "start_offset"),
+        _decoded(_epochs),
+    ),
+    files.APPEND_TIME_CHECKPOINT_FILE: (
+        output.columns(
+            output.number("end_offset", "last_base_offset"),
+            "fingerprint",
+            output.number("last_append_ms"),
+        ),
+        _decoded(_append_time_checkpoint),
+    ),
+    segment_notes.SEGMENT_NOTES_FILE: (
+        output.columns(
+            output.number("base_offset", "end_offset"),
+            "fingerprint",
+            "rolled",
+            output.time("rolled_at", "seen"),
+        ),
+        _decoded(_segment_notes),
+    ),
+    files.PARTITION_METADATA_FILE: (_PAIR, _decoded(_metadata)),
+    text_files.META_PROPERTIES_FILE: (_PAIR, _decoded(_properties)),
+    TOPICS_FILE: (
+        output.columns("topic", "topic_id", output.number("partitions"), "settings"),
+        _decoded(_topics),
+    ),
 }
 
 
@@ -700,14 +639,14 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
     if not options.deep:
         refuse_typed(("key_as", "value_as"), "it goes with --deep")
     file_system = surroundings.env.files
-    found = [path for given in options.paths for path in _files_of(file_system, given)]
+    paths = [path for argument in options.paths for path in _files_of(file_system, argument)]
     count = 0
-    for path in found:
+    for path in paths:
         dumped_file = DumpFile(path, file_system, _base_offset_of(path))
         dumped = _dump(dumped_file, options)
         if options.kind is Format.JSON:
             dumped = _with_path(path, dumped)
-        elif len(found) > 1:
+        elif len(paths) > 1:
             surroundings.stdout.write(f"\n{path}\n")
         output.print_rows(
             surroundings, dumped.columns, dumped.rows, options.kind, zone=options.zone
@@ -718,13 +657,13 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
             surroundings.say(f"found: {line}")
         count += len(dumped_file.findings)
     if count:
-        surroundings.say(f"{count} finding{'s'[: count > 1]} in {len(found)} files")
+        surroundings.say(f"{count} finding{'s'[: count > 1]} in {len(paths)} files")
     return ExitCode.FINDINGS if count else ExitCode.OK
 
 
 def _with_path(path: str, dumped: FileDump) -> FileDump:
     """Add the file's path to each row, for scripts: rows of several files follow each other."""
-    return FileDump([output.text("file"), *dumped.columns], ([path, *row] for row in dumped.rows))
+    return FileDump(output.columns("file", dumped.columns), ([path, *row] for row in dumped.rows))
 
 
 def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
@@ -732,8 +671,8 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
         raise UsageProblem(f"{path}: no such file or directory")
     if not file_system.stat(path).is_dir:
         if _kind(path) is None:
-            known = ", ".join((files.LOG_SUFFIX, *_BY_SUFFIX, *TEXT_FILES))
-            raise UsageProblem(f"{path}: not a file of a log by its name; known are {known}")
+            kinds = ", ".join((files.LOG_SUFFIX, *_KINDS))
+            raise UsageProblem(f"{path}: not a file of a log by its name; known are {kinds}")
         yield path
         return
     names = [entry.name for entry in file_system.list_dir(path) if not entry.is_dir]
@@ -746,12 +685,12 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
 def _kind(path: str) -> str | None:
     """Return the suffix or name that identifies a file's kind, ignoring `.deleted` and the like."""
     name = posixpath.basename(path)
-    if name in TEXT_FILES:
+    if name in _KINDS:
         return name
     for extra in (files.DELETED_SUFFIX, files.CLEANED_SUFFIX, files.SWAP_SUFFIX):
         name = name.removesuffix(extra)
     suffix = posixpath.splitext(name)[1]
-    return suffix if suffix == files.LOG_SUFFIX or suffix in _BY_SUFFIX else None
+    return suffix if suffix == files.LOG_SUFFIX or suffix in _KINDS else None
 
 
 def _base_offset_of(path: str) -> int:
@@ -764,6 +703,5 @@ def _dump(dumped: DumpFile, options: DumpOptions) -> FileDump:
     assert kind is not None
     if kind == files.LOG_SUFFIX:
         return dump_log(dumped, deep=options.deep, key=options.key_as, value=options.value_as)
-    if kind in TEXT_FILES:
-        return dump_text(dumped, kind)
-    return _BY_SUFFIX[kind](dumped)
+    columns, rows_of = _KINDS[kind]
+    return FileDump(columns, rows_of(dumped))

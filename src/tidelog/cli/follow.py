@@ -4,13 +4,11 @@
 `tidelog.standby` does the copying.
 """
 
-import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
@@ -26,8 +24,9 @@ from tidelog.cli.options import (
     option,
     with_options,
 )
-from tidelog.cli.output import Cell, Column
-from tidelog.cli.surroundings import NO_DATA, ExitCode, Surroundings, UsageProblem, printable
+from tidelog.cli.output import Cell
+from tidelog.cli.places import named
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, stopped_by_signals
 from tidelog.errors import ClusterFailure, CorruptMessage
 
 if TYPE_CHECKING:
@@ -45,19 +44,21 @@ _RETRY_S: Final = 1.0
 Show: TypeAlias = Callable[[Sequence[output.Row]], None]
 
 
-COLUMNS: Final[tuple[Column, ...]] = (
-    output.text("topic"),
-    output.number("partition"),
-    output.number("leader"),
-    output.number("leader_epoch"),
-    output.number("start"),
-    output.number("end"),
-    output.number("high_watermark"),
-    output.number("lag"),
-    output.number("copied_bytes"),
-    output.number("dropped"),
-    output.number("lost"),
-    output.text("problem"),
+COLUMNS: Final = output.columns(
+    "topic",
+    output.number(
+        "partition",
+        "leader",
+        "leader_epoch",
+        "start",
+        "end",
+        "high_watermark",
+        "lag",
+        "copied_bytes",
+        "dropped",
+        "lost",
+    ),
+    "problem",
 )
 
 
@@ -109,7 +110,7 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
     stopped = threading.Event()
     connect = partial(connect_socket, is_stopped=stopped.is_set)
     seams = Seams(env=surroundings.env, connect=connect, pause=stopped.wait)
-    with _stops(stopped):
+    with stopped_by_signals(stopped, again_ends=False):
         try:
             return run(surroundings, options, seams=seams, stopped=stopped)
         except ClusterFailure as error:
@@ -130,15 +131,14 @@ def run(
     """Run `follow` with a given network and stop event."""
     from tidelog.standby.follower import Follower
 
-    if not options.data:
-        raise UsageProblem(NO_DATA)
+    data = named(options.data)
     every_ms = times.duration_ms(options.every)
     if every_ms <= 0:
         raise UsageProblem("--every 0 reports without end; try --every 5s")
     host, port = address(options.leader)
-    asked = _follow_options(options)
+    follow_options = _follow_options(options)
     with (
-        Follower.open(options.data, host, port, asked, seams=seams) as follower,
+        Follower.open(data, host, port, follow_options, seams=seams) as follower,
         _shower(surroundings, options) as show,
     ):
         reporter = _Reporter(surroundings, follower, show, every_ms)
@@ -208,10 +208,10 @@ class _Reporter:
     def report(self) -> None:
         """Show all partitions, unless nothing has changed since the last time."""
         self._shown_ms = self._surroundings.env.clock.monotonic_ms()
-        found = rows(self._follower)
-        if found != self._last:
-            self._last = found
-            self._show(found)
+        table = rows(self._follower)
+        if table != self._last:
+            self._last = table
+            self._show(table)
 
 
 def rows(follower: "Follower") -> list[list[Cell]]:
@@ -297,31 +297,16 @@ def _verdict(
 
 
 @contextmanager
-def _stops(stopped: threading.Event) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a round, after any write in progress."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
 def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Show]:
     """Yield a function that shows rows: a live table on a terminal, else new rows."""
     kind = options.kind
     if kind is Format.TABLE and surroundings.stdout.isatty() and not options.once:
-        with _live(surroundings) as show:
+        with output.live(surroundings, COLUMNS) as show:
             yield show
         return
     if kind is Format.TABLE and options.once:
         last: list[Sequence[output.Row]] = [()]
-        yield lambda found: last.__setitem__(0, found)
+        yield lambda table: last.__setitem__(0, table)
         output.print_rows(surroundings, COLUMNS, last[0], kind)
         return
     writer = output.writer(surroundings, COLUMNS, kind)
@@ -329,34 +314,8 @@ def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Sho
     writer.close()
 
 
-@contextmanager
-def _live(surroundings: Surroundings) -> Iterator[Show]:
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-
-    def show(found: Sequence[output.Row]) -> None:
-        drawn = Table(box=None, pad_edge=False)
-        for column in COLUMNS:
-            right = column.kind is output.Kind.NUMBER
-            name = column.name.replace("_", " ").upper()
-            drawn.add_column(name, justify="right" if right else "left", no_wrap=True)
-        for row in found:
-            drawn.add_row(*("-" if cell is None else printable(str(cell)) for cell in row))
-        live.update(drawn, refresh=True)
-
-    with Live(console=Console(file=surroundings.stdout), auto_refresh=False) as live:
-        yield show
-
-
-STANDBY_COLUMNS: Final = (
-    output.text("topic"),
-    output.number("partition"),
-    output.number("start"),
-    output.number("end"),
-    output.number("high_watermark"),
-    output.number("lag"),
-    output.text("problem"),
+STANDBY_COLUMNS: Final = output.columns(
+    "topic", output.number("partition", "start", "end", "high_watermark", "lag"), "problem"
 )
 
 
@@ -379,8 +338,8 @@ def standby() -> None:
 def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
     """Show where each partition is; exit code 2 where one stands still."""
     with _follower(data) as holder:
-        told = holder.status()
-        return _show(surroundings, told, kind)
+        answer = holder.status()
+        return _show(surroundings, answer, kind)
 
 
 @standby.command("flush", epilog=examples("tidelog standby flush --data standby"))
@@ -413,18 +372,17 @@ def promote(
 ) -> ExitCode:
     """End the following, and return when the directory can be opened for appends."""
     with _follower(data) as holder:
-        told = holder.ask("promote", {"needs_all": needs_all})
+        answer = holder.ask("promote", {"needs_all": needs_all})
         holder.await_release()
-    code = _show(surroundings, told, kind)
-    surroundings.say(f"{data} no longer follows {told['follows']} and can be opened for appends")
+    code = _show(surroundings, answer, kind)
+    surroundings.say(f"{data} no longer follows {answer['follows']} and can be opened for appends")
     return code
 
 
 def _follower(data: str | None) -> "ControlClient":
     from tidelog.control.client import find_holder
 
-    if not data:
-        raise UsageProblem(NO_DATA)
+    data = named(data)
     holder = find_holder(data)
     if holder is None:
         raise UsageProblem(f"{data}: it follows no leader; `tidelog follow` makes it do so")
@@ -437,16 +395,16 @@ def _follower(data: str | None) -> "ControlClient":
     return holder
 
 
-def _show(surroundings: Surroundings, told: Mapping[str, object], kind: Format) -> ExitCode:
-    rows = _rows(told)
+def _show(surroundings: Surroundings, answer: Mapping[str, object], kind: Format) -> ExitCode:
+    rows = _rows(answer)
     output.print_rows(surroundings, STANDBY_COLUMNS, rows, kind)
-    follows, pid = told["follows"], told["pid"]
-    surroundings.say(f"process {pid} follows {follows}, offsets of {told['groups']} groups")
+    follows, pid = answer["follows"], answer["pid"]
+    surroundings.say(f"process {pid} follows {follows}, offsets of {answer['groups']} groups")
     return ExitCode.FINDINGS if any(row[-1] is not None for row in rows) else ExitCode.OK
 
 
-def _rows(told: Mapping[str, object]) -> list[list[Cell]]:
-    partitions = told.get("partitions")
+def _rows(answer: Mapping[str, object]) -> list[list[Cell]]:
+    partitions = answer.get("partitions")
     if not isinstance(partitions, list):
-        raise CorruptMessage(f"no partitions in the follower's state: {str(told)[:200]}")
+        raise CorruptMessage(f"no partitions in the follower's state: {str(answer)[:200]}")
     return [[one.get(column.name) for column in STANDBY_COLUMNS] for one in partitions]

@@ -20,7 +20,7 @@ from tidelog.cli.options import (
     with_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, open_cluster, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from tidelog.types import TopicPartition
 
 
-_OFFSETS = ("topic", "partition", "offset", "end", "lag", "member")
-_NUMBERS = frozenset({"partition", "offset", "end", "lag"})
-_MEMBERS = ("member", "client", "host", "partitions")
+_OFFSETS = output.columns("topic", output.number("partition", "offset", "end", "lag"), "member")
+_MEMBERS = output.columns("member", "client", "host", "partitions")
 
 
 @click.group(
@@ -64,7 +63,7 @@ def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> Non
     """List all groups with their states."""
     with open_cluster(surroundings, access) as cluster:
         listings = cluster.group_listings()
-    columns = [output.text(name) for name in ("group", "state", "kind")]
+    columns = output.columns("group", "state", "kind")
     rows = [[group.name, group.state, group.kind] for group in listings]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
@@ -93,18 +92,17 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
         content: dict[str, Cell] = {
             "group": described.name,
             "state": described.state,
-            "members": [dict(zip(_MEMBERS, row, strict=True)) for row in members],
-            "offsets": [dict(zip(_OFFSETS, row, strict=True)) for row in offsets],
+            "members": [output.fields(_MEMBERS, row) for row in members],
+            "offsets": [output.fields(_OFFSETS, row) for row in offsets],
         }
         output.print_object(surroundings, content)
         return
     if kind is Format.TABLE:
         surroundings.stdout.write(f"group  {described.name}\nstate  {described.state}\n\n")
     if members:
-        output.print_rows(surroundings, [output.text(n) for n in _MEMBERS], members, kind)
+        output.print_rows(surroundings, _MEMBERS, members, kind)
         surroundings.stdout.write("\n")
-    columns = [output.number(n) if n in _NUMBERS else output.text(n) for n in _OFFSETS]
-    output.print_rows(surroundings, columns, offsets, kind)
+    output.print_rows(surroundings, _OFFSETS, offsets, kind)
 
 
 def _marks(
@@ -114,10 +112,10 @@ def _marks(
     existing: list[TopicPartition] = []
     for topic in sorted({name.topic for name in committed}):
         try:
-            known = set(cluster.partitions(topic))
+            partitions = set(cluster.partitions(topic))
         except UnknownTopic:
             continue
-        existing += [name for name in committed if name in known]
+        existing += [name for name in committed if name in partitions]
     return cluster.watermarks(existing)
 
 
@@ -233,11 +231,11 @@ def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
     """Return the target that the options describe; raises InvalidTime, UsageProblem."""
     from tidelog.remote.group_rewind import NoMatch, Place, Target
 
-    place = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
-    if place is not Place.TIME:
+    end = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
+    if end is not Place.TIME:
         if options.max_skew is not None or options.clock is ClockName.APPEND:
             raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
-        return Target(place=place)
+        return Target(place=end)
     skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
         raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
@@ -280,22 +278,20 @@ def run(
     return ExitCode.FINDINGS if held_back else ExitCode.OK
 
 
-def _columns(kind: Format) -> list[Column]:
-    table = kind is Format.TABLE
+def _columns(kind: Format) -> output.Columns:
+    is_table = kind is Format.TABLE
     counts = [
-        [output.number(name)] if table else [output.number(name), output.text(f"{name}_is_exact")]
+        output.columns(output.number(name), *(() if is_table else (f"{name}_is_exact",)))
         for name in ("records_again", "records_skipped")
     ]
-    return [
-        output.text("topic"),
-        output.number("partition"),
-        output.number("old_offset"),
-        output.number("new_offset"),
+    return output.columns(
+        "topic",
+        output.number("partition", "old_offset", "new_offset"),
         output.time("time"),
-        *(column for pair in counts for column in pair),
-        output.text("action"),
-        output.text("why"),
-    ]
+        *counts,
+        "action",
+        "why",
+    )
 
 
 def _row(move: "Move", kind: Format) -> list[Cell]:
@@ -316,7 +312,7 @@ def _row(move: "Move", kind: Format) -> list[Cell]:
 def count_cells(count: "Count", kind: Format) -> list[Cell]:
     """Return a count as one cell for a table; for scripts its number and exactness."""
     if kind is Format.TABLE:
-        return [count.records if count.is_exact else f"<={count.records}"]
+        return [output.count_text(count)]
     return [count.records, count.is_exact]
 
 

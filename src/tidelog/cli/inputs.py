@@ -17,8 +17,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias, cast
 from uuid import UUID
 
+from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
 from tidelog.cli.options import Encoding, InputFormat
-from tidelog.cli.output import CHARACTERS_SHOWN, encoder
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
 from tidelog.types import Header, NewRecord, check_time
@@ -67,14 +67,14 @@ def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[I
     for number, line in enumerate(file_lines(source), 1):
         if not line.strip():
             continue
-        place = f"{name} line {number}"
+        where = f"{name} line {number}"
         try:
             fields: object = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise InvalidInput(f"{place}: not JSON: {error}; one object on each line") from error
+            raise InvalidInput(f"{where}: not JSON: {error}; one object on each line") from error
         if not isinstance(fields, dict):
-            raise InvalidInput(f"{place}: {type(fields).__name__}, a JSON object expected")
-        yield InputRow(fields, line.strip(), place)
+            raise InvalidInput(f"{where}: {type(fields).__name__}, a JSON object expected")
+        yield InputRow(fields, line.strip(), where)
 
 
 def _csv_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[InputRow]:
@@ -89,11 +89,11 @@ def _csv_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[In
             raw = lines.take()
             if not cells:
                 continue
-            place = f"{name} line {reader.line_num}"
+            where = f"{name} line {reader.line_num}"
             if len(cells) != len(names):
-                raise InvalidInput(f"{place}: not {len(names)} columns as the heading has")
+                raise InvalidInput(f"{where}: not {len(names)} columns as the heading has")
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
-            yield InputRow(fields, to_json(fields), place)
+            yield InputRow(fields, to_json(fields), where)
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
@@ -136,13 +136,13 @@ def _with_nulls(cells: list[str], raw: str) -> list[str | None]:
         return list(cells)
     if '""' not in raw:
         return [cell or None for cell in cells]
-    at, found = 0, []
+    at, cells_or_null = 0, []
     for cell in cells:
         match = _CSV_CELL.match(raw, at)
         is_quoted = match is not None and match[1].startswith('"')
-        found.append(cell if cell or is_quoted else None)
+        cells_or_null.append(cell if cell or is_quoted else None)
         at = len(raw) if match is None else match.end()
-    return found
+    return cells_or_null
 
 
 def _arrow_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
@@ -270,10 +270,10 @@ def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def no_column(place: str, name: str, names: Iterable[str]) -> str:
+def no_column(where: str, name: str, names: Iterable[str]) -> str:
     """Return the error text for a missing column."""
-    known = ", ".join(list(names)[:_SHOWN])
-    return f"{place}: no column {name!r}; there are {known}"
+    columns = ", ".join(list(names)[:_SHOWN])
+    return f"{where}: no column {name!r}; there are {columns}"
 
 
 ROW_READERS: Final[
@@ -397,7 +397,7 @@ def read_records(
 
     Raises:
         UsageProblem: Columns are given for a format without columns.
-        Refused: A row can't be read, or lacks a column; names the line.
+        InvalidInput: A row can't be read, or lacks a column; names the line.
         MissingDependency: Arrow or Parquet needs pyarrow.
     """
     columns.ensure_consistent(kind)
@@ -416,11 +416,11 @@ def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[N
         return
     encode = encoder(value_as, text_only=True)
     for number, line in enumerate(file_lines(source), 1):
-        place = f"{name} line {number}"
+        where = f"{name} line {number}"
         try:
             yield NewRecord(value=encode(line.decode()))
         except (SerdeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{place}: {error}") from error
+            raise InvalidInput(f"{where}: {error}") from error
 
 
 class _RecordMaker:
@@ -437,7 +437,7 @@ class _RecordMaker:
         self._header = _encode(columns.headers_as, text_only=False)
 
     def record(self, row: InputRow) -> NewRecord:
-        """Return a row's record; raises Refused, which names the row."""
+        """Return a row's record; raises InvalidInput, which names the row."""
         key, time, value, headers = (
             self._columns.key,
             self._columns.time,
@@ -499,9 +499,9 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
         if not content.is_integer():
             raise InvalidInput(f"{row.place}: {name} is {content!r}, whole epoch ms expected")
         content = int(content)
-    shown = content.isoformat() if isinstance(content, datetime) else str(content)
+    text = content.isoformat() if isinstance(content, datetime) else str(content)
     try:
-        return parse_time(shown)
+        return parse_time(text)
     except InvalidTime as error:
         raise InvalidInput(f"{row.place}: {name}: {error}") from error
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 import click
 
 from tidelog.arguments import Inexact
-from tidelog.cli import output, times
-from tidelog.cli import output as fields
+from tidelog.cli import cells, output, times
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -18,14 +17,14 @@ from tidelog.cli.options import (
     given,
     inexact_option,
     key_as_option,
-    one_of,
     option,
+    read_format_option,
     topic_argument,
     value_as_option,
     with_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_topics, place_options
 from tidelog.cli.records import COLUMNS, VALUE_CHARACTERS, ReadOptions, RowMaker, write_columns
 from tidelog.cli.surroundings import Surroundings, UsageProblem
@@ -42,16 +41,14 @@ if TYPE_CHECKING:
     from tidelog.scan.keyed_table import TableStats
 
 
-_DIFF_COLUMNS: Final[tuple[Column, ...]] = (
-    output.text("change"),
+_DIFF_COLUMNS: Final = output.columns(
+    "change",
     output.number("partition"),
-    output.text("key"),
-    output.text("before"),
-    output.text("after"),
-    output.number("before_offset"),
-    output.number("after_offset"),
-    output.time("before_time"),
-    output.time("after_time"),
+    "key",
+    "before",
+    "after",
+    output.number("before_offset", "after_offset"),
+    output.time("before_time", "after_time"),
 )
 
 
@@ -156,12 +153,12 @@ def _print_table(
 ) -> None:
     maker = RowMaker(options)
     out = maker.writer(surroundings)
-    left = options.limit
+    limit = options.limit
     for batch in table.to_arrow(stats=stats):
-        chosen = batch if left is None else batch.slice(0, left)
+        chosen = batch if limit is None else batch.slice(0, limit)
         out.write(_record_rows(chosen, maker))
-        left = None if left is None else left - chosen.num_rows
-        if left == 0:
+        limit = None if limit is None else limit - chosen.num_rows
+        if limit == 0:
             break
     out.close()
 
@@ -225,16 +222,7 @@ class DiffOptions:
         "--partition", type=int, metavar="N", help="This partition alone."
     )
     inexact: Inexact = given(inexact_option)
-    kind: ReadFormat = given(
-        one_of(
-            "--format",
-            "-o",
-            "kind",
-            kind=ReadFormat,
-            default=ReadFormat.TABLE,
-            text="How rows are written.",
-        )
-    )
+    kind: ReadFormat = given(read_format_option("How rows are written."))
     key_as: Encoding = given(key_as_option)
     value_as: Encoding = given(value_as_option)
     wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
@@ -286,12 +274,12 @@ def _print_diff(
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
-    maker = fields.decoders(options.kind)
+    maker = cells.decoders(options.kind)
     key, value = maker(options.key_as), maker(options.value_as)
     is_cut = options.kind is ReadFormat.TABLE and not options.wide
 
     def shown(cell: Cell) -> Cell:
-        return fields.shortened(cell, VALUE_CHARACTERS) if is_cut else cell
+        return cells.shortened(cell, VALUE_CHARACTERS) if is_cut else cell
 
     for row in cast("list[_DiffRow]", _plain_rows(batch)):
         yield [

@@ -1,7 +1,6 @@
 """`tidelog lag`: shows a consumer group's lag, once or repeatedly."""
 
-import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -19,7 +18,7 @@ from tidelog.cli.options import (
     with_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, OffsetOutOfRange
@@ -30,11 +29,9 @@ if TYPE_CHECKING:
 
     from tidelog.remote.group_lag import Observation, PartitionLag
     from tidelog.remote.own_logs import OwnLogs
-    from tidelog.remote.view import ClusterView, Count
+    from tidelog.remote.view import ClusterView
 
 Show: TypeAlias = "Callable[[Sequence[PartitionLag]], None]"
-
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,23 +188,8 @@ def _watch_live(
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
     """Show a table that redraws itself; cut lines that are wider than the terminal."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.text import Text
-
-    def drawn(lags: "Sequence[PartitionLag]") -> Text:
-        page = io.StringIO()
-        cells = rows(lags, Format.TABLE)
-        output.print_rows(
-            replace(surroundings, stdout=page), columns(Format.TABLE), cells, Format.TABLE
-        )
-        return Text(page.getvalue().rstrip(), no_wrap=True, overflow="crop")
-
-    console = Console(file=surroundings.stdout, no_color=not surroundings.wants_colour)
-    with Live(console=console, auto_refresh=False) as live:
-        return _watch(
-            surroundings, options, look, lambda lags: live.update(drawn(lags), refresh=True)
-        )
+    with output.live(surroundings, _TABLE) as show:
+        return _watch(surroundings, options, look, lambda lags: show(rows(lags, Format.TABLE)))
 
 
 def _verdict(
@@ -222,26 +204,31 @@ def _verdict(
     return ExitCode.FINDINGS if lines else ExitCode.OK
 
 
-def columns(kind: Format) -> list[Column]:
-    """Return the columns: few for a table; for scripts more, in plain units."""
-    head = [output.text("topic"), output.number("partition")]
-    if kind is Format.TABLE:
-        names = ("committed", "end", "offset_lag", "records_left", "behind", "clock")
-        more = ("offsets/s", "arrivals/s", "catch_up", "member", "state")
-        texts = ("clock", "member", "state")
-        return head + [
-            output.text(name) if name in texts else output.number(name) for name in names + more
-        ]
-    return [
-        output.time("seen"),
-        *head,
-        *map(output.number, ("committed", "log_start", "end", "offset_lag", "offsets_lost")),
-        *map(output.text, ("records_left", "records_left_is_exact")),
-        output.number("unread_offset"),
-        output.time("unread"),
-        *map(output.text, ("behind_ms", "clock", "offsets_per_s", "arrivals_per_s")),
-        *map(output.text, ("catch_up_s", "is_falling_behind", "member", "state")),
-    ]
+# For people in few columns, for scripts in plain units.
+_TABLE: Final = output.columns(
+    "topic",
+    output.number("partition", "committed", "end", "offset_lag", "records_left", "behind"),
+    "clock",
+    output.number("offsets/s", "arrivals/s", "catch_up"),
+    "member",
+    "state",
+)
+_FIELDS: Final = output.columns(
+    output.time("seen"),
+    "topic",
+    output.number("partition", "committed", "log_start", "end", "offset_lag", "offsets_lost"),
+    "records_left",
+    "records_left_is_exact",
+    output.number("unread_offset"),
+    output.time("unread"),
+    *("behind_ms", "clock", "offsets_per_s", "arrivals_per_s"),
+    *("catch_up_s", "is_falling_behind", "member", "state"),
+)
+
+
+def columns(kind: Format) -> output.Columns:
+    """Columns of what is known of each partition."""
+    return _TABLE if kind is Format.TABLE else _FIELDS
 
 
 def rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
@@ -258,8 +245,8 @@ def _table_row(lag: "PartitionLag") -> list[Cell]:
         seen.committed,
         seen.end,
         lag.offset_lag,
-        counted(seen.left),
-        None if lag.behind_ms is None else length(lag.behind_ms / 1000),
+        output.count_text(seen.left),
+        None if lag.behind_ms is None else output.duration_text(lag.behind_ms / 1000),
         None if seen.unread is None or seen.unread.clock is None else seen.unread.clock.value,
         _rate(lag.offsets_per_s),
         _rate(lag.arrivals_per_s),
@@ -296,26 +283,8 @@ def _script_row(lag: "PartitionLag") -> list[Cell]:
     ]
 
 
-def counted(count: "Count") -> Cell:
-    """Return a count for a table; `<=` marks an upper bound."""
-    return count.records if count.is_exact else f"<={count.records}"
-
-
-def length(seconds: float) -> str:
-    """Format a duration in its two largest units: `2h5m`, `3.2s`."""
-    if seconds < 0:
-        return f"-{length(-seconds)}"
-    whole = int(seconds)
-    for place, (size, unit) in enumerate(_UNITS):
-        if whole >= size:
-            smaller, name = _UNITS[place + 1] if place + 1 < len(_UNITS) else (1, "s")
-            rest = whole % size // smaller
-            return f"{whole // size}{unit}{rest}{name}" if rest else f"{whole // size}{unit}"
-    return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
-
-
 def _catch_up(seconds: float) -> str:
-    return "never" if isinf(seconds) else length(round(seconds, 1))
+    return "never" if isinf(seconds) else output.duration_text(round(seconds, 1))
 
 
 def _rate(per_second: float | None) -> Cell:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -39,7 +39,7 @@ class LatencyOptions:
     start: str | None = option(
         "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
     )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    end: str | None = given(times.to_option)
     late: bool = option(
         "--late", is_flag=True, help="What watermark delays would lose; reads all records."
     )
@@ -89,27 +89,17 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
         )
     measured = by_topic.get(topic, TopicLatency())
     rows = list(_hour_rows(topic, measured))
-    output.print_rows(surroundings, _hour_columns(), rows, options.kind, zone=options.zone)
+    output.print_rows(surroundings, HOURS, rows, options.kind, zone=options.zone)
     _say(surroundings, topic, measured)
 
 
-def _hour_columns() -> list[output.Column]:
-    percentiles = [output.number(_percent_name(percent)) for percent in PERCENTS]
-    return [
-        output.text("topic"),
-        output.time("hour"),
-        output.number("hours"),
-        output.number("records"),
-        *percentiles,
-        output.number("max_ms"),
-        output.number("min_ms"),
-        output.number("skew_ms_max"),
-        output.number("percentile_error"),
-    ]
-
-
-def _percent_name(percent: float) -> str:
-    return f"p{percent:g}_ms".replace(".", "")
+HOURS: Final = output.columns(
+    "topic",
+    output.time("hour"),
+    output.number("hours", "records"),
+    output.number(*(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)),
+    output.number("max_ms", "min_ms", "skew_ms_max", "percentile_error"),
+)
 
 
 def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
@@ -169,13 +159,7 @@ def _print_late(
     )
     topic = partitions[0].topic if partitions else ""
     late = by_topic.get(topic, TopicLateness())
-    columns = [
-        output.text("topic"),
-        output.number("delay_ms"),
-        output.number("lost"),
-        output.number("records"),
-        output.number("lost_share"),
-    ]
+    columns = output.columns("topic", output.number("delay_ms", "lost", "records", "lost_share"))
     rows: list[list[Cell]] = [
         [
             topic,

@@ -68,12 +68,9 @@ class OffsetsOptions:
 @with_options(OffsetsOptions)
 def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     """Find offsets by time, in each partition."""
-    columns = [
-        output.number("partition"),
-        output.number("offset"),
-        output.time("time"),
-        output.number("leader_epoch"),
-    ]
+    columns = output.columns(
+        output.number("partition", "offset"), output.time("time"), output.number("leader_epoch")
+    )
     unknown: list[int | None] | None = None
     with open_topics(surroundings, options.place) as directory:
         names = directory.partitions(options.topic)
@@ -87,7 +84,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
             ]
     rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(answers)]
     if unknown is not None:
-        columns.append(output.number("without_time"))
+        columns += output.number("without_time")
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
@@ -148,10 +145,8 @@ class CountOptions:
     """Options of `tidelog count`."""
 
     target: str = given(target_argument)
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    start: str | None = given(times.from_option)
+    end: str | None = given(times.to_option)
     place: Place = given(place_options)
     clock: ClockName = given(clock_option)
     isolation: IsolationLevel = given(isolation_option)
@@ -196,7 +191,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
         columns = ([row[index] for row in rows] for index in range(1, 6))
         rows.append([None, *(_sum(column) for column in columns)])
     names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
-    output.print_rows(surroundings, [output.number(name) for name in names], rows, options.kind)
+    output.print_rows(surroundings, output.number(*names), rows, options.kind)
     for line in counts.reports:
         surroundings.say(f"note: {line}")
     if any(one.without_time is None for one in counts.partitions.values()):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from functools import wraps
+from inspect import signature
 from typing import (
     TYPE_CHECKING,
     Any,  # noqa: TID251 - as dataclasses
@@ -37,37 +38,6 @@ class Format(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
-
-
-class AuditShow(StrEnum):
-    """Table of an audit to print."""
-
-    DIFFERENCES = "differences"
-    TOPICS = "topics"
-    BUCKETS = "buckets"
-    CUTS = "cuts"
-
-
-class LatencyShow(StrEnum):
-    """Table of latencies to print."""
-
-    HOURS = "hours"
-    WATERMARKS = "watermarks"
-    TOPICS = "topics"
-
-
-class LagShow(StrEnum):
-    """Table of a lag report to print."""
-
-    PARTITIONS = "partitions"
-    HOURS = "hours"
-
-
-class ReindexShow(StrEnum):
-    """Table of a reindex to print."""
-
-    FINDINGS = "findings"
-    PARTITIONS = "partitions"
 
 
 class ReadFormat(StrEnum):
@@ -173,7 +143,7 @@ def with_options(
         def run(**values: object) -> object:
             return command(click.get_current_context().obj, kind(**values))
 
-        return _declared(run, _fields(kind))
+        return _declared(run, [*_fields(kind).values()])
 
     return decorate
 
@@ -209,7 +179,7 @@ def with_job_options(
             options = cast("_Job", {name: values.pop(name) for name in of_job})
             return command(click.get_current_context().obj, kind(**values), options)
 
-        return _declared(run, ordered)
+        return _declared(run, [*ordered.values()])
 
     return decorate
 
@@ -219,9 +189,9 @@ def _fields(kind: type["DataclassInstance"]) -> dict[str, _Decorator]:
 
 
 def _declared(
-    run: Callable[..., object], decorators: Mapping[str, _Decorator]
+    run: Callable[..., object], decorators: Sequence[_Decorator]
 ) -> Callable[..., object]:
-    for decorator in reversed([*decorators.values()]):
+    for decorator in reversed(decorators):
         run = decorator(run)
     return run
 
@@ -273,13 +243,20 @@ def option_of(name: str, kind: object, declared: Option) -> _Decorator:
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """Return `KEY=VALUE` texts as a dict; raises UsageProblem."""
-    found = {}
+    settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise UsageProblem(f"{option} {text!r}: write KEY=VALUE")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
+
+
+def as_pairs(
+    _context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    """Callback of an option that takes KEY=VALUE texts; raises UsageProblem."""
+    return pairs(texts, parameter.opts[0])
 
 
 def refuse_typed(names: tuple[str, ...], reason: str) -> None:
@@ -300,13 +277,13 @@ _STORE_OPTIONS: Final = "tidelog.store_options"
 def _note_store_options(
     context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
 ) -> None:
-    found = {}
+    settings = {}
     for value in values:
         name, sign, setting = value.partition("=")
         if not sign or not name:
             raise click.BadParameter(f"{name!r}: write NAME=VALUE")
-        found[name.removeprefix("store.")] = setting
-    context.meta[_STORE_OPTIONS] = found
+        settings[name.removeprefix("store.")] = setting
+    context.meta[_STORE_OPTIONS] = settings
 
 
 def _reach_data(
@@ -348,6 +325,16 @@ def data_option(function: _Function) -> _Function:
 format_option: Final = one_of(
     "--format", "-o", "kind", kind=Format, default=Format.TABLE, text="How rows are written."
 )
+
+
+result_format_option: Final = one_of(
+    "--output", "-o", "kind", kind=Format, default=Format.TABLE, text="How the result is written."
+)
+
+
+def read_format_option(text: str) -> _Decorator:
+    """`--format` of records, also by columns."""
+    return one_of("--format", "-o", "kind", kind=ReadFormat, default=ReadFormat.TABLE, text=text)
 
 
 zone_option: Final = click.option(
@@ -400,19 +387,6 @@ inexact_option: Final = one_of(
 )
 
 
-master_option = click.option(
-    "--master",
-    metavar="URL",
-    envvar="SPARK_MASTER",
-    help="Spark's master, or sc://HOST:PORT; all cores of here if left out.",
-)
-
-
-conf_option = click.option(
-    "--conf", "conf", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable."
-)
-
-
 report_option = click.option(
     "--report", metavar="FILE", help="Write an HTML page with tables and plots as well."
 )
@@ -433,6 +407,7 @@ store_option = click.option(
     "store",
     multiple=True,
     metavar="KEY=VALUE",
+    callback=as_pairs,
     help="A setting of the source's object store; repeatable.",
 )
 
@@ -453,21 +428,54 @@ zone_cache_option = click.option(
 compression_option: Final = option_of("compression", str, COMPRESSION)
 
 
+def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _Decorator:
+    """A decorator for options of which a command gets one argument.
+
+    Args:
+        name: The argument.
+        make: Makes it of the options' values, which are its parameters.
+        options: The options, in the order of `--help`.
+    """
+    parts = signature(make).parameters
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        @wraps(command)
+        def run(*arguments: object, **values: object) -> object:
+            made = make(**{part: values.pop(part) for part in parts})
+            return command(*arguments, **{name: made}, **values)
+
+        return _declared(run, options)
+
+    return decorate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkAccess:
-    """Spark master and settings for a command."""
+    """Which Spark runs a command.
+
+    Attributes:
+        master: Spark's master; all cores of this machine where None.
+        conf: Its settings.
+    """
 
     master: str | None = None
-    conf: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
 
 
-def spark_options(command: _Function) -> Callable[..., object]:
-    """Add `--master` and `--conf`; the command gets them as `spark`."""
-
-    @wraps(command)
-    def run(
-        *arguments: object, master: str | None, conf: tuple[str, ...], **options: object
-    ) -> object:
-        return command(*arguments, spark=SparkAccess(master=master, conf=conf), **options)
-
-    return master_option(conf_option(run))
+spark_options: Final = bundled(
+    "spark",
+    SparkAccess,
+    click.option(
+        "--master",
+        metavar="URL",
+        envvar="SPARK_MASTER",
+        help="Spark's master, or sc://HOST:PORT; all cores of here if left out.",
+    ),
+    click.option(
+        "--conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=as_pairs,
+        help="A setting of Spark; repeatable.",
+    ),
+)

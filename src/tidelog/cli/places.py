@@ -8,28 +8,29 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from shlex import quote
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import click
 from click.core import ParameterSource
 
-from tidelog.cli.options import data_option
-from tidelog.cli.surroundings import NO_DATA, Surroundings, UsageProblem, read_settings_text
+from tidelog.cli.options import bundled, data_option
+from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
 from tidelog.errors import DirectoryLocked, TidelogError
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.control.client import ControlClient
     from tidelog.directory import Directory
     from tidelog.remote.cluster import Cluster
     from tidelog.remote.own_logs import OwnLogs
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.remote.view import ClusterView
+    from tidelog.storage.directory.topic_registry import TopicInfo
 
 
-_Function = TypeVar("_Function", bound=Callable[..., object])
+_Result = TypeVar("_Result")
 
 
 bootstrap_option = click.option(
@@ -79,31 +80,8 @@ class Access:
     timeout: str = "15s"
 
 
-def cluster_options(command: _Function) -> Callable[..., object]:
-    """Add `--bootstrap` and its related options; the command gets an `access`."""
-
-    @wraps(command)
-    def run(
-        *arguments: object,
-        bootstrap: str,
-        command_config: str | None,
-        timeout: str,
-        **options: object,
-    ) -> object:
-        access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
-        return command(*arguments, access=access, **options)
-
-    return bootstrap_option(command_config_option(timeout_option(run)))
-
-
-# -- a directory or a cluster --------------------------------------------------------------------
-
-_any_bootstrap: Final = click.option(
-    "--bootstrap",
-    "-b",
-    envvar="TIDELOG_BOOTSTRAP",
-    metavar="HOST:PORT",
-    help="Brokers to ask in place of a directory, with commas between.",
+cluster_options: Final = bundled(
+    "access", Access, bootstrap_option, command_config_option, timeout_option
 )
 
 
@@ -124,34 +102,16 @@ class Place:
         """Options that name it, for a command in a message: ` --bootstrap h:9092`."""
         access = self.access
         if access is None:
-            given = {"--data": self.data}
+            options = {"--data": self.data}
         else:
-            given = {"--bootstrap": access.bootstrap, "--command-config": access.command_config}
-        return "".join(f" {name} {quote(text)}" for name, text in given.items() if text)
+            options = {"--bootstrap": access.bootstrap, "--command-config": access.command_config}
+        return "".join(f" {name} {quote(text)}" for name, text in options.items() if text)
 
 
-def place_options(command: _Function) -> Callable[..., object]:
-    """Add `--data`, `--bootstrap` and their related options; the command gets a `place`."""
-
-    @wraps(command)
-    def run(
-        *arguments: object,
-        data: str | None,
-        bootstrap: str | None,
-        command_config: str | None,
-        timeout: str,
-        **options: object,
-    ) -> object:
-        access = None
-        if bootstrap is not None:
-            access = Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
-        return command(*arguments, place=_chosen(data, access), **options)
-
-    return data_option(_any_bootstrap(command_config_option(timeout_option(run))))
-
-
-def _chosen(data: str | None, access: Access | None) -> Place:
-    """Return the one that is given; the command line overrides the environment.
+def _chosen(
+    data: str | None, bootstrap: str | None, command_config: str | None, timeout: str
+) -> Place:
+    """A directory or a cluster: what was typed goes before what the environment says.
 
     Raises:
         UsageProblem: Both are on the command line, or both come from the environment.
@@ -161,13 +121,40 @@ def _chosen(data: str | None, access: Access | None) -> Place:
     def is_typed(name: str) -> bool:
         return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
-    if data is not None and access is not None:
+    if data is not None and bootstrap is not None:
         if is_typed("data") == is_typed("bootstrap"):
             raise UsageProblem("--data is a directory, --bootstrap a cluster; give one of them")
-        data, access = (data, None) if is_typed("data") else (None, access)
-    if access is None and (is_typed("command_config") or is_typed("timeout")):
+        data, bootstrap = (data, None) if is_typed("data") else (None, bootstrap)
+    if bootstrap is not None:
+        return Place(
+            access=Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
+        )
+    if is_typed("command_config") or is_typed("timeout"):
         raise UsageProblem("--command-config and --timeout go with --bootstrap")
-    return Place(data=data, access=access)
+    return Place(data=data)
+
+
+place_options: Final = bundled(
+    "place",
+    _chosen,
+    data_option,
+    click.option(
+        "--bootstrap",
+        "-b",
+        envvar="TIDELOG_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Brokers to ask in place of a directory, with commas between.",
+    ),
+    command_config_option,
+    timeout_option,
+)
+
+
+def named(data: str | None) -> str:
+    """The directory that `--data` names; raises UsageProblem for none."""
+    if not data:
+        raise UsageProblem("which directory? Give --data DIR, or set TIDELOG_DATA")
+    return data
 
 
 HOLDER_TIMEOUT_S: Final = 5.0
@@ -195,8 +182,7 @@ def open_directory(
         UsageProblem: No directory was given, or it does not exist.
         TidelogError: As `Directory.open`.
     """
-    if not data:
-        raise UsageProblem(NO_DATA)
+    data = named(data)
     if not create and not surroundings.env.files.exists(data):
         raise UsageProblem(f"{data}: there is no such directory; `tidelog create` makes one")
     with _open(surroundings, data, writable=writable) as directory:
@@ -222,6 +208,31 @@ def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Director
             f"{data}: a broker at {address} has it open for writing; use --bootstrap {address}"
             " where the command has it, or stop the broker"
         ) from error
+
+
+def here_or_by_holder(
+    data: str | None,
+    verb: str,
+    here: Callable[[], _Result],
+    by: "Callable[[ControlClient], _Result]",
+) -> _Result:
+    """Do it here, or by the process that has the directory open, where that knows the verb.
+
+    Raises:
+        DirectoryLocked: That process does not do it on request.
+    """
+    try:
+        return here()
+    except DirectoryLocked:
+        from tidelog.control.client import find_holder
+
+        holder = find_holder(data or "")
+        if holder is None:
+            raise
+        with holder:
+            if verb not in cast("list[str]", holder.status()["verbs"]):
+                raise
+            return by(holder)
 
 
 def broker_of(data: str) -> str | None:
@@ -327,6 +338,18 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
         return directory.log_dir.partitions(topic)
     directory.partition(topic, number)
     return [TopicPartition(topic, number)]
+
+
+def all_partitions(
+    directory: "Directory", is_wanted: "Callable[[TopicInfo], bool]" = lambda _info: True
+) -> list[TopicPartition]:
+    """The partitions of all topics, or of those that are wanted."""
+    return [
+        TopicPartition(info.name, number)
+        for info in directory.topics().values()
+        if is_wanted(info)
+        for number in info.present
+    ]
 
 
 def wanted_topics(texts: tuple[str, ...]) -> list[tuple[str, int | None]]:

@@ -13,15 +13,16 @@ import click
 from tidelog.cli import inputs, output, times
 from tidelog.cli.inputs import Columns
 from tidelog.cli.options import (
-    Encoding,
     Format,
     InputFormat,
+    bundled,
     examples,
     given,
     headers_as_option,
     key_as_option,
     one_of,
     option,
+    result_format_option,
     topic_argument,
     value_as_option,
     with_options,
@@ -55,6 +56,23 @@ def codec_of(name: str) -> Codec:
     return Codec(CODECS.index(name))
 
 
+_columns: Final = bundled(
+    "columns",
+    Columns,
+    click.option("--key", metavar="COL", help="Column of the key."),
+    click.option("--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}."),
+    click.option(
+        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
+    ),
+    click.option(
+        "--headers", metavar="COL", help="Column of headers, an object of names and values."
+    ),
+    key_as_option,
+    value_as_option,
+    headers_as_option,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOptions:
     """Options of `tidelog produce`."""
@@ -72,19 +90,7 @@ class ProduceOptions:
             text="How the file is read; by its name where left out.",
         )
     )
-    key: str | None = option("--key", metavar="COL", help="Column of the key.")
-    time: str | None = option(
-        "--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}."
-    )
-    value: str | None = option(
-        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
-    )
-    headers: str | None = option(
-        "--headers", metavar="COL", help="Column of headers, an object of names and values."
-    )
-    key_as: Encoding = given(key_as_option)
-    value_as: Encoding = given(value_as_option)
-    headers_as: Encoding = given(headers_as_option)
+    columns: Columns = given(_columns)
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="For all records; by key if left out."
     )
@@ -102,16 +108,7 @@ class ProduceOptions:
         metavar="NAME",
         help="Name of the source: its rows are appended once, however often this is run.",
     )
-    kind: Format = given(
-        one_of(
-            "--output",
-            "-o",
-            "kind",
-            kind=Format,
-            default=Format.TABLE,
-            text="How the result is written.",
-        )
-    )
+    kind: Format = given(result_format_option)
     zone: str | None = given(zone_option)
 
 
@@ -179,8 +176,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         except InvalidInput as error:
             before = tally.records or tally.committed
             raise InvalidInput(f"{error}; {before} rows before it were appended") from error
-    columns = [output.number(name) for name in ("partition", "records", "first", "last")]
-    columns.append(output.time("append_time"))
+    counts = output.number("partition", "records", "first", "last")
+    columns = output.columns(counts, output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), options.kind, zone=options.zone)
     surroundings.say(f"appended {tally.records} records to {options.topic}")
     if tally.old:
@@ -248,7 +245,7 @@ def _load_once(
     """Append the rows of a source that the topic does not have yet.
 
     Raises:
-        Refused: A row is invalid. A directory gets no row then, a broker the rows before it.
+        InvalidInput: A row is invalid. A directory gets no row then, a broker the rows before it.
     """
     from tidelog.directory import Directory
 
@@ -339,16 +336,7 @@ def _records(
     if kind is InputFormat.PARQUET and options.source == STDIN:
         raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")
     name = "stdin" if options.source == STDIN else options.source
-    columns = Columns(
-        key=options.key,
-        time=options.time,
-        value=options.value,
-        headers=options.headers,
-        key_as=options.key_as,
-        value_as=options.value_as,
-        headers_as=options.headers_as,
-    )
-    return inputs.read_records(source, name, kind, columns, parse_time)
+    return inputs.read_records(source, name, kind, options.columns, parse_time)
 
 
 @contextmanager
@@ -357,14 +345,14 @@ def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterato
     is_stdin = options.source == STDIN
     with (
         nullcontext(surroundings.stdin) if is_stdin else Path(options.source).open("rb") as source,
-        TemporaryFile() as kept,
+        TemporaryFile() as copy,
     ):
         if not options.check or (source.seekable() and not is_stdin):
             yield source
             return
-        copyfileobj(source, kept)
-        kept.seek(0)
-        yield cast("BinaryIO", kept)
+        copyfileobj(source, copy)
+        copy.seek(0)
+        yield cast("BinaryIO", copy)
 
 
 @contextmanager

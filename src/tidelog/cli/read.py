@@ -370,8 +370,8 @@ def _ranges(
         return [offsets]
     if clock is ClockName.APPEND:
         append_times = log.append_times_of(segment)
-        known = append_times.ranges(*times, first, last)
-        return sorted(known + append_times.unknown_in(first, last))
+        timed = append_times.ranges(*times, first, last)
+        return sorted(timed + append_times.unknown_in(first, last))
     if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
         return []
     # No record up to an entry's offset has a larger timestamp than the entry.
@@ -408,5 +408,5 @@ def _timed_records(
             continue
         for record in checked_records(part.segment, position, batch):
             if part.start_offset <= record.offset < part.end_offset:
-                known = times.time_at(record.offset)
-                yield record, stamp_of(record) if known is None else known
+                append_ms = times.time_at(record.offset)
+                yield record, stamp_of(record) if append_ms is None else append_ms

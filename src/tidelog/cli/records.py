@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.arguments import Inexact
+from tidelog.cli import times
+from tidelog.cli.cells import Decode, decoders, shortened
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -22,21 +24,17 @@ from tidelog.cli.options import (
     inexact_option,
     isolation_option,
     key_as_option,
-    one_of,
     option,
+    read_format_option,
     topic_argument,
     value_as_option,
     zone_option,
 )
 from tidelog.cli.output import (
     Cell,
-    Column,
-    Decode,
     Writer,
-    decoders,
+    columns,
     number,
-    shortened,
-    text,
     time,
     writer,
 )
@@ -61,10 +59,8 @@ class ReadOptions:
 
     topic: str = given(topic_argument)
     place: Place = given(place_options)
-    start: str | None = option(
-        "--from", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
-    )
-    end: str | None = option("--to", metavar="TIME", help="Up to and without this time.")
+    start: str | None = given(times.from_option)
+    end: str | None = given(times.to_option)
     clock: ClockName = given(clock_option)
     offset: str | None = option(
         "--offset", metavar="A..B", help="Offsets from A up to and without B."
@@ -79,16 +75,7 @@ class ReadOptions:
     limit: int | None = option(
         "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
     )
-    kind: ReadFormat = given(
-        one_of(
-            "--format",
-            "-o",
-            "kind",
-            kind=ReadFormat,
-            default=ReadFormat.TABLE,
-            text="How records are written.",
-        )
-    )
+    kind: ReadFormat = given(read_format_option("How records are written."))
     key_as: Encoding = given(key_as_option)
     value_as: Encoding = given(value_as_option)
     headers_as: Encoding = given(headers_as_option)
@@ -104,17 +91,10 @@ class ReadOptions:
 VALUE_CHARACTERS: Final = 60
 
 
-_COLUMNS: Final[tuple[Column, ...]] = (
-    number("partition"),
-    number("offset"),
-    time("timestamp"),
-    time("append_time"),
-    text("key"),
-    text("value"),
+_TABLE: Final = columns(
+    number("partition", "offset"), time("timestamp", "append_time"), "key", "value"
 )
-
-
-_SCRIPT_COLUMNS: Final = (*_COLUMNS[:4], time("create_time"), *_COLUMNS[4:])
+_FIELDS: Final = columns(_TABLE[:4], time("create_time"), "key", "value", "headers")
 
 
 class RowMaker:
@@ -130,9 +110,9 @@ class RowMaker:
 
     def writer(self, surroundings: Surroundings) -> Writer:
         """Return the writer for the rows."""
-        columns = _COLUMNS if self._is_table else (*_SCRIPT_COLUMNS, text("headers"))
         kind = Format(self._options.kind)
-        return writer(surroundings, columns, kind, zone=self._options.zone)
+        of = _TABLE if self._is_table else _FIELDS
+        return writer(surroundings, of, kind, zone=self._options.zone)
 
     def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:
         """Return one record's row.

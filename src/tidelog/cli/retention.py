@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.cli import output, times
+from tidelog.cli import output
 from tidelog.cli.options import Format, data_option, examples, format_option, zone_option
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target
@@ -111,20 +111,15 @@ def _keeping_object(keeping: "Keeping", zone: str | None) -> dict[str, Cell]:
     }
 
 
-_CSV: Final = (
-    output.number("partition"),
-    output.number("base_offset"),
-    output.number("end_offset"),
-    output.number("bytes"),
-    output.text("rolled"),
-    output.time("rolled_at"),
-    output.time("kept_until"),
+_CSV: Final = output.columns(
+    output.number("partition", "base_offset", "end_offset", "bytes"),
+    "rolled",
+    output.time("rolled_at", "kept_until"),
     output.number("behind"),
-    output.text("basis"),
+    "basis",
     output.number("record_offset"),
-    output.time("record_time"),
-    output.time("kafka_until"),
-    output.text("due"),
+    output.time("record_time", "kafka_until"),
+    "due",
 )
 
 
@@ -164,8 +159,8 @@ def _lines(
         "retention.bytes",
         "cleanup.policy",
     )
-    shown = ", ".join(f"{key}={config.text(key)}" for key in settings)
-    lines = [f"{name.topic}:{name.partition}  {shown}\n"]
+    settings_text = ", ".join(f"{key}={config.text(key)}" for key in settings)
+    lines = [f"{name.topic}:{name.partition}  {settings_text}\n"]
     if story.storm is not None:
         lines.append(f"  {story.storm}\n")
     if not story.segments:
@@ -195,22 +190,22 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
 def _rolled(segment: "SegmentStory", zone: str | None) -> str:
     if segment.roll_ms is None:
         return "takes appends" if segment.reason == "open" else "rolled by another program"
-    return f"rolled by {segment.reason} at {times.shown(segment.roll_ms, zone)}"
+    return f"rolled by {segment.reason} at {output.shown(segment.roll_ms, zone)}"
 
 
 def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
     if last_ms < 0:
         return "none"
-    first = "not known without a zone map" if first_ms is None else times.shown(first_ms, zone)
-    return f"smallest {first}, largest {times.shown(last_ms, zone)}"
+    first = "not known without a zone map" if first_ms is None else output.shown(first_ms, zone)
+    return f"smallest {first}, largest {output.shown(last_ms, zone)}"
 
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
     unknown = sum(end - start for start, end in segment.unknown_append)
     if segment.first_append_ms is None:
         return "not known"
-    first = times.shown(segment.first_append_ms, zone)
-    last = times.shown(segment.last_append_ms, zone)
+    first = output.shown(segment.first_append_ms, zone)
+    last = output.shown(segment.last_append_ms, zone)
     hidden = f"; not known of {unknown} offsets" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 
@@ -223,9 +218,9 @@ def _kept(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> str
                 f"for ever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
             )
         return f"for ever: retention.ms={config.retention_ms}"
-    until = times.shown(keeping.until_ms, zone)
+    until = output.shown(keeping.until_ms, zone)
     if keeping.behind is not None:
-        own = times.shown(keeping.own_until_ms, zone)
+        own = output.shown(keeping.own_until_ms, zone)
         return f"{until}, like the segment at {keeping.behind} in front of it; itself until {own}"
     return f"{until}, retention.ms after {_because(segment, zone)}"
 
@@ -234,7 +229,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     from tidelog.storage.segment.retention import TimeBasis
 
     counted = segment.keeping.counted
-    time = times.shown(counted.ms, zone)
+    time = output.shown(counted.ms, zone)
     hint = " (a copy of the files may change it)" if counted.leans_on_file_time else ""
     if segment.record is None:
         return f"the {counted.basis}, {time}{hint}"
@@ -242,7 +237,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     if counted.basis is TimeBasis.TIMESTAMP:
         latest = "" if counted.is_exact else " at the latest"
         return f"the timestamp of record {offset}, {time}{latest}"
-    own = times.shown(timestamp, zone)
+    own = output.shown(timestamp, zone)
     if counted.is_exact and counted.basis is TimeBasis.APPEND_TIME:
         return f"the append time of record {offset}, {time}; its timestamp is {own}"
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
@@ -268,20 +263,15 @@ def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
         return "the same"
-    until = "for ever" if kafka.until_ms is None else f"until {times.shown(kafka.until_ms, zone)}"
+    until = "for ever" if kafka.until_ms is None else f"until {output.shown(kafka.until_ms, zone)}"
     if kafka.behind is not None:
         return f"{until}, like the segment at {kafka.behind} in front of it"
-    return f"{until}, by its {kafka.counted.basis} {times.shown(kafka.counted.ms, zone)}"
+    return f"{until}, by its {kafka.counted.basis} {output.shown(kafka.counted.ms, zone)}"
 
 
-_COLUMNS = [
-    output.text("partition"),
-    output.number("base_offset"),
-    output.number("end_offset"),
-    output.number("bytes"),
-    output.text("rule"),
-    output.text("reason"),
-]
+_COLUMNS = output.columns(
+    "partition", output.number("base_offset", "end_offset", "bytes"), "rule", "reason"
+)
 
 
 @click.command(

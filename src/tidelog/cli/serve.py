@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 import click
 
 from tidelog.cli.options import data_option, examples, given, option, with_options
-from tidelog.cli.places import open_directory, parse_target
+from tidelog.cli.places import named, open_directory, parse_target
 from tidelog.cli.surroundings import (
-    NO_DATA,
     ExitCode,
     Surroundings,
     UsageProblem,
@@ -131,11 +130,9 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
     listen = () if options.listen is None else ("listeners",)
     with _naming_places(file, {*own, *listen}):
         config = _configure(surroundings, options, file.texts | own)
-        data = options.data or data_directory(config)
-        if not data:
-            raise UsageProblem(NO_DATA)
-        place = None if options.listen is None else parse_endpoint(options.listen)
-        plans = planned(config, place)
+        data = named(options.data or data_directory(config))
+        endpoint = None if options.listen is None else parse_endpoint(options.listen)
+        plans = planned(config, endpoint)
         if not options.insecure:
             ensure_private(config, plans, "--insecure")
         loops.run(_serve(surroundings, data, config, plans, accepts_clock=options.accept_clock))
@@ -169,13 +166,13 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
     """Return the settings of the command line, which override the file's."""
     from tidelog.config.listeners import parse_endpoint, parse_settings
 
-    given = parse_settings(options.settings)
+    texts = parse_settings(options.settings)
     if options.durability is not None:
-        given["tidelog.durability"] = options.durability
+        texts["tidelog.durability"] = options.durability
     if options.metrics is not None:
-        place = parse_endpoint(options.metrics, name="--metrics")
-        given["tidelog.metrics.listen"] = str(place)
-    return given
+        endpoint = parse_endpoint(options.metrics, name="--metrics")
+        texts["tidelog.metrics.listen"] = str(endpoint)
+    return texts
 
 
 @contextmanager
@@ -195,14 +192,14 @@ def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
 
 
 def _configure(
-    surroundings: Surroundings, options: ServeOptions, given: dict[str, str]
+    surroundings: Surroundings, options: ServeOptions, texts: dict[str, str]
 ) -> "BrokerConfig":
     """Parse all settings together; print or log the notes."""
     from tidelog.config import BrokerConfig
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import TOLD_ONCE
 
-    config, notes = BrokerConfig.parse(given)
+    config, notes = BrokerConfig.parse(texts)
     for note in notes:
         if options.log_format == "json":
             LOGGER.info("%s", note, extra=TOLD_ONCE)
@@ -238,8 +235,8 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     try:
         ports = await server.open_doors(plans)
-        found = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
-        surroundings.hand_over(f"listening on {found}, data in {data}\n")
+        endpoints = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
+        surroundings.hand_over(f"listening on {endpoints}, data in {data}\n")
         await stopping.wait()
     finally:
         await server.stop()
@@ -265,8 +262,7 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
     """
     from tidelog.control.client import find_holder
 
-    if not data:
-        raise UsageProblem(NO_DATA)
+    data = named(data)
     topic, partition = (None, None) if target is None else parse_target(target)
     holder = find_holder(data)
     if holder is None:
@@ -298,8 +294,7 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     """
     from tidelog.control.client import find_holder
 
-    if not data:
-        raise UsageProblem(NO_DATA)
+    data = named(data)
     holder = find_holder(data)
     if holder is None:
         with open_directory(surroundings, data, writable=True) as directory:

@@ -9,6 +9,7 @@ import io
 import os
 import resource
 import select
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import BinaryIO, Final, TextIO
 
 from tidelog.env import Env, os_env
@@ -37,8 +39,6 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
-
-NO_DATA: Final = "which directory? Give --data DIR, or set TIDELOG_DATA"
 
 
 class ExitCode(IntEnum):
@@ -107,9 +107,9 @@ def _next_step(error: TidelogError) -> str:
 
 
 def _os_text(error: OSError) -> str:
-    place = f"{error.filename}: " if error.filename else ""
+    file = f"{error.filename}: " if error.filename else ""
     step = "; look at its owner and mode" if error.errno == errno.EACCES else ""
-    return f"{place}{error.strerror or error}{step}"
+    return f"{file}{error.strerror or error}{step}"
 
 
 def _one_line(text: str) -> str:
@@ -238,6 +238,31 @@ def byte_progress(
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task(title, total=total_bytes)
         yield lambda done: bar.update(task, completed=done)
+
+
+@contextmanager
+def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
+    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that what was begun is finished.
+
+    Args:
+        stopped: What the block looks at.
+        again_ends: A second signal of a kind ends the program.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+        if again_ends:
+            signal.signal(number, before[signal.Signals(number)])
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def raise_file_limit() -> None:

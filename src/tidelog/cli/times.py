@@ -1,33 +1,27 @@
-"""Times on the command line: parsed by the one grammar, printed as ISO 8601 and as ms."""
+"""Times of the command line: their options, read by the one grammar. `output` writes them."""
 
 import re
-from typing import TypedDict, cast
+from typing import Final, TypedDict, cast
+
+import click
 
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.timespec import (
     OPEN_END,
     OPEN_START,
-    format_ms,
+    TIME_HELP,
     parse_duration,
     parse_point,
     parse_range,
 )
-from tidelog.types import NO_TIMESTAMP, NS_PER_MS
+from tidelog.types import NS_PER_MS
+
+from_option: Final = click.option(
+    "--from", "start", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+)
 
 
-def shown(ms: int | None, zone: str | None = None) -> str:
-    """Format a time for a table, `2013-02-08T17:00:00.000Z 1360342800000`; `-` without a time."""
-    if ms is None or ms == NO_TIMESTAMP:
-        return "-"
-    return f"{iso(ms, zone)} {ms}"
-
-
-def iso(ms: int, zone: str | None = None) -> str:
-    """Format a time in ISO 8601 with its zone; a time outside the calendar stays a number."""
-    try:
-        return format_ms(ms, zone)
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
+to_option: Final = click.option("--to", "end", metavar="TIME", help="Up to and without this time.")
 
 
 def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:

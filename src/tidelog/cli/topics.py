@@ -43,10 +43,9 @@ def describe_remote(
     with open_remote(surroundings, access) as cluster:
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
-    columns = [
-        *map(output.number, ("partition", "start", "end", "last_stable")),
-        output.time("largest"),
-    ]
+    columns = output.columns(
+        output.number("partition", "start", "end", "last_stable"), output.time("largest")
+    )
     if kind is Format.JSON:
         output.print_object(surroundings, _remote_topic_object(info, rows, zone))
         return
@@ -106,14 +105,9 @@ def _remote_topic_object(
 @click.pass_obj
 def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     """List the topics of a directory or a cluster."""
-    columns = [
-        output.text("topic"),
-        output.number("partitions"),
-        output.number("segments"),
-        output.number("bytes"),
-        output.text("topic_id"),
-        output.text("settings"),
-    ]
+    columns = output.columns(
+        "topic", output.number("partitions", "segments", "bytes"), "topic_id", "settings"
+    )
     from tidelog.directory import Directory
 
     with open_topics(surroundings, place) as directory:
@@ -197,10 +191,10 @@ def create(
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     """Parse texts such as `retention.ms=-1` to settings; raises UsageProblem."""
     settings = {}
-    for given in texts:
-        key, separator, value = given.partition("=")
+    for text in texts:
+        key, separator, value = text.partition("=")
         if not separator or not key:
-            raise UsageProblem(f"{given!r}: write KEY=VALUE, e.g. retention.ms=-1")
+            raise UsageProblem(f"{text!r}: write KEY=VALUE, e.g. retention.ms=-1")
         settings[key.strip()] = value.strip()
     return settings
 
@@ -279,7 +273,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
         for key, value in settings
         if show_all or key in info.given
     ]
-    columns = [output.text("setting"), output.text("value"), output.text("source")]
+    columns = output.columns("setting", "value", "source")
     output.print_rows(surroundings, columns, rows, kind)
 
 
@@ -377,7 +371,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 
     log = directory.partition(topic, number)
     notes = Notes(log)
-    seen = record_range(log)
+    record_times = record_range(log)
     storm = storm_of(log, notes)
     first_append, last_append, unknown = _append_facts(log)
     largest = log.max_timestamp(steps_over_losses=True)
@@ -392,8 +386,8 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         tier_url=None if log.tier is None else log.tier.url,
         size_bytes=log.size_bytes(),
         first_record_ms=_first_timestamp(log),
-        smallest_record_ms=seen.smallest_ms,
-        not_looked_at=seen.not_looked_at,
+        smallest_record_ms=record_times.smallest_ms,
+        not_looked_at=record_times.not_looked_at,
         largest_record_ms=None if largest is None else largest.timestamp,
         first_append_ms=first_append,
         last_append_ms=last_append,
@@ -430,23 +424,23 @@ def _first_timestamp(log: "LogView") -> int | None:
 
 def _append_facts(log: "LogView") -> tuple[int | None, int | None, list[tuple[int, int]]]:
     """Return the first and last known append time, and the ranges of offsets without one."""
-    known: list[int] = []
+    span_known: list[int] = []
     unknown: list[tuple[int, int]] = []
     for segment in log.segments:
         start = max(segment.base_offset, log.log_start_offset)
         if start == segment.base_offset:
             span = segment.append_span
             if span is not None:  # avoids a request to the store
-                known = [known[0] if known else span[0], span[1]]
+                span_known = [span_known[0] if span_known else span[0], span[1]]
                 continue
         for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
             if append_ms is not None:
-                known = [known[0] if known else append_ms, append_ms]
+                span_known = [span_known[0] if span_known else append_ms, append_ms]
             elif unknown and unknown[-1][1] == first:
                 unknown[-1] = (unknown[-1][0], end)
             else:
                 unknown.append((first, end))
-    return (known[0], known[1], unknown) if known else (None, None, unknown)
+    return (span_known[0], span_known[1], unknown) if span_known else (None, None, unknown)
 
 
 def _topic_object(
@@ -507,15 +501,11 @@ def _print_tables(
         stdout.write(f"retention  by {info.config.tidelog_retention_clock}\n\n")
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
     names = ("partition", "start", "end", "last_stable", "segments", "bytes")
-    output.print_rows(surroundings, [output.number(name) for name in names], rows, kind)
+    output.print_rows(surroundings, output.number(*names), rows, kind)
     stdout.write("\n")
-    columns = [
-        output.number("partition"),
-        output.text("clock"),
-        output.time("smallest"),
-        output.time("largest"),
-        output.text("unknown_offsets"),
-    ]
+    columns = output.columns(
+        output.number("partition"), "clock", output.time("smallest", "largest"), "unknown_offsets"
+    )
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
     if kind is Format.TABLE:
@@ -572,7 +562,7 @@ def _spans(unknown: list[tuple[int, int]], *, stamped: bool = False) -> str | No
     """Format ranges of offsets, inclusive on both sides."""
     if not unknown:
         return None
-    shown = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
+    text = ", ".join(f"{start}..{end - 1}" for start, end in unknown[:_RANGES_SHOWN])
     more = len(unknown) - _RANGES_SHOWN
     hint = " (their timestamps are append times)" if stamped else ""
-    return f"{shown}{f' and {more} more' if more > 0 else ''}{hint}"
+    return f"{text}{f' and {more} more' if more > 0 else ''}{hint}"

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.command_line import NOW, Terminal
 
-from tidelog.cli import groups, lag, places
+from tidelog.cli import groups, lag, output, places
 from tidelog.cli.app import run
 from tidelog.cli.groups import RewindOptions
 from tidelog.cli.lag import LagOptions
@@ -279,7 +279,7 @@ def test_watch_on_a_terminal_draws_one_table_over_itself(
     ],
 )
 def test_lengths_of_time_for_people(seconds: float, text: str) -> None:
-    assert lag.length(seconds) == text
+    assert output.duration_text(seconds) == text
 
 
 def test_settings_are_read_from_a_file(desk: Desk, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_place_with_its_settings(tmp_path: Path) -> None:
         "kafka.bootstrap.servers": "one:1",
         "kafka.security.protocol": "SSL",
     }
-    stored = read_place(Surroundings(), "s3://bucket", store=("endpoint=e",))
+    stored = read_place(Surroundings(), "s3://bucket", store={"endpoint": "e"})
     assert stored.options() == {"path": "s3://bucket", "store.endpoint": "e"}
     with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
         read_place(Surroundings(), "data", command_config=str(file))

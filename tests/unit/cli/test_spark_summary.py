@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.cli import output
 from tidelog.cli.jobs.replay import COLUMNS, _report
-from tidelog.cli.jobs.session import clock_plots, print_summary, save_report
+from tidelog.cli.jobs.session import clock_plots, save_report
 from tidelog.cli.options import Format
 from tidelog.cli.surroundings import InvalidInput, Surroundings
 from tidelog.jobs.replay.hours import Hours
@@ -41,7 +41,7 @@ OUTCOME = ReplayOutcome(
 def printed(kind: Format) -> str:
     out = io.StringIO()
     row = summary_row(OUTCOME)
-    print_summary(Surroundings(stdout=out), COLUMNS, row, kind)
+    output.print_summary(Surroundings(stdout=out), COLUMNS, row, kind)
     return out.getvalue()
 
 
@@ -86,4 +86,4 @@ def test_a_page_that_can_not_be_written(tmp_path: Path) -> None:
 
 def test_columns_are_named_alike() -> None:
     assert len({column.name for column in COLUMNS}) == len(COLUMNS)
-    assert output.time("start") in COLUMNS
+    assert output.Column("start", output.Kind.TIME) in COLUMNS

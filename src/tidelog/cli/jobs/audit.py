@@ -2,11 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 import click
 
 from tidelog.cli import output, times
+from tidelog.cli.cells import decoder
 from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
@@ -18,11 +20,11 @@ from tidelog.cli.jobs.session import (
     save_report,
 )
 from tidelog.cli.options import (
-    AuditShow,
     Encoding,
     Format,
     SparkAccess,
     argument,
+    as_pairs,
     command_config_option,
     examples,
     format_option,
@@ -30,14 +32,13 @@ from tidelog.cli.options import (
     key_as_option,
     one_of,
     option,
-    pairs,
     spark_options,
     store_option,
     to_command_config_option,
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column, decoder
+from tidelog.cli.output import Cell, Columns
 from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
@@ -51,38 +52,44 @@ EQUAL: Final = ExitCode.OK
 DIFFERENT: Final = 1
 FAILED: Final = 2
 
-DIFFERENCES: Final = (
-    *map(output.text, ("topic", "kind", "key")),
+DIFFERENCES: Final = output.columns(
+    "topic",
+    "kind",
+    "key",
     output.time("bucket"),
-    *map(output.number, ("a_partition", "a_offset")),
+    output.number("a_partition", "a_offset"),
     output.time("a_time"),
-    *map(output.number, ("a_records", "b_partition", "b_offset")),
+    output.number("a_records", "b_partition", "b_offset"),
     output.time("b_time"),
     output.number("b_records"),
 )
-TOPICS: Final = (
-    output.text("topic"),
-    *map(output.number, ("a_keys", "b_keys", "a_records", "b_records")),
-    *map(output.number, ("a_without_key", "b_without_key")),
-    *map(output.text, ("without_key_equal", "history")),
-    output.number("deleted_or_unknown"),
-    output.number("superseded"),
-    *(output.number(kind.value) for kind in Kind),
+TOPICS: Final = output.columns(
+    "topic",
+    output.number("a_keys", "b_keys", "a_records", "b_records", "a_without_key", "b_without_key"),
+    "without_key_equal",
+    "history",
+    output.number("deleted_or_unknown", "superseded", *(kind.value for kind in Kind)),
 )
-BUCKETS: Final = (
-    output.text("topic"),
+BUCKETS: Final = output.columns(
+    "topic",
     output.number("partition"),
     output.time("bucket"),
-    *map(output.number, ("span_ms", "a_records", "b_records")),
-    output.text("equal"),
+    output.number("span_ms", "a_records", "b_records"),
+    "equal",
 )
-CUTS: Final = (
-    *map(output.text, ("side", "topic")),
-    *map(output.number, ("partition", "start", "end")),
-)
+CUTS: Final = output.columns("side", "topic", output.number("partition", "start", "end"))
 # Maximum number of keys in the report, and of topics with plots, those with most differences.
 _ROWS_SHOWN: Final = 1_000
 _PLOTTED: Final = 4
+
+
+class AuditShow(StrEnum):
+    """Table of an audit to print."""
+
+    DIFFERENCES = "differences"
+    TOPICS = "topics"
+    BUCKETS = "buckets"
+    CUTS = "cuts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +111,16 @@ class AuditCommand:
     )
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
-    store: tuple[str, ...] = given(store_option)
-    to_store: tuple[str, ...] = option(
-        "--to-store-option", multiple=True, metavar="KEY=VALUE", help="Of B; repeatable."
+    store: dict[str, str] = given(store_option)
+    to_store: dict[str, str] = given(
+        click.option(
+            "--to-store-option",
+            "to_store",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=as_pairs,
+            help="Of B; repeatable.",
+        )
     )
     spark: SparkAccess = given(spark_options)
     key_as: Encoding = given(key_as_option)
@@ -156,14 +170,13 @@ def _audit(
 
     a, b = _places(surroundings, request)
     times.fix_range(surroundings, options, request.zone)
-    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
     options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
     plan = plan_audit(surroundings.env, a, b, **options)
-    with open_session(surroundings, request.spark, name="audit", zone=request.zone) as spark:
+    zone = request.zone
+    with open_session(surroundings, request.spark, progress, name="audit", zone=zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
-        with progress.shown(spark):
-            audited = measure(spark, plan)
+        audited = measure(spark, plan)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
     columns, rows = table(audited, request.show, request.key_as)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
@@ -187,7 +200,7 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
 
 def table(
     audited: AuditResults, show: AuditShow, key_as: Encoding
-) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+) -> tuple[Columns, list[list[Cell]]]:
     """Return the columns and rows of a table."""
     if show is AuditShow.DIFFERENCES:
         read = decoder(key_as)

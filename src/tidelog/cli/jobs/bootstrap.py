@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs.replay import sizes_plot
 from tidelog.cli.jobs.session import (
     JobProgress,
     check_before,
     clock_plots,
+    findings_section,
     losses_told,
     needs_spark,
+    numbers_plot,
     open_session,
     read_place,
     report_table,
@@ -29,10 +30,10 @@ from tidelog.cli.options import (
     compression_option,
     examples,
     given,
-    one_of,
     option,
     pairs,
     report_option,
+    result_format_option,
     spark_options,
     topic_argument,
     with_job_options,
@@ -40,7 +41,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.jobs.bootstrap.options import BootstrapOptions
-from tidelog.report import Items, Report, Section, Text
+from tidelog.report import Report, Section, Text
 from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
@@ -51,14 +52,9 @@ if TYPE_CHECKING:
     from tidelog.cli.output import Row
     from tidelog.jobs.bootstrap.job import BootstrapOutcome
 
-COLUMNS: Final = (
-    output.text("topic"),
-    output.number("partition"),
-    output.number("first_offset"),
-    output.number("end_offset"),
-    output.number("records"),
-    output.number("size_bytes"),
-    output.number("segments"),
+COLUMNS: Final = output.columns(
+    "topic",
+    output.number("partition", "first_offset", "end_offset", "records", "size_bytes", "segments"),
     output.time("append"),
 )
 _JDBC: Final = "jdbc"
@@ -94,16 +90,7 @@ class Request:
     compression: str | None = given(compression_option)
     report: str | None = given(report_option)
     spark: SparkAccess = given(spark_options)
-    kind: Format = given(
-        one_of(
-            "--output",
-            "-o",
-            "kind",
-            kind=Format,
-            default=Format.TABLE,
-            text="How the result is written.",
-        )
-    )
+    kind: Format = given(result_format_option)
     zone: str | None = given(zone_option)
 
 
@@ -141,7 +128,6 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
         "job_id": options["job_id"] or usual_id(request, options, state),
         "sink": None if request.compression is None else {"compression": request.compression},
     }
-    pairs(request.spark.conf, "--conf")
     format_of(request)
     pairs(request.options, "--option")
     progress = JobProgress(surroundings, "loading")
@@ -150,7 +136,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     job.check_target()
     ensure_table(surroundings, request.table)
     with (
-        losses_told(surroundings) as told,
+        losses_told(surroundings) as losses,
         open_session(surroundings, request.spark, name="bootstrap", zone=request.zone) as spark,
     ):
         table = read_table(spark, request)
@@ -163,7 +149,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
             save_report(
                 surroundings, request.report, _report(request, str(options["to"]), outcome, rows)
             )
-    return told.code
+    return losses.code
 
 
 def _state(surroundings: Surroundings, table: str) -> str:
@@ -174,8 +160,8 @@ def _state(surroundings: Surroundings, table: str) -> str:
     paths = [table]
     if fs.stat(table).is_dir:
         paths = [f"{table}/{entry.name}" for entry in fs.list_dir(table)]
-    found = [(path, fs.stat(path)) for path in paths]
-    return "\n".join(f"{path} {stat.size} {stat.mtime_ms}" for path, stat in found)
+    stats = [(path, fs.stat(path)) for path in paths]
+    return "\n".join(f"{path} {stat.size} {stat.mtime_ms}" for path, stat in stats)
 
 
 def usual_id(request: Request, options: BootstrapOptions, state: str) -> str:
@@ -208,11 +194,11 @@ def format_of(request: Request) -> str:
         return request.input_format
     if request.table.startswith(f"{_JDBC}:"):
         return _JDBC
-    found = _BY_SUFFIX.get(PurePath(request.table.rstrip("/")).suffix.lower())
-    if found is None:
+    name = _BY_SUFFIX.get(PurePath(request.table.rstrip("/")).suffix.lower())
+    if name is None:
         names = ", ".join(dict.fromkeys(_BY_SUFFIX.values()))
         raise UsageProblem(f"{request.table}: what is it? Give --format, one of {names}, {_JDBC}")
-    return found
+    return name
 
 
 def ensure_table(surroundings: Surroundings, table: str) -> None:
@@ -245,29 +231,28 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
 def _report(
     request: Request, to: str, outcome: "BootstrapOutcome", rows: "Sequence[Row]"
 ) -> Report:
-    from tidelog.jobs.target_check import lines
-
     sections: list[Section] = [
         Text(f"{request.table} into {request.topic} at {to}, by one commit."),
         report_table(COLUMNS, rows, title="Partitions", zone=request.zone),
-        sizes_plot(
+        numbers_plot(
+            "bytes",
             {one.partition: one.size_bytes for one in outcome.partitions},
+            "partition",
             "Log files, by partition",
         ),
     ]
     if outcome.facts is not None:
         hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
         sections[2:2] = clock_plots(hours, "Records by hour of their {} time", zone=request.zone)
-    if outcome.findings:
-        sections.append(Items(lines(outcome.findings), "What the target was found to do"))
+    sections += findings_section(outcome.findings)
     return Report(f"Bootstrap of {request.topic}", sections)
 
 
 def _append_hours(outcome: "BootstrapOutcome") -> dict[int, int]:
     """Return the number of records by hour of append time, which is the commit's time."""
-    found: dict[int, int] = {}
+    by_hour: dict[int, int] = {}
     for one in outcome.partitions:
         if one.append_ms >= 0:
             hour = one.append_ms // HOUR_MS
-            found[hour] = found.get(hour, 0) + one.records
-    return found
+            by_hour[hour] = by_hour.get(hour, 0) + one.records
+    return by_hour

@@ -6,8 +6,14 @@ from typing import Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs.latency import as_cells, read_targets
-from tidelog.cli.jobs.session import JobProgress, Use, check_before, needs_spark, open_session
+from tidelog.cli.jobs.session import (
+    JobProgress,
+    Use,
+    check_before,
+    needs_spark,
+    open_session,
+    read_targets,
+)
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -15,7 +21,6 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    pairs,
     spark_options,
     with_job_options,
 )
@@ -23,12 +28,23 @@ from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.compact.options import CompactOptions
 from tidelog.spark.places import Place
 
-COLUMNS: Final = (
-    output.text("topic"),
-    *map(output.number, ("partition", "passes", "segments_before", "segments_after")),
-    *map(output.number, ("records_before", "records_after", "bytes_before", "bytes_after")),
-    *map(output.number, ("bytes_read", "bytes_written", "cleaned_to")),
-    *map(output.text, ("reason", "stopped")),
+COLUMNS: Final = output.columns(
+    "topic",
+    output.number(
+        "partition",
+        "passes",
+        "segments_before",
+        "segments_after",
+        "records_before",
+        "records_after",
+        "bytes_before",
+        "bytes_after",
+        "bytes_read",
+        "bytes_written",
+        "cleaned_to",
+    ),
+    "reason",
+    "stopped",
 )
 
 
@@ -60,17 +76,14 @@ def compact(surroundings: Surroundings, request: Request, options: CompactOption
     from tidelog.jobs.compact.job import check_directory, check_topics, row_of, run
 
     targets, store = read_targets(request.targets), options["store"] or {}
-    pairs(request.spark.conf, "--conf")
     place = Place(request.directory, store=store)
     check_directory(request.directory)
     check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
     check_topics(request.directory, targets, store)
     options["listener"] = progress = JobProgress(surroundings, "compacting", unit="partitions")
-    with open_session(surroundings, request.spark, name="compact") as spark, progress.shown(spark):
+    with open_session(surroundings, request.spark, progress, name="compact") as spark:
         reports = run(spark, request.directory, targets, **options)
-    output.print_rows(
-        surroundings, COLUMNS, as_cells(list(row_of(r)) for r in reports), request.kind
-    )
+    output.print_rows(surroundings, COLUMNS, map(row_of, reports), request.kind)
     if not reports:
         surroundings.say("no topic has cleanup.policy=compact")
     is_whole = all(report.stopped is None for report in reports)

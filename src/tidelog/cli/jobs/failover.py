@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -17,7 +17,7 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, timeout_option
 from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, UsageProblem
 from tidelog.jobs.failover.options import MEASURED, FailoverOptions
@@ -174,7 +174,7 @@ def run(
 
     Raises:
         GroupActive: `--execute` is given, and the group has members on B; nothing was changed.
-        Refused: `--execute` is given, and `--verify` found that records would be missed.
+        InvalidInput: `--execute` is given, and `--verify` found that records would be missed.
         TidelogError: As `plan_failover` and `verify`.
     """
     from tidelog.jobs.failover import job
@@ -252,23 +252,18 @@ def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | 
         output.print_object(surroundings, _object(report, zone))
         return
     rows = [_row(report.plan, start) for start in report.plan.starts]
-    output.print_rows(surroundings, _columns(), rows, kind, zone=zone)
+    output.print_rows(surroundings, _COLUMNS, rows, kind, zone=zone)
     for line in _sentences(report):
         surroundings.say(line)
 
 
-def _columns() -> list[Column]:
-    return [
-        output.text("topic"),
-        output.number("partition"),
-        output.number("position_on_a"),
-        output.number("old_offset"),
-        output.number("new_offset"),
-        output.time("time"),
-        output.time("searched"),
-        output.text("found_by"),
-        output.text("why"),
-    ]
+_COLUMNS: Final = output.columns(
+    "topic",
+    output.number("partition", "position_on_a", "old_offset", "new_offset"),
+    output.time("time", "searched"),
+    "found_by",
+    "why",
+)
 
 
 def _row(plan: "FailoverPlan", start: "Start") -> list[Cell]:
@@ -304,21 +299,11 @@ def _object(report: Report, zone: str | None) -> dict[str, Cell]:
             {"topic": topic, "mapping": mapped.mapping.value, "why": mapped.reason}
             for topic, mapped in plan.mapped.items()
         ],
-        "partitions": [_fields(plan, start, zone) for start in plan.starts],
+        "partitions": [output.fields(_COLUMNS, _row(plan, start), zone) for start in plan.starts],
         "verify": None,
     }
     if report.verdicts is not None:
         content["verify"] = [_verdict(verdict, zone) for verdict in report.verdicts]
-    return content
-
-
-def _fields(plan: "FailoverPlan", start: "Start", zone: str | None) -> dict[str, Cell]:
-    content: dict[str, Cell] = {}
-    for column, cell in zip(_columns(), _row(plan, start), strict=True):
-        if column.kind is output.Kind.TIME:
-            content |= output.time_fields(column.name, cell, zone)
-        else:
-            content[column.name] = cell
     return content
 
 
@@ -397,18 +382,18 @@ def _sample_line(latency: "TopicLatency") -> str:
 
 def _verdict_lines(verdict: "Verdict") -> list[str]:
     compared = "key, create time and value" if verdict.by_time else "key and value"
-    there = verdict.unconsumed - verdict.missed - verdict.absent
+    later = verdict.unconsumed - verdict.missed - verdict.absent
     first = (
         f"verified {verdict.topic} by {compared}: of {verdict.unconsumed} records not consumed on A"
-        f" {there} lie after the start on B; {verdict.duplicates} of the {verdict.after} there were"
+        f" {later} lie after the start on B; {verdict.duplicates} of the {verdict.after} there were"
         f" consumed on A and come twice, {verdict.only_on_b} were not found on A"
     )
     lines = [first]
     if verdict.missed:
-        places = ", ".join(f"{e.partition} at {e.offset}" for e in verdict.examples)
+        positions = ", ".join(f"{e.partition} at {e.offset}" for e in verdict.examples)
         lines.append(
             f"{verdict.topic}: {verdict.missed} records would be MISSED, they lie before the start"
-            f" on B (such as {places}); a longer --max-latency starts earlier"
+            f" on B (such as {positions}); a longer --max-latency starts earlier"
         )
     if verdict.never_on_a:
         lines.append(

@@ -1,14 +1,14 @@
 """`tidelog spark lag`: shows the lag of all consumer groups, by partition and by hour."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tidelog.cli import output
-from tidelog.cli.jobs.latency import as_cells
 from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
@@ -21,7 +21,6 @@ from tidelog.cli.jobs.session import (
 )
 from tidelog.cli.options import (
     Format,
-    LagShow,
     SparkAccess,
     argument,
     command_config_option,
@@ -30,14 +29,13 @@ from tidelog.cli.options import (
     given,
     one_of,
     option,
-    pairs,
     report_option,
     spark_options,
     store_option,
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
@@ -47,24 +45,32 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.lag.job import GroupLag
 
-PARTITIONS: Final = (
-    output.text("group"),
-    output.text("topic"),
-    *map(output.number, ("partition", "committed", "log_start", "end", "offset_lag")),
-    *map(output.number, ("offsets_lost", "records_left")),
-    output.text("records_left_is_exact"),
+PARTITIONS: Final = output.columns(
+    "group",
+    "topic",
+    output.number(
+        "partition", "committed", "log_start", "end", "offset_lag", "offsets_lost", "records_left"
+    ),
+    "records_left_is_exact",
     output.number("unread_offset"),
     output.time("unread"),
     output.number("behind_ms"),
-    *map(output.text, ("clock", "member", "state")),
+    "clock",
+    "member",
+    "state",
 )
-HOURS: Final = (
-    *map(output.text, ("group", "topic", "clock")),
-    output.time("hour"),
-    output.number("records"),
+HOURS: Final = output.columns(
+    "group", "topic", "clock", output.time("hour"), output.number("records")
 )
 # Maximum number of groups with plots, those with most unread records.
 _PLOTTED: Final = 8
+
+
+class LagShow(StrEnum):
+    """Table of a lag report to print."""
+
+    PARTITIONS = "partitions"
+    HOURS = "hours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +98,7 @@ class Request:
     )
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
-    store: tuple[str, ...] = given(store_option)
+    store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -125,15 +131,13 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    pairs(request.spark.conf, "--conf")
     beside = [] if options["data"] is None else [Use(Place(options["data"]))]
     check_before(surroundings, [Use(place, request.topics), *beside], request.report)
     check_groups(place, request.groups or None, request.topics or None, options["data"])
     options["listener"] = progress = JobProgress(surroundings, "counting", unit="tasks")
-    with (
-        open_session(surroundings, request.spark, name="lag", zone=request.zone) as spark,
-        progress.shown(spark),
-    ):
+    with open_session(
+        surroundings, request.spark, progress, name="lag", zone=request.zone
+    ) as spark:
         groups, topics = list(request.groups), list(request.topics)
         report = measure(spark, place, groups or None, topics or None, **options)
     columns, rows = table(report, request.show)
@@ -146,32 +150,30 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
 
-def table(
-    found: "Sequence[GroupLag]", show: LagShow
-) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterable[Row]]:
     """Return the columns and rows of a table."""
     from tidelog.jobs.lag.job import hour_rows, partition_rows
 
     if show is LagShow.HOURS:
         # A time column needs only the ms.
-        return HOURS, as_cells([[*row[:3], *row[4:]] for row in hour_rows(found)])
-    return PARTITIONS, as_cells(map(list, partition_rows(found, as_time=int)))
+        return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
+    return PARTITIONS, partition_rows(groups, as_time=int)
 
 
-def limits(found: "Sequence[GroupLag]", request: Request) -> list[str]:
+def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
     """Return a line for each exceeded limit."""
     from tidelog.remote.group_lag import over_limits
 
     max_ms = None if request.max_seconds is None else int(request.max_seconds * 1000)
     return [
         f"{group.group}: {line}"
-        for group in found
+        for group in groups
         for line in over_limits(group.partitions, max_lag=request.max_lag, max_ms=max_ms)
     ]
 
 
 def page(
-    place: str, found: "Sequence[GroupLag]", broken: Sequence[str], zone: str | None
+    place: str, groups: "Sequence[GroupLag]", broken: Sequence[str], zone: str | None
 ) -> Report:
     """Return the report."""
     sections: list[Section] = [
@@ -179,15 +181,15 @@ def page(
             f"What consumer groups of {place} have not read yet, by the hour in which it was"
             " appended, and by the hour of its record time."
         ),
-        Items([_in_short(group) for group in found], "In short"),
+        Items([_in_short(group) for group in groups], "In short"),
     ]
     if broken:
         sections.append(Items(broken, "Limits that are broken"))
-    for group in sorted(found, key=lambda one: -_unread(one))[:_PLOTTED]:
+    for group in sorted(groups, key=lambda one: -_unread(one))[:_PLOTTED]:
         title = f"{group.group}: unread records by hour"
         sections.append(plot_by_hour(_panels(group), "records", title=title, zone=zone))
     for show in LagShow:
-        columns, rows = table(found, show)
+        columns, rows = table(groups, show)
         sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
     return Report(f"Lag in {place}", sections)
 

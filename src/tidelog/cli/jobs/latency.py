@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -14,12 +15,12 @@ from tidelog.cli.jobs.session import (
     needs_spark,
     open_session,
     read_place,
+    read_targets,
     report_table,
     save_report,
 )
 from tidelog.cli.options import (
     Format,
-    LatencyShow,
     SparkAccess,
     argument,
     command_config_option,
@@ -27,7 +28,6 @@ from tidelog.cli.options import (
     format_option,
     given,
     one_of,
-    pairs,
     report_option,
     spark_options,
     store_option,
@@ -35,8 +35,7 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Cell, Column
-from tidelog.cli.places import parse_choice
+from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
@@ -46,29 +45,52 @@ from tidelog.storage.clocks.latency import (
     LatencyByHour,
     LatencyHistogram,
 )
-from tidelog.types import HOUR_MS, TopicPartition
+from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
-HOURS: Final = (
-    output.text("topic"),
-    output.text("clock"),
+HOURS: Final = output.columns(
+    "topic",
+    "clock",
     output.time("hour"),
-    *map(output.number, ("hours", "records", "p50_ms", "p90_ms", "p99_ms", "p999_ms")),
-    *map(output.number, ("max_ms", "min_ms", "skew_ms_max", "percentile_error")),
+    output.number(
+        "hours",
+        "records",
+        "p50_ms",
+        "p90_ms",
+        "p99_ms",
+        "p999_ms",
+        "max_ms",
+        "min_ms",
+        "skew_ms_max",
+        "percentile_error",
+    ),
 )
-WATERMARKS: Final = (
-    output.text("topic"),
-    *map(output.number, ("delay_ms", "lost", "records", "lost_share")),
+WATERMARKS: Final = output.columns(
+    "topic", output.number("delay_ms", "lost", "records", "lost_share")
 )
-TOPICS: Final = (
-    output.text("topic"),
-    *map(output.number, ("records", "without_create_time", "without_both_times", "out_of_order")),
-    *map(output.number, ("late_ms_max", "skew_ms_max")),
+TOPICS: Final = output.columns(
+    "topic",
+    output.number(
+        "records",
+        "without_create_time",
+        "without_both_times",
+        "out_of_order",
+        "late_ms_max",
+        "skew_ms_max",
+    ),
 )
 # Maximum number of topics with plots, those with most records.
 _PLOTTED: Final = 6
+
+
+class LatencyShow(StrEnum):
+    """Table of latencies to print."""
+
+    HOURS = "hours"
+    WATERMARKS = "watermarks"
+    TOPICS = "topics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +110,7 @@ class Request:
     )
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
-    store: tuple[str, ...] = given(store_option)
+    store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -120,99 +142,83 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     )
     times.fix_range(surroundings, options, request.zone)
     topics = read_targets(request.targets)
-    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)
     options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
-    with open_session(surroundings, request.spark, name="latency", zone=request.zone) as spark:
+    zone = request.zone
+    with open_session(surroundings, request.spark, progress, name="latency", zone=zone) as spark:
         began_ms = surroundings.env.clock.monotonic_ms()
-        with progress.shown(spark):
-            found = measure(spark, place, topics, **options)
+        result = measure(spark, place, topics, **options)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
-    columns, rows = table(found, request.show)
+    columns, rows = table(result, request.show)
     output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
-    for line in [*lines(found), took(found, seconds)]:
+    for line in [*lines(result), took(result, seconds)]:
         surroundings.say(line)
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), found, request.zone))
+        save_report(surroundings, request.report, page(str(place), result, request.zone))
 
 
-def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
-    """Return the topics and partitions of arguments, None without any; raises UsageProblem."""
-    return [parse_choice(text) for text in texts] or None
-
-
-def table(found: "LatencyResult", show: LatencyShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
     """Return the columns and rows of a table."""
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
         # A time column needs only the ms.
-        rows = [[*row[:2], *row[3:]] for row in hour_rows(found.topics)]
-        return HOURS, as_cells(rows)
+        rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
+        return HOURS, rows
     if show is LatencyShow.WATERMARKS:
-        return WATERMARKS, as_cells(map(list, watermark_rows(found.topics)))
-    return TOPICS, as_cells(map(list, topic_rows(found.topics)))
+        return WATERMARKS, watermark_rows(result.topics)
+    return TOPICS, topic_rows(result.topics)
 
 
-def as_cells(rows: Iterable[list[object]]) -> list[list[Cell]]:
-    """Return rows of plain values as cells."""
-    return [[_cell(value) for value in row] for row in rows]
-
-
-def _cell(value: object) -> Cell:
-    assert value is None or isinstance(value, str | int | float | list)
-    return value
-
-
-def lines(found: "LatencyResult") -> list[str]:
+def lines(result: "LatencyResult") -> list[str]:
     """Return lines about each topic, and notes."""
-    said = [line for name, topic in found.topics.items() for line in _topic_lines(name, topic)]
-    return said + [f"note: {line}" for line in found.notes]
+    texts = [line for name, topic in result.topics.items() for line in _topic_lines(name, topic)]
+    return texts + [f"note: {line}" for line in result.notes]
 
 
 def _topic_lines(name: str, topic: "TopicTimes") -> list[str]:
     total = topic.by_append.total()
     if not total.count:
-        said = [f"{name}: no record of the range has both an append and a create time"]
+        texts = [f"{name}: no record of the range has both an append and a create time"]
     else:
         error = f"percentiles are off by at most {RELATIVE_ERROR:.1%} of their value"
-        said = [f"{name}: {total.count:,} records; {error}; all else is exact"]
+        texts = [f"{name}: {total.count:,} records; {error}; all else is exact"]
     if topic.skew_ms is not None:
-        said.append(f"{name}: producers' clocks were ahead, by up to {topic.skew_ms} ms")
+        texts.append(f"{name}: producers' clocks were ahead, by up to {topic.skew_ms} ms")
     if topic.without:
-        said.append(f"{name}: {topic.without:,} records lack one of the two times")
+        texts.append(f"{name}: {topic.without:,} records lack one of the two times")
     late = topic.late
-    said.append(
+    texts.append(
         f"{name}: {late.out_of_order:,} of {late.records:,} records are behind one before them in"
         f" their partition, by up to {late.late_ms_max} ms"
     )
     delays = [f"{late.delay_for(share)} ms loses at most {share:.2%}" for share in LOST_SHARES]
-    said.append(f"{name}: a watermark delay of {', of '.join(delays)}")
-    return said
+    texts.append(f"{name}: a watermark delay of {', of '.join(delays)}")
+    return texts
 
 
-def took(found: "LatencyResult", seconds: float) -> str:
+def took(result: "LatencyResult", seconds: float) -> str:
     """Return a line about the amount of data read and the time it took."""
-    records = sum(topic.records for topic in found.topics.values())
+    records = sum(topic.records for topic in result.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
-    size = f", {found.log_bytes / 1e9:.2f} GB," if found.log_bytes else ""
+    size = f", {result.log_bytes / 1e9:.2f} GB," if result.log_bytes else ""
     return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
-def page(place: str, found: "LatencyResult", zone: str | None) -> Report:
+def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     """Return the report."""
     sections: list[Section] = [
         Text(
             f"How long records of {place} took from their making to the log, by hour of append time"
             " and of create time; and how many a watermark would lose that waits for late ones."
         ),
-        Items(lines(found), "In short"),
+        Items(lines(result), "In short"),
     ]
-    most = sorted(found.topics.items(), key=lambda item: -item[1].records)[:_PLOTTED]
+    most = sorted(result.topics.items(), key=lambda item: -item[1].records)[:_PLOTTED]
     for name, topic in most:
         sections += _plots(name, topic, zone)
     for show in (LatencyShow.TOPICS, LatencyShow.WATERMARKS, LatencyShow.HOURS):
-        columns, rows = table(found, show)
+        columns, rows = table(result, show)
         sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
     return Report(f"Latency in {place}", sections)
 

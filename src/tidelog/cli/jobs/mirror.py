@@ -1,11 +1,9 @@
 """`tidelog spark mirror`: copies topics of clusters and directories into those of another."""
 
-import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import FrameType
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,7 +13,9 @@ from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
     check_before,
+    findings_section,
     losses_told,
+    numbers_plot,
     open_session,
     read_place,
     report_table,
@@ -31,14 +31,13 @@ from tidelog.cli.options import (
     format_option,
     given,
     option,
-    pairs,
     report_option,
     spark_options,
     store_option,
     to_command_config_option,
     with_job_options,
 )
-from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, stopped_by_signals
 from tidelog.jobs.mirror.options import TOPIC_WORD, BatchDone, MirrorOptions
 from tidelog.jobs.mirror.plan import (
     MirrorPlan,
@@ -47,26 +46,21 @@ from tidelog.jobs.mirror.plan import (
     read_renames,
 )
 from tidelog.jobs.options import PLACE_HELP
-from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
+from tidelog.report import Report, Section, Text
 
 if TYPE_CHECKING:
-    from tidelog.cli.output import Cell
     from tidelog.jobs.mirror.job import SummaryRow
     from tidelog.jobs.target_check import Finding
 
-COLUMNS: Final = (
-    output.text("source"),
-    output.text("topic"),
+COLUMNS: Final = output.columns(
+    "source",
+    "topic",
     output.number("partition"),
-    output.text("target"),
-    output.text("target_topic"),
-    output.number("copied_from"),
-    output.number("copied_to"),
-    output.number("offsets"),
-    output.number("end_offset"),
-    output.number("lag"),
+    "target",
+    "target_topic",
+    output.number("copied_from", "copied_to", "offsets", "end_offset", "lag"),
 )
-_TICKS: Final = 12
+_by_batch: Final = partial(numbers_plot, x_title="batch", ticks=12, is_stacked=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,7 @@ class Request:
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
-    store: tuple[str, ...] = given(store_option)
+    store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
 
@@ -121,7 +115,6 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
     from tidelog.jobs.target_check import lines
 
     plan = read_plan(surroundings, request, options)
-    pairs(request.spark.conf, "--conf")
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
     check_before(surroundings, [*uses, Use(plan.target, writes=True)], request.report)
     env = options["env"] = surroundings.env
@@ -129,8 +122,9 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
     if request.compression is not None:
         options["sink_options"] = {"compression": request.compression}
     progress = JobProgress(surroundings, "mirroring")
+    stopped = threading.Event()
     with (
-        losses_told(surroundings) as told,
+        losses_told(surroundings) as losses,
         open_session(surroundings, request.spark, name="mirror") as spark,
     ):
         from tidelog.jobs.mirror.job import lags_by_batch, summary_rows
@@ -143,7 +137,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
         options["watch"] = watch
         with (
             progress.shown(spark),
-            _stopped_by_signals() as stopped,
+            stopped_by_signals(stopped, again_ends=True),
             running(spark, plan, **options) as started,
         ):
             for line in (*lines(started.findings), *started.notes):
@@ -156,7 +150,7 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
             save_report(surroundings, request.report, page)
         output.print_rows(surroundings, COLUMNS, rows, request.kind)
         surroundings.say(f"offset map: {started.batches.path} (for failover --map)")
-    return told.code
+    return losses.code
 
 
 def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptions) -> MirrorPlan:
@@ -168,7 +162,7 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
             surroundings,
             text,
             command_config=request.command_config if text.startswith("kafka://") else None,
-            store=request.store if "://" in text and not text.startswith("kafka://") else (),
+            store=request.store if "://" in text and not text.startswith("kafka://") else {},
         )
         for text in texts
     ]
@@ -214,27 +208,6 @@ def split_names(
     return places, topics
 
 
-@contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set; a second signal ends the program."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        stopped.set()
-        signal.signal(number, before[signal.Signals(number)])
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def batch_line(done: BatchDone) -> str:
     """Return a line about one batch."""
     if done.was_done:
@@ -251,9 +224,6 @@ def report_of(
     findings: "Sequence[Finding]",
 ) -> Report:
     """Return the report: throughput and lag by batch, then every partition."""
-    from tidelog.jobs.target_check import lines
-
-    cells: list[list[Cell]] = [list(row) for row in rows]
     records = sum(one.records for one in done)
     seconds = sum(one.elapsed_ms for one in done) / 1_000
     places = ", ".join(str(source.place) for source in plan.sources)
@@ -266,22 +236,10 @@ def report_of(
         _by_batch(
             "records per second",
             {one.batch_id: one.records * 1_000 / max(one.elapsed_ms, 1) for one in done},
-            "Throughput, by batch",
+            title="Throughput, by batch",
         ),
-        _by_batch("offsets", dict(lags), "Offsets behind the ends of the sources, by batch"),
-        report_table(COLUMNS, cells, title="Partitions of the sources"),
+        _by_batch("offsets", lags, title="Offsets behind the ends of the sources, by batch"),
+        report_table(COLUMNS, rows, title="Partitions of the sources"),
     ]
-    if findings:
-        sections.append(Items(lines(findings), "What the target was found to do"))
+    sections += findings_section(findings)
     return Report(f"Mirror into {plan.target}", sections)
-
-
-def _by_batch(what: str, values: dict[int, float], title: str) -> Plot:
-    every = max(1, len(values) // _TICKS)
-    return Plot(
-        panels={"": [Series(what, "s0", values)]},
-        y_title=what,
-        axis=Axis("batch", str, every),
-        is_stacked=False,
-        title=title,
-    )

@@ -1,14 +1,15 @@
 """`tidelog spark reindex`: verifies or rebuilds indexes and zone maps of whole directories."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tidelog.cli import output
-from tidelog.cli.doctor import Verdict
-from tidelog.cli.jobs.latency import as_cells, read_targets
+from tidelog.cli.doctor import COLUMNS, Verdict
 from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
@@ -16,26 +17,25 @@ from tidelog.cli.jobs.session import (
     needs_spark,
     open_session,
     read_place,
+    read_targets,
     report_table,
     save_report,
 )
 from tidelog.cli.options import (
     Format,
-    ReindexShow,
     SparkAccess,
     argument,
     examples,
     format_option,
     given,
     one_of,
-    pairs,
     report_option,
     spark_options,
     store_option,
     targets_argument,
     with_job_options,
 )
-from tidelog.cli.output import Cell, Column
+from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.options import ReindexOptions
 from tidelog.report import Items, Report, Section, Text
@@ -43,17 +43,27 @@ from tidelog.report import Items, Report, Section, Text
 if TYPE_CHECKING:
     from tidelog.jobs.reindex.job import ReindexResult
 
-FINDINGS: Final = (
-    *map(output.text, ("severity", "state", "file")),
-    *map(output.number, ("position", "offset")),
-    *map(output.text, ("damage", "remedy")),
+PARTITIONS: Final = output.columns(
+    "topic",
+    output.number(
+        "partition",
+        "segments",
+        "log_bytes",
+        "errors",
+        "warnings",
+        "repaired",
+        "maps_there",
+        "maps_built",
+    ),
+    "problems",
 )
-PARTITIONS: Final = (
-    output.text("topic"),
-    *map(output.number, ("partition", "segments", "log_bytes", "errors", "warnings", "repaired")),
-    *map(output.number, ("maps_there", "maps_built")),
-    output.text("problems"),
-)
+
+
+class ReindexShow(StrEnum):
+    """Table of a reindex to print."""
+
+    FINDINGS = "findings"
+    PARTITIONS = "partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +81,7 @@ class Request:
         )
     )
     report: str | None = given(report_option)
-    store: tuple[str, ...] = given(store_option)
+    store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
 
@@ -97,59 +107,55 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
 
     place = read_place(surroundings, request.source, store=request.store)
     targets = read_targets(request.targets)
-    pairs(request.spark.conf, "--conf")
     check_before(surroundings, [Use(place, tuple(targets or ()))], request.report)
     check_wishes(place, targets, options["mode"], options["zone_cache"])
     options["listener"] = progress = JobProgress(surroundings, "working", unit="tasks")
-    with (
-        open_session(surroundings, request.spark, name="reindex") as spark,
-        progress.shown(spark),
-    ):
-        found = run(spark, place, targets, **options)
-    columns, rows = table(found, request.show)
+    with open_session(surroundings, request.spark, progress, name="reindex") as spark:
+        result = run(spark, place, targets, **options)
+    columns, rows = table(result, request.show)
     if rows or request.kind is not Format.TABLE:
         output.print_rows(surroundings, columns, rows, request.kind)
-    for line in [*found.problems, in_short(str(place), found)]:
+    for line in [*result.problems, in_short(str(place), result)]:
         surroundings.say(line)
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), found))
-    return Verdict[found.outcome.name]
+        save_report(surroundings, request.report, page(str(place), result))
+    return Verdict[result.outcome.name]
 
 
-def table(found: "ReindexResult", show: ReindexShow) -> tuple[tuple[Column, ...], list[list[Cell]]]:
+def table(result: "ReindexResult", show: ReindexShow) -> tuple[Columns, Sequence[Row]]:
     """Return the columns and rows of a table."""
     from tidelog.jobs.reindex.job import finding_rows, partition_rows
 
     if show is ReindexShow.FINDINGS:
-        return FINDINGS, as_cells(map(list, finding_rows(found)))
-    return PARTITIONS, as_cells(map(list, partition_rows(found)))
+        return COLUMNS, list(finding_rows(result))
+    return PARTITIONS, list(partition_rows(result))
 
 
-def in_short(place: str, found: "ReindexResult") -> str:
+def in_short(place: str, result: "ReindexResult") -> str:
     """Return a line about the work done and the remaining findings."""
     from tidelog.jobs.reindex.job import partition_rows
 
     counts: Counter[str] = Counter()
-    for row in partition_rows(found):
+    for row in partition_rows(result):
         for column, cell in zip(PARTITIONS, row, strict=True):
             if isinstance(cell, int) and column.name != "partition":
                 counts[column.name] += cell
-    errors = counts["errors"] + sum(finding.counts for finding in found.top)
+    errors = counts["errors"] + sum(finding.counts for finding in result.top)
     return (
-        f"{place}: {found.outcome.value}; {len(found.done)} partitions, {counts['segments']:,}"
+        f"{place}: {result.outcome.value}; {len(result.done)} partitions, {counts['segments']:,}"
         f" segments, {counts['log_bytes'] / 1e9:.2f} GB; {errors + counts['warnings']} findings"
         f" left, {counts['repaired']} files repaired, zone maps: {counts['maps_built']} built,"
         f" {counts['maps_there']} there before"
     )
 
 
-def page(place: str, found: "ReindexResult") -> Report:
+def page(place: str, result: "ReindexResult") -> Report:
     """Return the report."""
     sections: list[Section] = [
-        Text(in_short(place, found)),
-        *([Items(found.problems, "Problems")] if found.problems else []),
+        Text(in_short(place, result)),
+        *([Items(result.problems, "Problems")] if result.problems else []),
     ]
     for show in ReindexShow:
-        columns, rows = table(found, show)
+        columns, rows = table(result, show)
         sections.append(report_table(columns, rows, title=show.value.capitalize()))
     return Report(f"Indexes and zone maps of {place}", sections)

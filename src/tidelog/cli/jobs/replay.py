@@ -11,9 +11,10 @@ from tidelog.cli.jobs.session import (
     Use,
     check_before,
     clock_plots,
+    findings_section,
     losses_told,
+    numbers_plot,
     open_session,
-    print_summary,
     read_place,
     report_table,
     save_report,
@@ -28,7 +29,6 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    pairs,
     report_option,
     spark_options,
     store_option,
@@ -40,38 +40,26 @@ from tidelog.cli.options import (
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.report import Axis, Items, Plot, Report, Section, Series, Text
+from tidelog.report import Report, Section, Text
 from tidelog.spark.places import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import SparkSession
 
     from tidelog.jobs.replay.hours import Hours
     from tidelog.jobs.replay.run import Replay, ReplayOutcome
 
-COLUMNS: Final = (
-    output.text("source"),
-    output.text("topic"),
-    output.text("target"),
-    output.time("start"),
-    output.time("end"),
-    output.text("clock"),
-    output.number("partitions"),
-    output.number("offsets"),
-    output.number("records"),
-    output.number("size_bytes"),
-    output.number("chunks"),
-    output.number("seconds"),
-    output.text("was_resumed"),
-    output.text("findings"),
+COLUMNS: Final = output.columns(
+    "source",
+    "topic",
+    "target",
+    output.time("start", "end"),
+    "clock",
+    output.number("partitions", "offsets", "records", "size_bytes", "chunks", "seconds"),
+    "was_resumed",
+    "findings",
 )
-_PARTITIONS: Final = (
-    output.number("partition"),
-    output.number("records"),
-    output.number("size_bytes"),
-)
+_PARTITIONS: Final = output.columns(output.number("partition", "records", "size_bytes"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +72,7 @@ class Request:
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
-    store: tuple[str, ...] = given(store_option)
+    store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -119,12 +107,11 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
 
     progress = JobProgress(surroundings, "replaying")
     run = read_replay(surroundings, request, options, progress)
-    pairs(request.spark.conf, "--conf")
     files = (request.report, options["progress"])
     check_before(surroundings, [Use(run.source, (request.topic,))], *files)
     run.check_target()
     with (
-        losses_told(surroundings) as told,
+        losses_told(surroundings) as losses,
         open_session(surroundings, request.spark, name="replay", zone=request.zone) as spark,
     ):
         with progress.shown(spark):
@@ -136,8 +123,8 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
             row = summary_row(outcome)
-            print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)
-    return told.code
+            output.print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)
+    return losses.code
 
 
 def read_replay(
@@ -190,7 +177,6 @@ def _counted(
 
 def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Report:
     from tidelog.jobs.replay.job import summary_row
-    from tidelog.jobs.target_check import lines
 
     question = outcome.question
     counted = [
@@ -203,20 +189,10 @@ def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Repor
         *clock_plots(
             hours.by_clock, "Records read, by hour of their {} time at the source", zone=zone
         ),
-        sizes_plot(hours.size_bytes, "Keys and values, by partition of the source"),
+        numbers_plot(
+            "bytes", hours.size_bytes, "partition", "Keys and values, by partition of the source"
+        ),
         report_table(_PARTITIONS, counted, title="Partitions of the source"),
     ]
-    if outcome.findings:
-        sections.append(Items(lines(outcome.findings), "What the target was found to do"))
+    sections += findings_section(outcome.findings)
     return Report(f"Replay of {question.topic}", sections)
-
-
-def sizes_plot(sizes: "Mapping[int, int]", title: str) -> Plot:
-    """Return a plot of bytes by partition."""
-    every = max(1, len(sizes) // 20)
-    return Plot(
-        panels={"": [Series("bytes", "s0", dict(sizes.items()))]},
-        y_title="bytes",
-        axis=Axis("partition", str, every),
-        title=title,
-    )

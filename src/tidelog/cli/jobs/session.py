@@ -11,14 +11,14 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from tidelog.cli import output, times
-from tidelog.cli.options import Format, SparkAccess, pairs
-from tidelog.cli.output import Cell, Column, Kind
+from tidelog.cli.options import SparkAccess
+from tidelog.cli.output import Column, Row, cell_text
+from tidelog.cli.places import parse_choice
 from tidelog.cli.surroundings import (
     USAGE,
     ExitCode,
@@ -28,7 +28,17 @@ from tidelog.cli.surroundings import (
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
-from tidelog.report import Plot, Report, Table, plot_by_hour, write_report
+from tidelog.report import (
+    Axis,
+    Items,
+    Plot,
+    Report,
+    Section,
+    Series,
+    Table,
+    plot_by_hour,
+    write_report,
+)
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 from tidelog.types import TopicPartition
@@ -36,6 +46,8 @@ from tidelog.types import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from rich.progress import Progress, TaskID
+
+    from tidelog.jobs.target_check import Finding
 
 
 _LOOK_SECONDS: Final = 0.25
@@ -49,7 +61,7 @@ def read_place(
     text: str,
     *,
     command_config: str | None = None,
-    store: tuple[str, ...] = (),
+    store: Mapping[str, str] | None = None,
 ) -> Place:
     """Parse an argument that names a place, with its settings.
 
@@ -62,7 +74,12 @@ def read_place(
     if command_config is not None:
         client = read_properties(read_settings_text(surroundings, command_config))
         client.pop("bootstrap.servers", None)
-    return Place.parse(text, client=client, store=pairs(store, "--store-option"))
+    return Place.parse(text, client=client, store=store or {})
+
+
+def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
+    """Return the topics and partitions of arguments, None without any; raises UsageProblem."""
+    return [parse_choice(text) for text in texts] or None
 
 
 def needs_spark() -> None:
@@ -75,20 +92,26 @@ def needs_spark() -> None:
 
 @contextmanager
 def open_session(
-    surroundings: Surroundings, access: SparkAccess, *, name: str, zone: str | None = None
+    surroundings: Surroundings,
+    access: SparkAccess,
+    progress: "JobProgress | None" = None,
+    *,
+    name: str,
+    zone: str | None = None,
 ) -> Iterator["SparkSession"]:
     """Open a session until the block ends; an active session is used, and stays open.
 
     Args:
         surroundings: Its stderr reports the start of Spark, which takes seconds.
         access: Spark master and settings.
+        progress: Shown until the block ends.
         name: Name of the job in Spark's UI.
         zone: Zone of times without a zone; UTC if None.
 
     Raises:
         MissingDependency: pyspark is not installed.
-        Refused: Spark can't be started, or fails; contains Spark's text, or ours if a TidelogError
-            caused it.
+        InvalidInput: Spark can't be started, or fails; contains Spark's text, or ours if a
+            TidelogError caused it.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -96,19 +119,21 @@ def open_session(
     with spark_errors():
         running = SparkSession.getActiveSession()
         if running is not None:
-            yield running
+            with progress.shown(running) if progress else nullcontext():
+                yield running
             return
         options = SessionOptions(
             master=access.master,
             name=f"tidelog {name}",
             time_zone=zone or "UTC",
-            conf=pairs(access.conf, "--conf"),
+            conf=access.conf,
         )
         # Spark's workers may still write there while they exit.
         with tempfile.TemporaryDirectory(prefix="tidelog-spark-", ignore_cleanup_errors=True) as at:
             session = _started(surroundings, options, Path(at))
             try:
-                yield session
+                with progress.shown(session) if progress else nullcontext():
+                    yield session
             finally:
                 session.stop()
 
@@ -137,7 +162,7 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Convert Spark's errors to Refused, with our text if a TidelogError is the cause."""
+    """Convert Spark's errors to InvalidInput, with our text if a TidelogError is the cause."""
     from pyspark.errors import PySparkException
 
     try:
@@ -162,10 +187,10 @@ def _words(text: str) -> str:
     ours = our_words(text)
     if ours is not None:
         return ours[1]
-    said = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     # The first line of py4j names a method of Java, which helps no user.
-    told = [line for line in said if not line.startswith("An error occurred while calling")]
-    first = (told or said or ["no reason given"])[0]
+    own_lines = [line for line in lines if not line.startswith("An error occurred while calling")]
+    first = (own_lines or lines or ["no reason given"])[0]
     return f"Spark: {first[:_WORDS_SHOWN]}"
 
 
@@ -181,14 +206,14 @@ def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
     """Print what a target would lose, one per line; the exit code is then 2, nothing is written."""
     from tidelog.jobs.target_check import TargetLoses, lines
 
-    told = CheckExit()
+    losses = CheckExit()
     try:
-        yield told
+        yield losses
     except TargetLoses as error:
         for line in lines(error.findings):
             surroundings.say(line)
         surroundings.say("nothing was written; change the topic's settings, or --force it")
-        told.code = ExitCode.FINDINGS
+        losses.code = ExitCode.FINDINGS
 
 
 @contextmanager
@@ -277,68 +302,23 @@ def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event)
         bars.update(task, completed=done, total=total or None, visible=bool(total))
 
 
-def print_summary(
-    surroundings: Surroundings,
-    columns: Sequence[Column],
-    row: Sequence[Cell],
-    kind: Format,
-    *,
-    zone: str | None = None,
-) -> None:
-    """Write one row: in a table with a line for each column, else in the normal form."""
-    if kind is not Format.TABLE:
-        output.print_rows(surroundings, columns, [row], kind, zone=zone)
-        return
-    cells = [
-        [column.name, cell_text(column, cell, zone)] for column, cell in summary_pairs(columns, row)
-    ]
-    output.print_rows(surroundings, [output.text("what"), output.text("value")], cells, kind)
-
-
-def summary_pairs(columns: Sequence[Column], row: Sequence[Cell]) -> list[tuple[Column, Cell]]:
-    """Return pairs of a column and its cell."""
-    return list(zip(columns, row, strict=True))
-
-
-def cell_text(column: Column, cell: Cell, zone: str | None = None) -> str:
-    """Return a cell as text for people."""
-    if column.kind is Kind.TIME:
-        return times.shown(cell if isinstance(cell, int) else None, zone)
-    if cell is None:
-        return "-"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, int | float):
-        return f"{cell:,}"
-    if isinstance(cell, list | tuple):
-        return "; ".join(str(one) for one in cell) or "-"
-    return str(cell)
-
-
 def report_table(
-    columns: Sequence[Column],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    title: str,
-    zone: str | None = None,
+    columns: Sequence[Column], rows: Iterable[Row], *, title: str, zone: str | None = None
 ) -> Table:
     """Return rows as a table of a report."""
-    cells = [
-        [cell_text(column, cell, zone) for column, cell in summary_pairs(columns, row)]
-        for row in rows
-    ]
-    return Table([column.name.replace("_", " ") for column in columns], cells, title)
+    names = [column.name.replace("_", " ") for column in columns]
+    return Table(names, [_texts(columns, row, zone) for row in rows], title)
 
 
-def summary_table(
-    columns: Sequence[Column], row: Sequence[Cell], *, zone: str | None = None
-) -> Table:
+def summary_table(columns: Sequence[Column], row: Row, *, zone: str | None = None) -> Table:
     """Return one row as a table of a report, with a line for each column."""
-    cells = [
-        [column.name.replace("_", " "), cell_text(column, cell, zone)]
-        for column, cell in summary_pairs(columns, row)
-    ]
+    names = [column.name.replace("_", " ") for column in columns]
+    cells = list(map(list, zip(names, _texts(columns, row, zone), strict=True)))
     return Table(["what", "value"], cells, "Summary")
+
+
+def _texts(columns: Sequence[Column], row: Row, zone: str | None) -> list[str]:
+    return [cell_text(column, cell, zone) for column, cell in zip(columns, row, strict=True)]
 
 
 def clock_plots(
@@ -362,8 +342,33 @@ def clock_plots(
     ]
 
 
+def numbers_plot(
+    y_title: str,
+    values: Mapping[int, float],
+    x_title: str,
+    title: str,
+    *,
+    ticks: int = 20,
+    is_stacked: bool = True,
+) -> Plot:
+    """A plot of one value by whole numbers, such as partitions or batches."""
+    every = max(1, len(values) // ticks)
+    series = Series(y_title, "s0", dict(values))
+    axis = Axis(x_title, str, every)
+    return Plot(
+        panels={"": [series]}, y_title=y_title, axis=axis, is_stacked=is_stacked, title=title
+    )
+
+
+def findings_section(findings: "Sequence[Finding]") -> list[Section]:
+    """A list of what the target was found to do; none where nothing was found."""
+    from tidelog.jobs.target_check import lines
+
+    return [Items(lines(findings), "What the target was found to do")] if findings else []
+
+
 def save_report(surroundings: Surroundings, path: str, report: Report) -> None:
-    """Write a report and print its path; raises Refused if it can't be written."""
+    """Write a report and print its path; raises InvalidInput if it can't be written."""
     try:
         write_report(path, report)
     except OSError as error:
@@ -407,15 +412,15 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         if file is not None:
             _check_file(surroundings, file)
     for use in uses:
-        there = topics_at(surroundings, use.place)
+        topics = topics_at(surroundings, use.place)
         for topic in use.topics:
             name, partition = topic, None
             if isinstance(topic, TopicPartition):
                 name, partition = topic.topic, topic.partition
-            if name not in there:
-                raise unknown_topic(str(name), there)
-            if partition is not None and partition >= there[str(name)]:
-                count = there[str(name)]
+            if name not in topics:
+                raise unknown_topic(str(name), topics)
+            if partition is not None and partition >= topics[str(name)]:
+                count = topics[str(name)]
                 error = unknown_topic(f"{name}:{partition}", ())
                 error.add_note(f"{name} has partitions 0 to {count - 1}")
                 raise error

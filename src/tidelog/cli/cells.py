@@ -1,0 +1,174 @@
+"""Keys, values and headers as cells of output, and cells and typed text as bytes.
+
+The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
+Invariant: `encoder` makes the bytes again of which `exact_decoder` has made a cell.
+"""
+
+import json
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeAlias
+from uuid import UUID
+
+from tidelog.cli.options import Encoding, ReadFormat
+from tidelog.cli.output import Cell
+from tidelog.errors import SerdeError
+from tidelog.record.serde import deserializer, serializer
+from tidelog.types import Header
+
+Decode: TypeAlias = Callable[[bytes | None], Cell]
+
+
+def decoder(encoding: Encoding) -> Decode:
+    """Return a function that converts bytes to a cell for people.
+
+    `auto` returns text if the bytes are UTF-8, else `{"base64": ...}`. Bytes that the encoding
+    can't decode become `{"base64": ...}` too, so that one invalid record does not hide the others.
+    """
+    read = exact_decoder(encoding)
+
+    def decode(data: bytes | None) -> Cell:
+        try:
+            return read(data)
+        except SerdeError:
+            return _base64(data)
+
+    return decode
+
+
+def decoders(kind: ReadFormat) -> Callable[[Encoding], Decode]:
+    """Return the decoder factory for a format: exact decoders for formats that programs read."""
+    if kind is ReadFormat.TABLE:
+        return decoder
+    return partial(exact_decoder, text_only=kind is ReadFormat.CSV)
+
+
+def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
+    """Return a function that converts bytes to a cell for programs; `encoder` restores the bytes.
+
+    All cells of a column have one form: text for `auto`, `{"base64": ...}` for `bytes`. Only None
+    becomes None. JSON keeps its content, but its text may differ. The function raises SerdeError
+    for bytes that the form can't represent.
+
+    Args:
+        encoding: The form.
+        text_only: Whether cells have no types of their own, as in CSV: JSON becomes its text.
+    """
+    if encoding is Encoding.BYTES:
+        return _base64
+    is_json = encoding is Encoding.JSON
+    name = "string" if encoding is Encoding.AUTO else str(encoding)
+    read, write = deserializer(name), serializer(name)
+
+    def decode(data: bytes | None) -> Cell:
+        if data is None:
+            return None
+        content = read(data)
+        if content is None:
+            raise SerdeError(
+                f"the {name} {_excerpt(data)} can't be distinguished from an absent value"
+            )
+        if write(content) != data and not is_json:
+            raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
+        if is_json and text_only:
+            return json.dumps(content, ensure_ascii=False)
+        if isinstance(content, float) and not math.isfinite(content):
+            return str(content)  # JSON has no infinity and no NaN
+        return content if isinstance(content, str | int | float | list | dict) else str(content)
+
+    return decode
+
+
+def _excerpt(data: bytes) -> str:
+    return f"{data[:CHARACTERS_SHOWN]!r}{'...' if len(data) > CHARACTERS_SHOWN else ''}"
+
+
+def _base64(data: bytes | None) -> Cell:
+    return None if data is None else {_BASE64: b64encode(data).decode("ascii")}
+
+
+def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
+    """Return headers as a list of [name, value], since names may repeat."""
+    return [[header.key, decode(header.value)] for header in headers]
+
+
+def shortened(cell: Cell, limit: int) -> Cell:
+    """Return a cell for a table; text is cut to `limit` characters, the last one an ellipsis."""
+    if cell is None or isinstance(cell, bool | int | float):
+        return cell
+    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
+    """Return a function that converts a cell of a file, or text typed by a user, to bytes.
+
+    The encoding decides how text is parsed: a number for `int64`, base64 for `bytes`, which also
+    accepts `{"base64": ...}` of `exact_decoder`. Only None becomes null. The function raises
+    SerdeError.
+
+    Args:
+        encoding: Any but `auto`, whose form depends on the cell's type.
+        text_only: Whether cells have no types of their own, as in CSV: `json` parses them as JSON.
+    """
+    assert encoding is not Encoding.AUTO
+    write = serializer(encoding)
+    parse = _json_text if text_only and encoding is Encoding.JSON else _PARSERS.get(encoding)
+
+    def encode(cell: object) -> bytes | None:
+        if encoding is Encoding.BYTES and isinstance(cell, dict):
+            cell = json.dumps(cell)
+        if parse is None or not isinstance(cell, str):
+            return write(cell)
+        try:
+            return write(parse(cell))
+        except (ValueError, RecursionError) as error:
+            raise SerdeError(f"{cell[:CHARACTERS_SHOWN]!r} is no {encoding}: {error}") from error
+
+    return encode
+
+
+def _base64_bytes(text: str) -> bytes:
+    if text.startswith("{"):
+        content = json.loads(text)
+        text = content.get(_BASE64)
+        if len(content) != 1 or not isinstance(text, str):
+            raise ValueError(f'expected base64, or an object with "{_BASE64}" alone')
+    return b64decode(text, validate=True)
+
+
+def _json_text(text: str) -> object:
+    """Parse JSON text; refuses null, which would mean no value."""
+    content: object = json.loads(text)
+    if content is None:
+        raise ValueError("null is no value; an empty cell stands for that")
+    return content
+
+
+CHARACTERS_SHOWN: Final = 60
+
+
+_BASE64: Final = "base64"
+
+
+_PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
+    Encoding.BYTES: _base64_bytes,
+    Encoding.INT32: int,
+    Encoding.INT64: int,
+    Encoding.DOUBLE: float,
+    Encoding.UUID: UUID,
+}
+
+
+def typed_bytes(text: str, encoding: Encoding) -> bytes:
+    """Return the bytes of a key typed by a user; raises SerdeError.
+
+    `auto` encodes the text as UTF-8, `json` parses it and writes compact JSON.
+    """
+    if encoding is Encoding.AUTO:
+        return text.encode()
+    data = encoder(encoding, text_only=True)(text)
+    assert data is not None
+    return data
