@@ -132,7 +132,7 @@ def test_counting(bits: bytes, sizes: list[int]) -> None:
     numbers = np.cumsum(counts) - counts
     lost = np.frombuffer(bits, np.uint8)
     out = np.zeros(len(sizes), np.int64)
-    rewrite.count_left(counts, numbers, lost.copy(), out)
+    rewrite.count_remaining(counts, numbers, lost.copy(), out)
     flags = [bits[n // 8] >> (n % 8) & 1 for n in range(160)]
     assert out.tolist() == [
         sum(1 - flag for flag in flags[at : at + size])

@@ -19,7 +19,7 @@ from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.record.kernels import layout, plain, scan_batches
-from tidelog.record.kernels.checksums import NONE_BAD, find_bad_sum, shifts
+from tidelog.record.kernels.checksums import NONE_BAD, find_checksum_mismatch, shifts
 from tidelog.record.kernels.layout import scan_error
 from tidelog.record.kernels.memory import Bytes, Longs
 from tidelog.record.kernels.records import (
@@ -40,7 +40,7 @@ from tidelog.record.kernels.records import (
     decode_batches,
     fill_headers,
 )
-from tidelog.record.kernels.times import fill_append_times, mark_lost_creates
+from tidelog.record.kernels.times import fill_append_times, flag_overwritten_create_times
 from tidelog.record.legacy import build_legacy_set
 from tidelog.record.offset_order import in_order
 from tidelog.types import INT64_MAX, Codec, NewRecord
@@ -301,16 +301,16 @@ def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) ->
     sound = crc32c(noise[start + ATTRIBUTES_AT : start + ATTRIBUTES_AT + size].tobytes())
     for expected, found in ((sound, (NONE_BAD, 0)), (sound ^ 1, (0, sound))):
         batch[0, layout.CRC] = expected
-        assert find_bad_sum(noise, batch, shifts()) == found
-        assert plain(find_bad_sum)(noise, batch, shifts()) == found
+        assert find_checksum_mismatch(noise, batch, shifts()) == found
+        assert plain(find_checksum_mismatch)(noise, batch, shifts()) == found
 
 
 @given(data=damaged_logs())
 def test_bad_sums_are_equal_compiled_interpreted_and_plain(data: bytes) -> None:
     log = frozen(data)
     table, _, _ = scanned(log)
-    found = find_bad_sum(log, table, shifts())
-    assert found == plain(find_bad_sum)(log, table, shifts())
+    found = find_checksum_mismatch(log, table, shifts())
+    assert found == plain(find_checksum_mismatch)(log, table, shifts())
     sums = [
         (slot, crc32c(data[row[layout.POSITION] + ATTRIBUTES_AT : row[layout.BODY_END]]))
         for slot, row in enumerate(table.tolist())
@@ -333,8 +333,8 @@ def test_lost_create_times_are_equal_compiled_and_interpreted(data: bytes) -> No
     log = frozen(data)
     compiled, _, _ = scanned(log)
     interpreted = compiled.copy()
-    mark_lost_creates(log, compiled)
-    plain(mark_lost_creates)(log, interpreted)
+    flag_overwritten_create_times(log, compiled)
+    plain(flag_overwritten_create_times)(log, interpreted)
     assert (compiled == interpreted).all()
 
 

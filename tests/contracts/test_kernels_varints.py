@@ -13,7 +13,7 @@ from tidelog.record import coding
 from tidelog.record.kernels import plain
 from tidelog.record.kernels.compiler import kernel
 from tidelog.record.kernels.integers import (
-    POISON,
+    INVALID,
     add_wrapping,
     read_varint,
     read_varlong,
@@ -48,7 +48,7 @@ def expected(
     try:
         return read(data, at, end)
     except CorruptRecord:
-        return 0, POISON
+        return 0, INVALID
 
 
 @pytest.mark.parametrize("which", READERS)
@@ -63,7 +63,7 @@ def test_readers_equal_the_plain_path(which: str, data: bytes, start: int, cut: 
 @pytest.mark.parametrize("which", READERS)
 def test_a_poisoned_place_stays_poisoned(which: str) -> None:
     for read in READERS[which]:
-        assert read(frozen(b"\x00" * 8), POISON, 8) == (0, POISON)
+        assert read(frozen(b"\x00" * 8), INVALID, 8) == (0, INVALID)
 
 
 @kernel

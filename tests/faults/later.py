@@ -40,7 +40,7 @@ class Later:
         while self.work():
             pass
 
-    def give_up(self) -> Callable[[], None]:
+    def detach(self) -> Callable[[], None]:
         """Drop all queued jobs without running them."""
         self.waiting.clear()
         return self.settle

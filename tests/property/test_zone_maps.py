@@ -118,7 +118,7 @@ def test_a_search_finds_every_match_and_counts_what_is_inside(
         assert asked.counts or not told
     for zone in found.zones():
         verdict, _, count = judge_of(counted)(zone)
-        if verdict is Verdict.TOLD:
+        if verdict is Verdict.COUNTED:
             assert count == _matches(segment, question, zone.position, zone.end_position)
             assert not (count and committed and zone.is_transactional)
 

@@ -307,7 +307,7 @@ class PartitionFacts:
         size_bytes: Bytes of all log files.
         first_record_ms: Record timestamp of the first record; later ones may be smaller.
         smallest_record_ms: Smallest known record timestamp.
-        not_looked_at: Ranges [start, end) of offsets that may hold a smaller one.
+        skipped_ranges: Ranges [start, end) of offsets that may hold a smaller one.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
@@ -329,7 +329,7 @@ class PartitionFacts:
     size_bytes: int
     first_record_ms: int | None
     smallest_record_ms: int | None
-    not_looked_at: list[tuple[int, int]]
+    skipped_ranges: list[tuple[int, int]]
     largest_record_ms: int | None
     first_append_ms: int | None
     last_append_ms: int | None
@@ -387,7 +387,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         size_bytes=log.size_bytes(),
         first_record_ms=_first_timestamp(log),
         smallest_record_ms=record_times.smallest_ms,
-        not_looked_at=record_times.not_looked_at,
+        skipped_ranges=record_times.skipped_ranges,
         largest_record_ms=None if largest is None else largest.timestamp,
         first_append_ms=first_append,
         last_append_ms=last_append,
@@ -472,7 +472,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         "record": {
             **output.time_fields("first", fact.first_record_ms, zone),
             **output.time_fields("smallest", fact.smallest_record_ms, zone),
-            "smallest_not_looked_for": [list(span) for span in fact.not_looked_at],
+            "smallest_not_looked_for": [list(span) for span in fact.skipped_ranges],
             **output.time_fields("largest", fact.largest_record_ms, zone),
         },
         "append": {
@@ -534,7 +534,7 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
 def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
     """Return smallest and largest time on both clocks, and the ranges where one is unknown."""
-    unseen = _spans(fact.not_looked_at)
+    unseen = _spans(fact.skipped_ranges)
     rows: list[list[Cell]] = [
         [
             fact.partition,

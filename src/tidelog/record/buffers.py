@@ -63,7 +63,7 @@ OPENED_BYTES: Final = 4 << 20
 _SPARE_BYTES: Final = 1 << 20
 
 
-class Arena(Scratch):
+class BodyBuffer(Scratch):
     """Bodies of one group of batches. For one thread; `clear` invalidates all views of it.
 
     Attributes:

@@ -73,9 +73,9 @@ def reach_of(data: Buffer) -> Reach | None:
     return end
 
 
-def lies_behind_gap(data: Buffer, found: Reach) -> bool:
+def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
     """Whether there is a gap before the last batch, so that its offset may be wrong undetected."""
-    return first_known_offset(view_batch(data, found.last_at)) != found.before
+    return first_known_offset(view_batch(data, reach.last_at)) != reach.before
 
 
 def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:

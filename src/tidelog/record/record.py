@@ -484,7 +484,7 @@ def stamp_of(record: Record) -> int | None:
     return record.timestamp if is_stamped else None
 
 
-def appended_at(record: Record, append_ms: int | None) -> Record:
+def with_append_time(record: Record, append_ms: int | None) -> Record:
     """Return the record with its known append time, else with its LogAppendTime timestamp."""
     append_time = stamp_of(record) if append_ms is None else append_ms
     return record if append_time is None else replace(record, append_timestamp=append_time)

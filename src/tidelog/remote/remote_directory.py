@@ -19,7 +19,7 @@ from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
 from tidelog.front_door import FrontDoor, When
 from tidelog.objects import env_for, local_path
 from tidelog.record.partitioner import Partitioner
-from tidelog.record.record import Record, appended_at
+from tidelog.record.record import Record, with_append_time
 from tidelog.remote import producer, topics
 from tidelog.remote.client_settings import translate_settings
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
@@ -333,7 +333,7 @@ class RemoteDirectory(FrontDoor):
             self._cluster.ensure_open()
             records = self._source.records(name, mark.start, mark.end, isolation)
             for record, append_ms in records:
-                yield name, appended_at(record, append_ms)
+                yield name, with_append_time(record, append_ms)
 
     def _repr_html_(self) -> str:
         """Return the cluster's topics as an HTML table for a notebook."""

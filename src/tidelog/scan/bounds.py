@@ -120,11 +120,11 @@ def resolve(
     if time_range is not None:
         if question.times is TimeMode.POSITIONS:
             needs_match = question.needs_match
-            gone: list[LostOffsets] = []
-            first = _position(reader, wanted.start_ms, question.clock, gone, needs_match)
+            loss: list[LostOffsets] = []
+            first = _position(reader, wanted.start_ms, question.clock, loss, needs_match)
             last = _position(reader, wanted.end_ms, question.clock, [])
             # Losses behind the start are reported when they are read.
-            lost += [one for one in gone if one.end > start]
+            lost += [one for one in loss if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
             time_range = None

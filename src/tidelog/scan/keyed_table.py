@@ -35,7 +35,7 @@ from tidelog.record.columns.arrays import TIME
 from tidelog.record.columns.decode import ROWS
 from tidelog.scan.split import ScanStats
 from tidelog.scan.table_rules import MISSING_VERSION, Ranking, Strategy
-from tidelog.scan.winners import ALL_KEYS, MEMORY_BYTES, Candidates, Winners, new_secret
+from tidelog.scan.winners import ALL_KEYS, MEMORY_BYTES, Candidates, LatestByKey, new_secret
 from tidelog.types import NO_TIMESTAMP, ClockName
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def fold_keys(
     stats: TableStats,
     *,
     before_ms: int | None = None,
-) -> Iterator[Winners]:
+) -> Iterator[LatestByKey]:
     """Yield the winners of all keys, one share of the keys at a time; usually there is one share.
 
     Args:
@@ -192,7 +192,7 @@ def fold_keys(
     sides = 1 if before_ms is None else 2
     shares = [ALL_KEYS]
     while shares:
-        winners = Winners(secret, shares.pop(), sides=sides, memory_bytes=how.memory_bytes)
+        winners = LatestByKey(secret, shares.pop(), sides=sides, memory_bytes=how.memory_bytes)
         is_first = not stats.readings
         without_time = stats.scan.without_time
         stats.readings += 1
@@ -380,7 +380,7 @@ def diff_rows(
             yield from joined.to_batches(max_chunksize=ROWS)
 
 
-def _differing(winners: Winners) -> _Differing:
+def _differing(winners: LatestByKey) -> _Differing:
     lived, lives = winners.living(0), winners.living(1)
     before, after = winners.offsets(0), winners.offsets(1)
     is_wanted = (lived != lives) | (lived & (before != after))

@@ -224,7 +224,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     return with_directory(source, env, draft_all)
 
 
-def plan_again(
+def replan(
     split: Split, start: int, env: Env, *, strict: bool = False
 ) -> tuple[Split, tuple[LostOffsets, ...]]:
     """Plan a split again from offset `start` on, with the current files; also returns lost offsets.

@@ -33,7 +33,7 @@ from tidelog.record.columns.decode import ROWS, decode, fold, tally
 from tidelog.record.offset_order import cut_problem
 from tidelog.scan.batch_filters import AbortedBatches, piece_filter
 from tidelog.scan.byte_sources import Ranges, RangeSource, all_ranges
-from tidelog.scan.plan import plan_again, with_directory
+from tidelog.scan.plan import replan, with_directory
 from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, ScanStats, Split
@@ -218,7 +218,7 @@ class _Choice(TypedDict):
     check_crc: bool
 
 
-class _Stale(Exception):
+class _SegmentReplaced(Exception):
     """Raised if the piece's file is not as planned."""
 
 
@@ -253,7 +253,7 @@ class _SplitReader:
         for _ in range(_REPLANS_MAX):
             try:
                 yield from self._read(split)
-            except _Stale as stale:
+            except _SegmentReplaced as stale:
                 # A file that was truncated and rewritten looks damaged at the planned positions:
                 # retry once.
                 is_corrupt = isinstance(stale.__cause__, CorruptData)
@@ -295,7 +295,7 @@ class _SplitReader:
             source = self._ranges.open(piece)
             runs = self._append_runs(split, piece)
         except FileNotFoundError as error:
-            raise _Stale from error
+            raise _SegmentReplaced from error
         try:
             for batch in self._decode(piece, source, drop, runs):
                 self._next_offset = self._maker.last_offset(batch) + 1
@@ -303,7 +303,7 @@ class _SplitReader:
                 self.stats.rows += rows.num_rows
                 yield rows
         except (CorruptData, FileNotFoundError) as error:
-            raise _Stale from error
+            raise _SegmentReplaced from error
         finally:
             source.close()
             if unstamped is not None:
@@ -340,7 +340,7 @@ class _SplitReader:
             position += decoded.end_at
             walked.add(decoded)
             if len(data) < size_bytes:
-                raise _Stale
+                raise _SegmentReplaced
             if not decoded.end_at:
                 if position + size_bytes >= piece.end_position:
                     check_end(piece, position, max(walked.next_offset, piece.start_offset))
@@ -430,12 +430,12 @@ class _SplitReader:
         self.stats.replanned += 1
         try:
             start = max(self._first_unread, self.split.start_offset)
-            again, lost = plan_again(split, start, self._env, strict=self.options.strict)
+            again, lost = replan(split, start, self._env, strict=self.options.strict)
         except (UnknownTopic, InvalidRequest) as error:
-            gone = LostOffsets(
+            loss = LostOffsets(
                 split.topic, split.partition, self._next_offset, split.end_offset, str(error)
             )
-            raise OffsetsGone((gone,)) from error
+            raise OffsetsGone((loss,)) from error
         lost = _needed(lost, split, self._next_offset)
         self._lose(lost)
         return again

@@ -164,8 +164,8 @@ class AppendRuns:
         end = max(min(piece.end_offset, piece.times_end), piece.start_offset)
         first = max(int(np.searchsorted(rows[0], piece.start_offset, side="right")) - 1, 0)
         last = max(int(np.searchsorted(rows[0], end)), first)
-        starts, known = (column[first:last] for column in rows)
-        return cls((np.append(starts, end), np.append(known, UNKNOWN_MS)))
+        starts, append_ms = (column[first:last] for column in rows)
+        return cls((np.append(starts, end), np.append(append_ms, UNKNOWN_MS)))
 
 
 Longs = npt.NDArray[np.int64]

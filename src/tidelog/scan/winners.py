@@ -76,8 +76,8 @@ class Candidates:
     sides: "Bytes"
 
 
-class Winners:
-    """Winners of one pass over the records of one partition.
+class LatestByKey:
+    """Latest record of each key in one pass over the records of one partition.
 
     Attributes:
         share: The keys of this pass; it may get smaller on the way.

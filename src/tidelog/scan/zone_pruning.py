@@ -78,7 +78,7 @@ class Verdict(IntEnum):
     """Result for a zone or block."""
 
     NOTHING = 0  # nothing in it matches
-    TOLD = 1  # its counts are enough, no read is needed
+    COUNTED = 1  # its counts are enough, no read is needed
     READ = 2  # some of it may match
     WHOLE = 3  # all of it matches, except records without a time
 
@@ -101,7 +101,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
         end_ms += 1  # no end: include the largest possible time
     has_times, counts, is_committed = question.has_times, question.counts, question.is_committed
     on_record = clock is ClockName.RECORD
-    told, read, whole = Verdict.TOLD, Verdict.READ, Verdict.WHOLE
+    counted, read, whole = Verdict.COUNTED, Verdict.READ, Verdict.WHOLE
 
     def judge(part: Zone) -> Judged:
         first, last, records = part.first_offset, part.last_offset, part.data_records
@@ -124,7 +124,7 @@ def judge_of(question: ZoneQuestion) -> Callable[[Zone], Judged]:
                 return (read if is_cut else whole), records - timed, 0
         if is_cut or (is_committed and part.is_transactional):
             return read, records - timed, 0
-        return told, records - timed, (timed if is_match else 0)
+        return counted, records - timed, (timed if is_match else 0)
 
     return judge
 
@@ -153,14 +153,14 @@ def find_ranges(
 
     is_whole = judge(zones.total)[0] is not Verdict.READ
     parts = (zones.total,) if is_whole else zones.select(is_enough)
-    nothing, told = Verdict.NOTHING, Verdict.TOLD
+    nothing, counted = Verdict.NOTHING, Verdict.COUNTED
     tell, extend = collector.tell, collector.extend
     for part in parts:
         judged = judge(part)
         verdict = judged[0]
         if verdict is nothing:
             continue
-        if verdict is told:
+        if verdict is counted:
             tell((part, judged))
         elif not extend(part, judged[1]):
             yield from collector.finish()
@@ -207,20 +207,20 @@ class _Collector:
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
-        self._told: list[tuple[Zone, Judged]] = []  # parts behind it that need not be read
+        self._counted: list[tuple[Zone, Judged]] = []  # parts behind it that need not be read
 
     def tell(self, part: tuple[Zone, Judged]) -> None:
         """Add the next part, whose counts are known."""
-        self._told.append(part)
+        self._counted.append(part)
 
     def extend(self, part: Zone, without_time: int) -> bool:
         """Extend the current range to the next part if the gap is small; returns whether it was."""
         last = self._open
         if last is None or part.position - last[1].end_position > self._gap_bytes:
             return False
-        if self._told:
-            self._opens_all |= any(told[1] for _, told in self._told)
-            self._told = []
+        if self._counted:
+            self._opens_all |= any(counts[1] for _, counts in self._counted)
+            self._counted = []
         self._opens_all |= without_time > 0
         self._open = (last[0], part)
         return True
@@ -239,22 +239,22 @@ class _Collector:
 
     def finish(self) -> Iterator[ZoneRange]:
         """Yield the current range and the known counts behind it, and clear them."""
-        opened, told, self._open, self._told = self._open, self._told, None, []
+        opened, counted, self._open, self._counted = self._open, self._counted, None, []
         if opened is not None:
             first, last = opened
-            places = (first.position, last.end_position, *self._offsets(first, last))
+            span = (first.position, last.end_position, *self._offsets(first, last))
             yield ZoneRange(
-                *places,
+                *span,
                 opens_all=self._opens_all,
                 floor_offset=first.first_offset,
                 limit_offset=last.last_offset + 1,
             )
-        if told:
-            first, last = told[0][0], told[-1][0]
-            without_time = sum(judged[1] for _, judged in told)
-            records = sum(judged[2] for _, judged in told)
-            places = (first.position, first.position, *self._offsets(first, last))
-            yield ZoneRange(*places, without_time, records)
+        if counted:
+            first, last = counted[0][0], counted[-1][0]
+            without_time = sum(judged[1] for _, judged in counted)
+            records = sum(judged[2] for _, judged in counted)
+            span = (first.position, first.position, *self._offsets(first, last))
+            yield ZoneRange(*span, without_time, records)
 
     def _offsets(self, first: Zone, last: Zone) -> tuple[int, int]:
         question = self._wanted

@@ -242,7 +242,7 @@ def used_kernels() -> "list[Kernel[..., object]]":
         # For the zone map of a finished segment: acknowledgements may wait for it.
         batch_scan.scan_batches,
         sums.fill_tables,
-        times.mark_lost_creates,
+        times.flag_overwritten_create_times,
         zones.describe_batches,
         zones.sum_batches,
         zones.fold_zones,

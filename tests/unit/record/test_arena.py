@@ -3,7 +3,7 @@
 import pytest
 
 from tidelog.errors import CorruptBatch
-from tidelog.record.buffers import Arena
+from tidelog.record.buffers import BodyBuffer
 from tidelog.record.compression import compress, decompress
 from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 from tidelog.types import Codec
@@ -13,7 +13,7 @@ TEXT = b"some text that repeats, " * 40
 
 @pytest.mark.parametrize("codec", list(Codec))
 def test_bodies_lie_one_behind_the_other(codec: Codec) -> None:
-    arena = Arena(1 << 20)
+    arena = BodyBuffer(1 << 20)
     for text in (TEXT, b"", TEXT[:7]):
         assert arena.put(decompress(codec, compress(codec, text), limit=1 << 20, scratch=arena))
     assert bytes(arena.content) == TEXT + TEXT[:7]
@@ -22,7 +22,7 @@ def test_bodies_lie_one_behind_the_other(codec: Codec) -> None:
 
 
 def test_what_was_decompressed_in_place_is_not_copied() -> None:
-    arena = Arena(1 << 20)
+    arena = BodyBuffer(1 << 20)
     assert arena.put(b"before")
     body = decompress(Codec.LZ4, compress(Codec.LZ4, TEXT), limit=1 << 20, scratch=arena)
     assert arena.put(body)
@@ -30,7 +30,7 @@ def test_what_was_decompressed_in_place_is_not_copied() -> None:
 
 
 def test_a_body_without_room_is_refused_and_changes_nothing() -> None:
-    arena = Arena(10)
+    arena = BodyBuffer(10)
     assert arena.put(b"12345678")
     body = decompress(Codec.LZ4, compress(Codec.LZ4, TEXT), limit=1 << 20, scratch=arena)
     assert bytes(body) == TEXT

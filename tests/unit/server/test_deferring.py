@@ -92,7 +92,7 @@ def test_dropped_work_is_not_told() -> None:
         beside = Beside(work)
         beside.defer(notes.job("first"), notes.told("first"))
         beside.defer(notes.job("second"), notes.told("second"))
-        wait = beside.give_up()
+        wait = beside.detach()
         assert beside.is_idle
         wait()
         await asyncio.sleep(0)

@@ -199,7 +199,7 @@ def test_the_look_at_a_segments_end_is_made_in_a_thread_once() -> None:
     segment = log.segments[0]
     assert isinstance(segment, ClosedSegment)
     assert find_range(log.segments, 0, limits, SegmentBytes(log.context.pool, may_block=True))
-    assert segment.seen_last_batches is not None
+    assert segment.loaded_last_batches is not None
 
 
 def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
@@ -213,5 +213,5 @@ def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
     for segment, looked_at in known:
         assert isinstance(segment, ClosedSegment)
         assert isinstance(looked_at, ClosedSegment)
-        assert segment.seen_last_batches is not None
-        assert segment.seen_last_batches == looked_at.seen_last_batches
+        assert segment.loaded_last_batches is not None
+        assert segment.loaded_last_batches == looked_at.loaded_last_batches

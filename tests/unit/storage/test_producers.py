@@ -327,7 +327,7 @@ def test_silent_producers_are_forgotten_unless_they_have_a_transaction_open() ->
 
 def test_who_wrote_old_records_lately_is_not_silent() -> None:
     states = after(data(0, producer=1, timestamp=3), data(1, producer=2, timestamp=3))
-    states.learn_arrivals(1000, {0: 1000, 1: 1001}.get)
+    states.set_arrival_times(1000, {0: 1000, 1: 1001}.get)
     states.update(data(2, producer=3, timestamp=3), 1002)
     for now_ms, left in ((1100, {2, 3}), (1101, {3}), (1102, set())):
         assert states.expire(now_ms, 100) == 1

@@ -17,7 +17,7 @@ import numpy as np
 
 from tidelog.errors import CorruptBatch, TidelogError
 from tidelog.record.batch import RecordBatch
-from tidelog.record.buffers import Arena
+from tidelog.record.buffers import BodyBuffer
 from tidelog.record.coding import crc32c_spans
 from tidelog.record.header import (
     ATTRIBUTES_AT,
@@ -29,7 +29,12 @@ from tidelog.record.header import (
 )
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.batch_scan import scan_batches
-from tidelog.record.kernels.checksums import HAS_INSTRUCTION, NONE_BAD, find_bad_sum, shifts
+from tidelog.record.kernels.checksums import (
+    HAS_INSTRUCTION,
+    NONE_BAD,
+    find_checksum_mismatch,
+    shifts,
+)
 from tidelog.record.kernels.layout import scan_error
 from tidelog.record.legacy import LegacyBatch
 from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
@@ -279,7 +284,7 @@ def _checked(
     log: "Bytes", group: "Longs", selection: Selection, stats: DecodeStats, *, check_crc: bool
 ) -> Iterator[Group]:
     """Yield the batches to open, after checking their checksums."""
-    error = first_bad_sum(log, group) if check_crc else None
+    error = first_checksum_mismatch(log, group) if check_crc else None
     sound = group if error is None else group[group[:, layout.POSITION] < (error.at or 0)]
     mask = _select(sound, selection)
     rows = sound if mask.all() else sound[mask]
@@ -303,13 +308,13 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
         start, size, count = end, sizes[end - 1], counts[end - 1]
 
 
-def first_bad_sum(log: "Bytes", table: "Longs") -> CorruptBatch | None:
+def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """Return the error of the first magic-2 batch with a wrong CRC.
 
     Legacy ones are checked later.
     """
     if HAS_INSTRUCTION:
-        slot, crc = find_bad_sum(log, table, shifts())
+        slot, crc = find_checksum_mismatch(log, table, shifts())
         return None if slot == NONE_BAD else bad_sum(table[slot], crc)
     is_current = table[:, layout.MAGIC] == MAGIC_2
     rows = table if is_current.all() else table[is_current]
@@ -364,7 +369,7 @@ def lz4_frames(table: "Longs") -> list[slice | None]:
     return [slice(start, end) if is_found else None for is_found, start, end in rows]
 
 
-def open_body(view: memoryview, position: int, frame: slice | None, arena: Arena) -> Buffer:
+def open_body(view: memoryview, position: int, frame: slice | None, arena: BodyBuffer) -> Buffer:
     """Return the plain body of a magic-2 batch, valid until the arena is cleared or changed.
 
     Args:

@@ -66,7 +66,7 @@ from tidelog.record.kernels.records import (
     count_matches,
     decode_batches,
 )
-from tidelog.record.kernels.times import mark_lost_creates
+from tidelog.record.kernels.times import flag_overwritten_create_times
 from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, Buffer
@@ -137,7 +137,7 @@ class Decoder:
         self, data: "Bytes", table: "Longs", sums: "Longs", *, is_joined: bool
     ) -> Iterator[pa.RecordBatch]:
         if "createTimestamp" in self._columns:
-            mark_lost_creates(data, table)
+            flag_overwritten_create_times(data, table)
         progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
         progress[progress_at.AT] = progress_at.UNOPENED
         capacity = _CAPACITY_BYTES
@@ -282,7 +282,7 @@ class Fold(Protocol):
         ...
 
     def fold(
-        self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
+        self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
         """Process the records of batches, up to the end or a damaged record.
 
@@ -325,7 +325,7 @@ def _fold(  # noqa: PLR0913 - see `fold_group`
     *,
     is_joined: bool = False,
 ) -> None:
-    mark_lost_creates(data, table)
+    flag_overwritten_create_times(data, table)
     progress = np.zeros(progress_at.PROGRESS_FIELDS, np.int64)
     progress[progress_at.AT] = progress_at.UNOPENED
     status, at = into.fold(data, table, row_filter, sums, progress)

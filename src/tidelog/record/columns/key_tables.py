@@ -120,9 +120,9 @@ class KeyTable:
 
     def find(self, rows: "Longs") -> "Ints":
         """Return for each row the number of this table's row with the same key, -1 for none."""
-        found: Ints = np.empty(len(rows), np.int32)
-        key_rows.match(rows, self._table, self._index, found)
-        return found
+        numbers: Ints = np.empty(len(rows), np.int32)
+        key_rows.match(rows, self._table, self._index, numbers)
+        return numbers
 
     def clear(self) -> None:
         """Remove all rows."""
@@ -268,11 +268,11 @@ class Reducer:
             self._make_room()
 
     def fold(
-        self, data: "Bytes", table: "Longs", wanted: "Filter", sums: "Longs", progress: "Longs"
+        self, data: "Bytes", table: "Longs", rows: "Filter", sums: "Longs", progress: "Longs"
     ) -> tuple[int, int]:
         """Reduce the records of batches in place; see `record.kernels.key_rows`."""
         while True:
-            status, at = key_rows.fold_batches(data, table, wanted, sums, self._into, progress)
+            status, at = key_rows.fold_batches(data, table, rows, sums, self._into, progress)
             if status != FULL:
                 return status, at
             self._make_room()
@@ -297,11 +297,11 @@ class Reducer:
         used = int(self._into.state[key_rows.ROW_USED])
         if used:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
-            found = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
-            order = np.argsort(found[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
+            filled = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
+            order = np.argsort(filled[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
             for start in range(0, used, _COPY_ROWS):  # at once it would need twice the memory
                 part = slice(start, start + _COPY_ROWS)
-                rows[part, : key_rows.PARTITION] = found[order[part]]
+                rows[part, : key_rows.PARTITION] = filled[order[part]]
             rows[:, key_rows.PARTITION] = self._partition
             self._hand_out(rows)
         self._into.state[key_rows.ROW_USED] = 0
@@ -337,13 +337,13 @@ def _cells(column: "Column") -> Cells:
     _, ends, data = column.buffers()
     count = len(column)
     assert ends is not None
-    places = np.frombuffer(memoryview(ends), np.int32)
+    cell_ends = np.frombuffer(memoryview(ends), np.int32)
     content = np.frombuffer(b"" if data is None else memoryview(data), np.uint8)
     is_null: Bytes = np.zeros(count, np.uint8)
     if column.null_count:
         is_null = column.is_null().to_numpy(zero_copy_only=False).astype(np.uint8)
-    places = places[column.offset : column.offset + count + 1]
-    return Cells(_frozen(places), _frozen(content), is_null)
+    cell_ends = cell_ends[column.offset : column.offset + count + 1]
+    return Cells(_frozen(cell_ends), _frozen(content), is_null)
 
 
 def _longs(column: "Column") -> "Longs":
@@ -351,12 +351,12 @@ def _longs(column: "Column") -> "Longs":
 
 
 def _times(column: "Column") -> "Longs":
-    known = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
-    return _longs(known.fill_null(NO_TIMESTAMP) if known.null_count else known)
+    times = column.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    return _longs(times.fill_null(NO_TIMESTAMP) if times.null_count else times)
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
     """Return a read-only view: one array type for the kernel, whatever Arrow returns."""
-    found = array.view()
-    found.flags.writeable = False
-    return found
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -85,11 +85,11 @@ def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
         DONE and the whole size; PARTIAL if it is not complete before `end`; BAD_SIZE or BAD_MAGIC.
         The size is 0 with every status but DONE.
     """
-    left = end - at
-    length = load_int32(log, at + LENGTH_AT) if left >= LOG_OVERHEAD else LENGTH_MIN
+    remaining = end - at
+    length = load_int32(log, at + LENGTH_AT) if remaining >= LOG_OVERHEAD else LENGTH_MIN
     if length < LENGTH_MIN:
         return BAD_SIZE, 0
-    if left < FRAME_PREFIX_SIZE:
+    if remaining < FRAME_PREFIX_SIZE:
         return PARTIAL, 0
     magic = load_byte(log, at + MAGIC_AT)
     if magic > MAGIC_2:
@@ -97,7 +97,7 @@ def frame_status(log: Bytes, at: int, end: int) -> tuple[int, int]:
     if length < _length_min(magic):
         return BAD_SIZE, 0
     size = length + LOG_OVERHEAD
-    return (DONE, size) if size <= left else (PARTIAL, 0)
+    return (DONE, size) if size <= remaining else (PARTIAL, 0)
 
 
 @inlined
@@ -178,13 +178,13 @@ def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
     It does if the batch before it, with offsets `first` to `last`, did not begin at the next offset
     (`before`), and the batch at `at` would be in order without that one.
     """
-    left = end - at
-    if first == before or left < FRAME_PREFIX_SIZE:
+    remaining = end - at
+    if first == before or remaining < FRAME_PREFIX_SIZE:
         return False
     offset = load_int64(log, at)
     end_of_batch = offset
     if load_byte(log, at + MAGIC_AT) >= MAGIC_2:
-        if left < HEADER_SIZE:
+        if remaining < HEADER_SIZE:
             return False
         delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
         if delta < 0 or offset > INT64_MAX - delta:

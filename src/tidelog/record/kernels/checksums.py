@@ -69,8 +69,8 @@ def add_byte(crc: int, data: Bytes, at: int) -> int:
 
 def add_word(crc: int, data: Bytes, at: int) -> int:
     """Return the register after the 8 bytes at `at`."""
-    for place in range(at, at + WORD_SIZE):
-        crc = add_byte(crc, data, place)
+    for position in range(at, at + WORD_SIZE):
+        crc = add_byte(crc, data, position)
     return crc
 
 
@@ -94,8 +94,8 @@ def _stepper(x86_name, arm_name, bits):
             if word.width < 64:
                 # ARM takes the byte in a whole register.
                 value = builder.trunc(value, word)
-            found = builder.call(run, [crc, value])
-            return found if register.width == 64 else builder.zext(found, ir.IntType(64))
+            result = builder.call(run, [crc, value])
+            return result if register.width == 64 else builder.zext(result, ir.IntType(64))
 
         return types.int64(types.int64, types.int64), generate
 
@@ -122,8 +122,8 @@ def _choose_add_word(crc, data, at):
     else:
 
         def run(crc, data, at):
-            for place in range(at, at + WORD_SIZE):
-                crc = add_byte(crc, data, place)
+            for position in range(at, at + WORD_SIZE):
+                crc = add_byte(crc, data, position)
             return crc
 
     return run
@@ -178,10 +178,10 @@ def join_sums(first: int, second: int, size: int, powers: Longs) -> int:
         size: Bytes of the second piece, below 2^32.
         powers: Filled by `fill_tables`.
     """
-    for place in range(_LENGTH_BYTES):
-        byte = (size >> (8 * place)) & 0xFF
+    for index in range(_LENGTH_BYTES):
+        byte = (size >> (8 * index)) & 0xFF
         if byte != 0:
-            first = multiply(powers[place, byte], first)
+            first = multiply(powers[index, byte], first)
     return first ^ second
 
 
@@ -235,8 +235,8 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     while at < rows.size:
         end = at + row_size - 4
         crc ^= UINT32_MAX
-        for place in range(at, end):
-            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        for position in range(at, end):
+            crc = table[(crc ^ load_byte(rows, position)) & 0xFF] ^ (crc >> 8)
         crc ^= UINT32_MAX
         if load_int32(rows, end) & UINT32_MAX != crc:
             break
@@ -272,8 +272,8 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     for row in range(rows.size // row_size):
         at, end = row * row_size, (row + 1) * row_size - _LENGTH_BYTES
         crc ^= UINT32_MAX
-        for place in range(at, end):
-            crc = table[(crc ^ load_byte(rows, place)) & 0xFF] ^ (crc >> 8)
+        for position in range(at, end):
+            crc = table[(crc ^ load_byte(rows, position)) & 0xFF] ^ (crc >> 8)
         crc ^= UINT32_MAX
         store_int32(rows, end, crc)
     return crc
@@ -325,19 +325,19 @@ def fill_shifts(power: int, out: Longs) -> None:
         power: x to the power of the number of zero bits, as `join_sums` uses it.
         out: int64[TABLE_SIZE].
     """
-    for place in range(4):
+    for index in range(4):
         for value in range(256):
-            out[256 * place + value] = multiply(power, value << (8 * place))
+            out[256 * index + value] = multiply(power, value << (8 * index))
 
 
 @cache
 def shifts() -> Longs:
     """Return both tables, one after the other; they must not be changed."""
     powers, _ = sum_tables()
-    found = np.empty(SHIFTS_SIZE, np.int64)
-    fill_shifts(_power(powers, FAR), found[:TABLE_SIZE])
-    fill_shifts(_power(powers, NEAR), found[TABLE_SIZE:])
-    return found
+    tables = np.empty(SHIFTS_SIZE, np.int64)
+    fill_shifts(_power(powers, FAR), tables[:TABLE_SIZE])
+    fill_shifts(_power(powers, NEAR), tables[TABLE_SIZE:])
+    return tables
 
 
 def _power(powers: Longs, size: int) -> int:
@@ -372,10 +372,10 @@ def _add_three(crc: int, data: Bytes, start: int, size: int, table: Longs, at: i
         fetch(data, ahead + _LINE)
         fetch(data, ahead + 2 * _LINE)
         ahead += 3 * _LINE
-        for place in range(line, line + _LINE, WORD_SIZE):
-            crc = add_word(crc, data, place)
-            second = add_word(second, data, place + size)
-            third = add_word(third, data, place + 2 * size)
+        for position in range(line, line + _LINE, WORD_SIZE):
+            crc = add_word(crc, data, position)
+            second = add_word(second, data, position + size)
+            third = add_word(third, data, position + 2 * size)
     return _shift(_shift(crc, table, at) ^ second, table, at) ^ third
 
 
@@ -407,18 +407,18 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
     """Whether the checksum of a magic-2 batch is right; for few bytes, needs no table."""
-    crc, place, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
-    while end - place >= WORD_SIZE:
-        crc = add_word(crc, data, place)
-        place += WORD_SIZE
-    while place < end:
-        crc = add_byte(crc, data, place)
-        place += 1
+    crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
+    while end - position >= WORD_SIZE:
+        crc = add_word(crc, data, position)
+        position += WORD_SIZE
+    while position < end:
+        crc = add_byte(crc, data, position)
+        position += 1
     return (crc ^ UINT32_MAX) == (load_int32(data, at + CRC_AT) & UINT32_MAX)
 
 
 @kernel
-def find_bad_sum(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
+def find_checksum_mismatch(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
     """Return the first magic-2 batch with a wrong checksum.
 
     Shape:
@@ -431,7 +431,7 @@ def find_bad_sum(data: Bytes, batches: Longs, table: Longs) -> tuple[int, int]:
     """
     for slot in range(batches.shape[0]):
         if batches[slot, MAGIC] == MAGIC_2:
-            found = sum_batch(data, batches[slot], table)
-            if found != batches[slot, CRC]:
-                return slot, found
+            checksum = sum_batch(data, batches[slot], table)
+            if checksum != batches[slot, CRC]:
+                return slot, checksum
     return NONE_BAD, 0

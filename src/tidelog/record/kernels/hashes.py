@@ -177,13 +177,13 @@ def last_word(data: Bytes, at: int, end: int, size: int) -> int:
     if top >= 0x80:
         top -= 0x100
     word = top << 56
-    left = end - at
-    if left == 0:
+    remaining = end - at
+    if remaining == 0:
         return word
     if size >= 8:
-        return word | shift_right(load_word(data, end - 8), 64 - 8 * left)
-    for place in range(left):
-        word |= load_byte(data, at + place) << (8 * place)
+        return word | shift_right(load_word(data, end - 8), 64 - 8 * remaining)
+    for index in range(remaining):
+        word |= load_byte(data, at + index) << (8 * index)
     return word
 
 
@@ -218,9 +218,9 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
     for number in range(blocks):
         for word in range(16):
             hasher.block[word] = 0
-        for place in range(_BLOCK):
-            byte = _padded(data, at, size, hasher, number * _BLOCK + place)
-            hasher.block[place >> 2] |= byte << (8 * (place & 3))
+        for index in range(_BLOCK):
+            byte = _padded(data, at, size, hasher, number * _BLOCK + index)
+            hasher.block[index >> 2] |= byte << (8 * (index & 3))
         if number == blocks - 1:
             hasher.block[14] = (total << 3) & _WORD_32
             hasher.block[15] = (total >> 29) & _WORD_32
@@ -229,14 +229,14 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 
 
 @inlined
-def _padded(data: Bytes, at: int, size: int, hasher: Hasher, place: int) -> int:
+def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
     """Return a byte of the padded message, without its length."""
-    if place < hasher.seed.size:
-        return load_byte(hasher.seed, place)
-    place -= hasher.seed.size
-    if place < size:
-        return load_byte(data, at + place)
-    return 0x80 if place == size else 0
+    if index < hasher.seed.size:
+        return load_byte(hasher.seed, index)
+    index -= hasher.seed.size
+    if index < size:
+        return load_byte(data, at + index)
+    return 0x80 if index == size else 0
 
 
 @inlined
@@ -272,14 +272,14 @@ def _md5_mix(step: int, b: int, c: int, d: int) -> tuple[int, int]:
 @inlined
 def _md5_shift(step: int) -> int:
     """Return the number of bits by which a step rotates."""
-    place = step & 3
+    column = step & 3
     if step < 16:
-        return 7 + 5 * place
+        return 7 + 5 * column
     if step < 32:
-        return 5 + 4 * place + (place * (place - 1) >> 1)
+        return 5 + 4 * column + (column * (column - 1) >> 1)
     if step < 48:
-        return 4 + 7 * place - (2 if place >= 2 else 0)
-    return 6 + 4 * place + (place * (place - 1) >> 1)
+        return 4 + 7 * column - (2 if column >= 2 else 0)
+    return 6 + 4 * column + (column * (column - 1) >> 1)
 
 
 @inlined
@@ -371,9 +371,9 @@ def _add_pair(
     low: int, high: int, first: int, second: int, words: Longs, seed: int
 ) -> tuple[int, int]:
     """Add the product of one more pair of words to the sum."""
-    left = add_wrapping(first, get_long(words, seed))
+    mixed = add_wrapping(first, get_long(words, seed))
     right = add_wrapping(second, get_long(words, seed + 1))
-    return add_product(low, high, left, right)
+    return add_product(low, high, mixed, right)
 
 
 @inlined
@@ -387,8 +387,8 @@ def _last_pair(data: Bytes, at: int, end: int, size: int) -> tuple[int, int]:
     if size >= _WORD_BYTES:
         return load_word(data, at), load_word(data, end - _WORD_BYTES)
     word = 0
-    for place in range(size):
-        word |= load_byte(data, at + place) << (8 * place)
+    for index in range(size):
+        word |= load_byte(data, at + index) << (8 * index)
     return word, 0
 
 
@@ -440,12 +440,12 @@ def murmur2(data: Bytes, start: int, end: int) -> int:
         k = _times_m(k ^ k >> 24)
         h = _times_m(h) ^ k
         at += 4
-    left = end - at
-    if left > 0:
+    remaining = end - at
+    if remaining > 0:
         tail = load_byte(data, at)
-        if left > 1:
+        if remaining > 1:
             tail |= load_byte(data, at + 1) << 8
-        if left > 2:
+        if remaining > 2:
             tail |= load_byte(data, at + 2) << 16
         h = _times_m(h ^ tail)
     h = _times_m(h ^ h >> 13)

@@ -4,8 +4,8 @@ Compiled integers wrap silently where the interpreter's grow, so kernels compare
 bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
 words, and adding them in machine words restores the time.
 
-A varint reader never fails at once. It returns the next position, or `POISON` if the bytes end
-early or the number is too long; reading from a poisoned position returns `POISON` again. So a
+A varint reader never fails at once. It returns the next position, or `INVALID` if the bytes end
+early or the number is too long; reading from a poisoned position returns `INVALID` again. So a
 caller reads all fields of a record and compares the position once.
 """
 
@@ -153,14 +153,14 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
 
 
 # A place beyond every array, with room to add sizes below 2**31 many times.
-POISON: Final = 1 << 62
+INVALID: Final = 1 << 62
 
 
 @inlined
 def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int32 and the place after it; the place is `POISON` if none ends before `end`."""
+    """Return an int32 and the place after it; the place is `INVALID` if none ends before `end`."""
     if at >= end:
-        return 0, POISON
+        return 0, INVALID
     byte = load_byte(data, at)
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -169,9 +169,9 @@ def read_varint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Return an int64 and the place after it; the place is `POISON` if none ends before `end`."""
+    """Return an int64 and the place after it; the place is `INVALID` if none ends before `end`."""
     if at >= end:
-        return 0, POISON
+        return 0, INVALID
     byte = load_byte(data, at)
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -198,17 +198,17 @@ def _read_rest(
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if shift == bits_limit - 7 and byte > last_byte_max:
-                return 0, POISON
+                return 0, INVALID
             return (value >> 1) ^ -(value & 1), at
         shift += 7
-    return 0, POISON
+    return 0, INVALID
 
 
 @inlined
 def _join_last_bit(value: int, byte: int, at: int) -> tuple[int, int]:
     """Add the tenth byte of a varlong: it must be 0 or 1, and is bit 63, next to the sign."""
     if byte > 1:
-        return 0, POISON
+        return 0, INVALID
     half = (value >> 1) | (byte << 62)
     return half ^ -(value & 1), at
 

@@ -18,7 +18,7 @@ from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.hashes import KEY_SEED, MIX_SEED, hash_value, siphash
-from tidelog.record.kernels.integers import POISON, add_wrapping, multiply_wrapping, shift_right
+from tidelog.record.kernels.integers import INVALID, add_wrapping, multiply_wrapping, shift_right
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -165,10 +165,10 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
         if at + _FAR < end:
             prefetch(index, int(rows[at + _FAR, HASH_HIGH]) & mask)
         if at + _NEAR < end:
-            known = int(index[int(rows[at + _NEAR, HASH_HIGH]) & mask])
-            if known != 0:
-                prefetch(table, (known - 1) * FIELDS)
-                prefetch(table, known * FIELDS - 1)
+            row_number = int(index[int(rows[at + _NEAR, HASH_HIGH]) & mask])
+            if row_number != 0:
+                prefetch(table, (row_number - 1) * FIELDS)
+                prefetch(table, row_number * FIELDS - 1)
         slot, row = _find(table, index, int(rows[at, HASH_HIGH]), int(rows[at, HASH_LOW]))
         if row >= 0:
             _add_row(table, row, rows, at, across)
@@ -433,20 +433,20 @@ def take_window(into: KeyRows) -> int:
     mask, limit = index.size - 1, min(rows.size // ROW_WORDS, index.size // 2)
     waiting = int(state[WAITING])
     for at in range(int(state[TAKEN]), waiting):
-        known = int(index[get_long(window, at * WINDOW_WORDS + HASH_HIGH) & mask])
-        if known != 0:
-            prefetch(rows, (known - 1) * ROW_WORDS)
+        row_number = int(index[get_long(window, at * WINDOW_WORDS + HASH_HIGH) & mask])
+        if row_number != 0:
+            prefetch(rows, (row_number - 1) * ROW_WORDS)
     for at in range(int(state[TAKEN]), waiting):
-        place = at * WINDOW_WORDS
-        slot, row = _find_row(rows, index, window, place)
+        window_at = at * WINDOW_WORDS
+        slot, row = _find_row(rows, index, window, window_at)
         if row >= 0:
-            _add(rows, row * ROW_WORDS, window, place)
+            _add(rows, row * ROW_WORDS, window, window_at)
             continue
         row = int(state[ROW_USED])
         if row >= limit:
             state[TAKEN] = at
             return FULL
-        _begin(rows, row * ROW_WORDS, window, place)
+        _begin(rows, row * ROW_WORDS, window, window_at)
         index[slot] = row + 1
         state[ROW_USED] = row + 1
     state[WAITING] = state[TAKEN] = 0
@@ -454,10 +454,10 @@ def take_window(into: KeyRows) -> int:
 
 
 @inlined
-def _find_row(rows: Longs, index: Ints, window: Longs, place: int) -> tuple[int, int]:
+def _find_row(rows: Longs, index: Ints, window: Longs, window_at: int) -> tuple[int, int]:
     """Return the slot of a key, and its row in the table, -1 if it is missing."""
     mask = index.size - 1
-    high, low = get_long(window, place + HASH_HIGH), get_long(window, place + HASH_LOW)
+    high, low = get_long(window, window_at + HASH_HIGH), get_long(window, window_at + HASH_LOW)
     slot = high & mask
     while index[slot] != 0:
         row = int(index[slot]) - 1
@@ -469,22 +469,22 @@ def _find_row(rows: Longs, index: Ints, window: Longs, place: int) -> tuple[int,
 
 
 @inlined
-def _begin(rows: Longs, at: int, window: Longs, place: int) -> None:
+def _begin(rows: Longs, at: int, window: Longs, window_at: int) -> None:
     """Write the row of a key's first record."""
     for word in range(_DIGEST):
-        put_long(rows, at + word, get_long(window, place + word))
-    digest = get_long(window, place + _DIGEST)
+        put_long(rows, at + word, get_long(window, window_at + word))
+    digest = get_long(window, window_at + _DIGEST)
     put_long(rows, at + COUNT, 1)
     put_long(rows, at + SET, digest)
     put_long(rows, at + ORDER, digest)
 
 
 @inlined
-def _add(rows: Longs, at: int, window: Longs, place: int) -> None:
+def _add(rows: Longs, at: int, window: Longs, window_at: int) -> None:
     """Add a record to its key's row; its offset is the highest so far."""
-    digest = get_long(window, place + _DIGEST)
+    digest = get_long(window, window_at + _DIGEST)
     for word in range(OFFSET, COUNT):
-        put_long(rows, at + word, get_long(window, place + word))
+        put_long(rows, at + word, get_long(window, window_at + word))
     put_long(rows, at + COUNT, get_long(rows, at + COUNT) + 1)
     put_long(rows, at + SET, add_wrapping(get_long(rows, at + SET), digest))
     order = multiply_wrapping(get_long(rows, at + ORDER), STEP)
@@ -504,7 +504,7 @@ def index_fold_rows(rows: Longs, count: int, index: Ints) -> None:
 
 @kernel
 def fold_batches(
-    data: Bytes, table: Longs, wanted: Filter, sums: Longs, into: KeyRows, progress: Longs
+    data: Bytes, table: Longs, rows: Filter, sums: Longs, into: KeyRows, progress: Longs
 ) -> tuple[int, int]:
     """Add the records of batches from `progress` on.
 
@@ -524,16 +524,16 @@ def fold_batches(
         batch = table[slot]
         if progress[AT] == UNOPENED:
             if sums.size != 0:
-                found = sum_batch(data, batch, sums)
-                if found != batch[CRC]:
-                    return BAD_SUM, found
+                checksum = sum_batch(data, batch, sums)
+                if checksum != batch[CRC]:
+                    return BAD_SUM, checksum
             progress[AT] = batch[BODY_START]
             progress[RECORD] = 0
             progress[LAST_DELTA] = -1
             count = batch[RECORD_COUNT]
             if count < 0 or count * RECORD_SIZE_MIN > batch[BODY_END] - batch[BODY_START]:
                 return BAD_COUNT, progress[AT]
-        status = _fold_records(data, batch, wanted, into, progress)
+        status = _fold_records(data, batch, rows, into, progress)
         if status == DONE and progress[AT] != batch[BODY_END]:
             status = BAD_REST
         if status != DONE:
@@ -544,7 +544,7 @@ def fold_batches(
 
 
 @inlined
-def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, progress: Longs) -> int:
+def _fold_records(data: Bytes, batch: Longs, rows: Filter, into: KeyRows, progress: Longs) -> int:
     """Add the records of a batch; `progress` is left at the record where it stopped."""
     base_offset, base_timestamp = batch[BASE_OFFSET], batch[BASE_TIMESTAMP]
     delta_max = batch[LAST_OFFSET] - base_offset
@@ -560,12 +560,12 @@ def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, prog
         after, time_delta, delta, key_at, key_size, value_at, value_size, _ = parse_record(
             data, at, end
         )
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            status = BAD_RECORD if after == POISON else BAD_DELTA
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == INVALID else BAD_DELTA
             break
         created, offset = add_wrapping(base_timestamp, time_delta), base_offset + delta
         timestamp = append_time if is_append_time else created
-        if is_wanted(offset, timestamp, wanted):
+        if is_wanted(offset, timestamp, rows):
             created = NO_TIMESTAMP if is_lost else created
             if not take_record(
                 data, key_at, key_size, data, value_at, value_size, offset, created, into
@@ -574,7 +574,7 @@ def _fold_records(data: Bytes, batch: Longs, wanted: Filter, into: KeyRows, prog
                 break
             progress[ROWS] += 1
             into.state[END_OFFSET] = offset + 1
-        elif wanted.by_time and timestamp == NO_TIMESTAMP and is_inside(offset, wanted):
+        elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(offset, rows):
             progress[WITHOUT_TIME] += 1
         at, last_delta = after, delta
         record += 1

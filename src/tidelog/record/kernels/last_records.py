@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.hashes import siphash
-from tidelog.record.kernels.integers import POISON
+from tidelog.record.kernels.integers import INVALID
 from tidelog.record.kernels.layout import (
     BAD_COUNT,
     BAD_DELTA,
@@ -128,11 +128,11 @@ def fold_rows(
 
 @inlined
 def _take_better(rows: KeyedRows, row: int, into: WinnerMap, side: int, entry: int) -> None:
-    known, offset = into.offsets[side, entry], rows.offsets[row]
+    best_offset, offset = into.offsets[side, entry], rows.offsets[row]
     version = rows.versions[row]
-    if known >= 0:
+    if best_offset >= 0:
         best = into.versions[side, entry]
-        if version < best or (version == best and offset <= known):
+        if version < best or (version == best and offset <= best_offset):
             return
     into.versions[side, entry] = version
     into.offsets[side, entry] = offset
@@ -187,7 +187,7 @@ def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> b
 @kernel
 def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
     """Drop the entries whose hash has another share; `link_slots` must be called afterwards."""
-    kept, key_at = 0, 0
+    row_count, key_at = 0, 0
     for entry in range(used[ENTRIES]):
         if into.hashes[entry] & mask != share:
             continue
@@ -197,14 +197,14 @@ def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
         # Ends that are still to be read are at higher indexes.
-        into.key_ends[kept + 1] = key_at
-        into.hashes[kept] = into.hashes[entry]
+        into.key_ends[row_count + 1] = key_at
+        into.hashes[row_count] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):
-            into.versions[side, kept] = into.versions[side, entry]
-            into.offsets[side, kept] = into.offsets[side, entry]
-            into.is_dead[side, kept] = into.is_dead[side, entry]
-        kept += 1
-    used[ENTRIES] = kept
+            into.versions[side, row_count] = into.versions[side, entry]
+            into.offsets[side, row_count] = into.offsets[side, entry]
+            into.is_dead[side, row_count] = into.is_dead[side, entry]
+        row_count += 1
+    used[ENTRIES] = row_count
     used[KEY_BYTES] = key_at
 
 
@@ -311,7 +311,7 @@ def _take_batch(data: Bytes, batch: Longs, seeds: Longs, out: LatestRows) -> int
         return BAD_COUNT
     for _ in range(count):
         after, _, delta, key_at, key_size, value_at, value_size, _ = parse_record(data, at, end)
-        if after == POISON:
+        if after == INVALID:
             return BAD_RECORD
         if delta <= last_delta or delta > delta_max:
             return BAD_DELTA
@@ -356,16 +356,16 @@ def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> i
 @inlined
 def _is_latest_key(data: Bytes, at: int, size: int, row: Longs) -> bool:
     """Whether a row's key equals the one at that place."""
-    known = int(row[KEY_AT])
-    if row[KEY_END] - known != size:
+    latest_at = int(row[KEY_AT])
+    if row[KEY_END] - latest_at != size:
         return False
     done = 0
     while done + 8 <= size:
-        if load_word(data, known + done) != load_word(data, at + done):
+        if load_word(data, latest_at + done) != load_word(data, at + done):
             return False
         done += 8
     while done < size:
-        if load_byte(data, known + done) != load_byte(data, at + done):
+        if load_byte(data, latest_at + done) != load_byte(data, at + done):
             return False
         done += 1
     return True

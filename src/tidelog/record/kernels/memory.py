@@ -120,7 +120,7 @@ def _store_plain(data: Bytes, at: int, value: int, size: int) -> None:
 # ruff: noqa: ARG001
 
 
-def _place(context, builder, array_type, array, at):
+def _address(context, builder, array_type, array, at):
     data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [at])
 
@@ -134,8 +134,8 @@ def _loader(size):
 
     def load(typing_context, data, at):
         def generate(context, builder, signature, arguments):
-            place = _place(context, builder, signature.args[0], *arguments)
-            value = builder.load(builder.bitcast(place, bits.as_pointer()), align=1)
+            address = _address(context, builder, signature.args[0], *arguments)
+            value = builder.load(builder.bitcast(address, bits.as_pointer()), align=1)
             value = _swap(builder, value)
             if size == 1:
                 return builder.zext(value, word)
@@ -149,8 +149,8 @@ def _loader(size):
 @intrinsic
 def _load_word(typing_context, data, at):
     def generate(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], *arguments)
-        value = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()), align=1)
+        address = _address(context, builder, signature.args[0], *arguments)
+        value = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()), align=1)
         return builder.bswap(value) if sys.byteorder == "big" else value
 
     return types.int64(data, types.int64), generate
@@ -159,7 +159,7 @@ def _load_word(typing_context, data, at):
 @intrinsic
 def _get_long(typing_context, data, slot):
     def generate(context, builder, signature, arguments):
-        return builder.load(_place(context, builder, signature.args[0], *arguments))
+        return builder.load(_address(context, builder, signature.args[0], *arguments))
 
     return types.int64(data, types.int64), generate
 
@@ -167,8 +167,8 @@ def _get_long(typing_context, data, slot):
 @intrinsic
 def _put_long(typing_context, data, slot, value):
     def generate(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], *arguments[:2])
-        builder.store(arguments[2], place)
+        address = _address(context, builder, signature.args[0], *arguments[:2])
+        builder.store(arguments[2], address)
         return context.get_dummy_value()
 
     return types.void(data, types.int64, types.int64), generate
@@ -195,12 +195,12 @@ def _hinter(is_write, locality=3):
 
     def hint(typing_context, data, slot):
         def generate(context, builder, signature, arguments):
-            place = _place(context, builder, signature.args[0], *arguments)
+            address = _address(context, builder, signature.args[0], *arguments)
             byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
             kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
             call = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
             numbers = [ir.Constant(number, value) for value in (is_write, locality, 1)]
-            builder.call(call, [builder.bitcast(place, byte), *numbers])
+            builder.call(call, [builder.bitcast(address, byte), *numbers])
             return context.get_dummy_value()
 
         return types.void(data, types.int64), generate
@@ -248,9 +248,9 @@ def _storer(size):
 
     def store(typing_context, data, at, value):
         def generate(context, builder, signature, arguments):
-            place = _place(context, builder, signature.args[0], *arguments[:2])
+            address = _address(context, builder, signature.args[0], *arguments[:2])
             low = arguments[2] if size == 8 else builder.trunc(arguments[2], bits)
-            builder.store(_swap(builder, low), builder.bitcast(place, bits.as_pointer()), align=1)
+            builder.store(_swap(builder, low), builder.bitcast(address, bits.as_pointer()), align=1)
             return context.get_dummy_value()
 
         return types.void(data, types.int64, types.int64), generate
@@ -261,8 +261,8 @@ def _storer(size):
 @intrinsic
 def _copy(typing_context, target, target_at, source, at, size):
     def generate(context, builder, signature, arguments):
-        to = _place(context, builder, signature.args[0], arguments[0], arguments[1])
-        start = _place(context, builder, signature.args[2], arguments[2], arguments[3])
+        to = _address(context, builder, signature.args[0], arguments[0], arguments[1])
+        start = _address(context, builder, signature.args[2], arguments[2], arguments[3])
         cgutils.raw_memcpy(builder, to, start, arguments[4], 1)
         return context.get_dummy_value()
 

@@ -31,7 +31,7 @@ from tidelog.record.kernels.hashes import (
     mask_hash,
     sip_round,
 )
-from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, shift_right
+from tidelog.record.kernels.integers import INVALID, add_wrapping, read_varint, shift_right
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -209,11 +209,11 @@ def _hash_side_by_side(
 def _word(data: Bytes, row: int, step: int, window: Longs) -> int:
     """Return the word of a key for a step; arbitrary after the end of the key."""
     size, at = max(get_fact(window, KEY_SIZE, row), 0), get_fact(window, KEY_AT, row)
-    left = size - _WORD_SIZE * step
+    remaining = size - _WORD_SIZE * step
     at += _WORD_SIZE * step
-    if left >= _WORD_SIZE:
+    if remaining >= _WORD_SIZE:
         return load_word(data, at)
-    return last_word(data, at, at + left, size) if left >= 0 else 0
+    return last_word(data, at, at + remaining, size) if remaining >= 0 else 0
 
 
 @inlined
@@ -223,15 +223,15 @@ def _take_word(row: int, step: int, window: Longs) -> None:
     c, d = get_fact(window, _THIRD, row), get_fact(window, _FOURTH, row)
     word = get_fact(window, _WORD, row)
     # All ones if the key has that word.
-    taken = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
+    mask = ~((get_fact(window, KEY_SIZE, row) - _WORD_SIZE * step) >> 63)
     if step == 0:
-        taken = -1
+        mask = -1
     new_a, new_b, new_c, new_d = sip_round(a, b, c, d ^ word)
     new_a, new_b, new_c, new_d = sip_round(new_a, new_b, new_c, new_d)
-    put_fact(window, HASH_LOW, row, a ^ ((a ^ new_a ^ word) & taken))
-    put_fact(window, HASH_HIGH, row, b ^ ((b ^ new_b) & taken))
-    put_fact(window, _THIRD, row, c ^ ((c ^ new_c) & taken))
-    put_fact(window, _FOURTH, row, d ^ ((d ^ new_d) & taken))
+    put_fact(window, HASH_LOW, row, a ^ ((a ^ new_a ^ word) & mask))
+    put_fact(window, HASH_HIGH, row, b ^ ((b ^ new_b) & mask))
+    put_fact(window, _THIRD, row, c ^ ((c ^ new_c) & mask))
+    put_fact(window, _FOURTH, row, d ^ ((d ^ new_d) & mask))
 
 
 # Strategies: which record of a key wins.
@@ -253,19 +253,19 @@ _VERSION_SIZE: Final = 8
 
 @inlined
 def record_version(
-    data: Bytes, batch: Longs, places: tuple[int, int, int], strategy: int, header: Bytes
+    data: Bytes, batch: Longs, positions: tuple[int, int, int], strategy: int, header: Bytes
 ) -> int:
     """Return a record's version.
 
     Args:
         data: Contains the record.
         batch: Its batch's row of the table.
-        places: The record's timestamp delta, the place of its header count (or `NO_HEADERS`), and
+        positions: The record's timestamp delta, position of its header count or `NO_HEADERS`, and
             the place after it.
         strategy: BY_TIMESTAMP or BY_HEADER.
         header: The version header's name, in UTF-8.
     """
-    time_delta, headers_at, end = places
+    time_delta, headers_at, end = positions
     if strategy == BY_TIMESTAMP:
         if batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0:
             return int(batch[MAX_TIMESTAMP])
@@ -342,7 +342,7 @@ class KeyMap(NamedTuple):
         hashes: int64[2 * slots], both halves of a key's hash; two zeros are an empty slot.
         numbers: int64[slots], the number of the key's latest record, or OUTSIDE.
         versions: int64[slots] of those records, or empty.
-        places: int64[slots] of the keys in `arena`, or empty.
+        key_positions: int64[slots] of the keys in `arena`, or empty.
         arena: uint8[...], each key after its length as an int32; or empty.
         state: int64[STATE_FIELDS].
         window: int64[WINDOW_SIZE].
@@ -353,7 +353,7 @@ class KeyMap(NamedTuple):
     hashes: Longs
     numbers: Longs
     versions: Longs
-    places: Longs
+    key_positions: Longs
     arena: Bytes
     state: Longs
     window: Longs
@@ -474,8 +474,8 @@ def _map_batch(
         after, time_delta, delta, key_at, key_size, _, value_size, headers_at = parse_record(
             data, at, end
         )
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            return BAD_RECORD if after == POISON else BAD_DELTA, row, tombstones
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD if after == INVALID else BAD_DELTA, row, tombstones
         if value_size < 0:
             tombstones += 1
         offset = base + delta
@@ -489,8 +489,8 @@ def _map_batch(
                 put_fact(keys.window, KEY_AT, row, key_at)
                 put_fact(keys.window, KEY_SIZE, row, key_size)
                 if rules.strategy != BY_OFFSET:
-                    places = time_delta, headers_at, after
-                    version = record_version(data, batch, places, rules.strategy, rules.header)
+                    positions = time_delta, headers_at, after
+                    version = record_version(data, batch, positions, rules.strategy, rules.header)
                     put_fact(keys.window, VERSION, row, version)
                 row += 1
                 if row & (HALF_ROWS - 1) == 0:
@@ -503,9 +503,9 @@ def _map_batch(
 
 
 @inlined
-def _mark(lost: Bytes, number: int) -> None:
+def _mark(superseded: Bytes, number: int) -> None:
     """Mark a record as lost."""
-    store_byte(lost, number >> 3, load_byte(lost, number >> 3) | 1 << (number & 7))
+    store_byte(superseded, number >> 3, load_byte(superseded, number >> 3) | 1 << (number & 7))
 
 
 @inlined
@@ -570,14 +570,14 @@ def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
 @inlined
 def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
     """Whether the key itself is the same; true if the map has no keys."""
-    if keys.places.size == 0:
+    if keys.key_positions.size == 0:
         return True
     at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
-    place = get_long(keys.places, slot)
-    if load_int32(keys.arena, place) != size:
+    key_at = get_long(keys.key_positions, slot)
+    if load_int32(keys.arena, key_at) != size:
         return False
     for byte in range(size):
-        if load_byte(data, at + byte) != load_byte(keys.arena, place + _LENGTH_SIZE + byte):
+        if load_byte(data, at + byte) != load_byte(keys.arena, key_at + _LENGTH_SIZE + byte):
             return False
     return True
 
@@ -588,7 +588,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
     window = keys.window
     if keys.state[KEYS] >= keys.key_limit:
         return False
-    if keys.places.size > 0:
+    if keys.key_positions.size > 0:
         at, size = get_fact(window, KEY_AT, row), get_fact(window, KEY_SIZE, row)
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
@@ -598,7 +598,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
             return False
         store_int32(keys.arena, used, size)
         copy_bytes(keys.arena, used + _LENGTH_SIZE, data, at, size)
-        put_long(keys.places, slot, used)
+        put_long(keys.key_positions, slot, used)
         keys.state[ARENA_USED] = used + needed
     put_long(keys.hashes, 2 * slot, get_fact(window, HASH_LOW, row))
     put_long(keys.hashes, 2 * slot + 1, get_fact(window, HASH_HIGH, row))
@@ -610,17 +610,17 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 
 
 @inlined
-def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, lost: Bytes) -> None:
+def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Bytes) -> None:
     """Compare a later record of a key with the one in the map; the loser is marked."""
     number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
         version = get_fact(keys.window, VERSION, row)
         if version < get_long(keys.versions, slot):
-            _mark(lost, number)
+            _mark(superseded, number)
             return
         put_long(keys.versions, slot, version)
     put_long(keys.numbers, slot, number)
-    _mark(lost, loser)
+    _mark(superseded, loser)
 
 
 @inlined
@@ -706,8 +706,8 @@ def _sample_batch(
         after, _time, delta, key_at, key_size, _value, value_size, _headers = parse_record(
             data, at, end
         )
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            return BAD_RECORD if after == POISON else BAD_DELTA, at
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            return BAD_RECORD if after == INVALID else BAD_DELTA, at
         totals[RECORDS] += 1
         totals[RECORD_BYTES] += after - at
         if key_size >= 0:

@@ -20,7 +20,7 @@ from tidelog.errors import CorruptRecord
 from tidelog.record.header import HEADERS_MAX, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.checksums import sum_batch
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, read_varlong
+from tidelog.record.kernels.integers import INVALID, add_wrapping, read_varint, read_varlong
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -200,13 +200,13 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     """Parse the record at `at` of a body that ends at `end`.
 
     Returns:
-        The place after it or `POISON`; timestamp delta; offset delta; the key's place and size; the
+        Position after it or `INVALID`; timestamp delta; offset delta; the key's place and size; the
         value's place and size; place of the header count or `NO_HEADERS`. A size of -1 is null.
-        After `POISON` the other values are invalid.
+        After `INVALID` the other values are invalid.
     """
     size, at = read_varint(data, at, end)
     if size < 0 or size > end - at:
-        return POISON, 0, 0, 0, 0, 0, 0, 0
+        return INVALID, 0, 0, 0, 0, 0, 0, 0
     record_end = at + size
     time_delta, at = read_varlong(data, at + 1, record_end)
     offset_delta, at = read_varint(data, at, record_end)
@@ -219,21 +219,21 @@ def parse_record(data: Bytes, at: int, end: int) -> tuple[int, int, int, int, in
     else:
         headers_at = NO_HEADERS
     if at != record_end or key_size < -1 or value_size < -1:
-        return POISON, 0, 0, 0, 0, 0, 0, 0
+        return INVALID, 0, 0, 0, 0, 0, 0, 0
     return at, time_delta, offset_delta, key_at, key_size, value_at, value_size, headers_at
 
 
 @inlined
 def skip_headers(data: Bytes, at: int, end: int, count: int) -> int:
-    """Return the place after `count` headers, `POISON` if one of them breaks a rule."""
+    """Return the place after `count` headers, `INVALID` if one of them breaks a rule."""
     if count < 0 or count > min((end - at) // RECORD_HEADER_SIZE_MIN, HEADERS_MAX):
-        return POISON
+        return INVALID
     for _ in range(count):
         key_size, at = read_varint(data, at, end)
         value_size, at = read_varint(data, at + max(key_size, 0), end)
         at += max(value_size, 0)
         if key_size < 0 or value_size < -1 or at > end:
-            return POISON
+            return INVALID
     return at
 
 
@@ -258,10 +258,10 @@ def decode_batches(
     while progress[BATCH] < table.shape[0]:
         slot = progress[BATCH]
         if shifts.size != 0 and progress[AT] == UNOPENED:
-            found = sum_batch(data, table[slot], shifts)
-            if found != table[slot, CRC]:
+            checksum = sum_batch(data, table[slot], shifts)
+            if checksum != table[slot, CRC]:
                 out.rows_end[slot] = progress[ROWS]
-                return BAD_SUM, found
+                return BAD_SUM, checksum
         status = _decode_batch(data, table[slot], rows, out, progress, table[0, BODY_START])
         out.rows_end[slot] = progress[ROWS]
         if status != DONE:
@@ -308,8 +308,8 @@ def _decode_records(
         after, time_delta, delta, key_at, key_size, value_at, value_size, headers_at = parse_record(
             data, at, end
         )
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            status = BAD_RECORD if after == POISON else BAD_DELTA
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == INVALID else BAD_DELTA
             break
         created = add_wrapping(base_timestamp, time_delta)
         timestamp = append_time if is_append_time else created
@@ -411,7 +411,7 @@ def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: i
     one, the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
     `start` of `data`.
     """
-    place = VIEW_WORDS * row
+    word_at = VIEW_WORDS * row
     if size < 0:
         column.valid[row >> 3] &= 0xFF ^ (1 << (row & 7))
         size = 0
@@ -419,10 +419,10 @@ def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: i
     if size <= _INSIDE_SIZE_MAX:
         third = _load_few(data, at + _WORD_SIZE, size - _WORD_SIZE)
         fourth = _load_few(data, at + 2 * _WORD_SIZE, size - 2 * _WORD_SIZE)
-    column.views[place] = size
-    column.views[place + 1] = _load_few(data, at, size)
-    column.views[place + 2] = third
-    column.views[place + 3] = fourth
+    column.views[word_at] = size
+    column.views[word_at + 1] = _load_few(data, at, size)
+    column.views[word_at + 2] = third
+    column.views[word_at + 3] = fourth
 
 
 @inlined
@@ -435,8 +435,8 @@ def _load_few(data: Bytes, at: int, size: int) -> int:
     if at + 2 * _WORD_SIZE <= data.size:
         word = load_word(data, at) & ((1 << (8 * count)) - 1)
     else:
-        for place in range(count):
-            word |= load_byte(data, at + place) << (8 * place)
+        for index in range(count):
+            word |= load_byte(data, at + index) << (8 * index)
     return (word ^ _SIGN) - _SIGN
 
 
@@ -453,14 +453,14 @@ def count_matches(data: Bytes, table: Longs, rows: Filter) -> tuple[int, int, in
         offset range that have no time; DONE, or a BAD_ status; the place of the damaged record or
         body.
     """
-    taken = without_time = 0
+    match_count = without_time = 0
     for slot in range(table.shape[0]):
-        found, missing, status, at = _count_batch(data, table[slot], rows)
-        taken += found
+        batch_count, missing, status, at = _count_batch(data, table[slot], rows)
+        match_count += batch_count
         without_time += missing
         if status != DONE:
-            return taken, without_time, status, at
-    return taken, without_time, DONE, 0
+            return match_count, without_time, status, at
+    return match_count, without_time, DONE, 0
 
 
 @inlined
@@ -469,33 +469,33 @@ def _count_batch(data: Bytes, batch: Longs, rows: Filter) -> tuple[int, int, int
     delta_max, append_time = batch[LAST_OFFSET] - base_offset, batch[MAX_TIMESTAMP]
     is_append_time = batch[ATTRIBUTES] & TIMESTAMP_TYPE_BIT != 0
     at, end, count = batch[BODY_START], batch[BODY_END], batch[RECORD_COUNT]
-    taken, without_time, last_delta = 0, 0, -1
+    match_count, without_time, last_delta = 0, 0, -1
     if count < 0 or count * RECORD_SIZE_MIN > end - at:
         return 0, 0, BAD_COUNT, at
     for _ in range(count):
         after, time_delta, delta = _deltas(data, at, end)
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            status = BAD_RECORD if after == POISON else BAD_DELTA
-            return taken, without_time, status, at
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == INVALID else BAD_DELTA
+            return match_count, without_time, status, at
         timestamp = append_time if is_append_time else add_wrapping(base_timestamp, time_delta)
         if is_wanted(base_offset + delta, timestamp, rows):
-            taken += 1
+            match_count += 1
         elif rows.by_time and timestamp == NO_TIMESTAMP and is_inside(base_offset + delta, rows):
             without_time += 1
         at, last_delta = after, delta
-    return taken, without_time, DONE if at == end else BAD_REST, at
+    return match_count, without_time, DONE if at == end else BAD_REST, at
 
 
 @inlined
 def _deltas(data: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record or `POISON`, its timestamp delta, its offset delta."""
+    """Return the place after a record or `INVALID`, its timestamp delta, its offset delta."""
     size, at = read_varint(data, at, end)
     if size < RECORD_SIZE_MIN - 1 or size > end - at:
-        return POISON, 0, 0
+        return INVALID, 0, 0
     record_end = at + size
     time_delta, at = read_varlong(data, at + 1, record_end)
     offset_delta, at = read_varint(data, at, record_end)
-    return (record_end if at <= record_end else POISON), time_delta, offset_delta
+    return (record_end if at <= record_end else INVALID), time_delta, offset_delta
 
 
 class HeaderColumns(NamedTuple):
@@ -532,7 +532,7 @@ def count_headers(data: Bytes, end: int, headers_at: Longs) -> tuple[int, int, i
 @kernel
 def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -> bool:
     """Fill the columns; return whether all keys are ASCII, which need no check for UTF-8."""
-    slot, key_used, value_used, seen = 0, 0, 0, 0
+    slot, key_used, value_used, joined_bits = 0, 0, 0, 0
     for row in range(headers_at.size):
         if headers_at[row] != NO_HEADERS:
             count, at = read_varint(data, headers_at[row], end)
@@ -541,12 +541,12 @@ def fill_headers(data: Bytes, end: int, headers_at: Longs, out: HeaderColumns) -
                 at = value_at + max(value_size, 0)
                 if not _fits(out, slot, key_used + key_size, value_used + value_size):
                     break
-                seen |= _join_bits(data, key_at, key_size)
+                joined_bits |= _join_bits(data, key_at, key_size)
                 key_used = append_binary(out.key, slot, key_used, data, key_at, key_size)
                 value_used = append_binary(out.value, slot, value_used, data, value_at, value_size)
                 slot += 1
         out.ends[row + 1] = slot
-    return seen < 0x80
+    return joined_bits < 0x80
 
 
 @inlined
@@ -558,10 +558,10 @@ def _fits(out: HeaderColumns, slot: int, key_end: int, value_end: int) -> bool:
 @inlined
 def _join_bits(data: Bytes, at: int, size: int) -> int:
     """Return the bitwise OR of the bytes."""
-    seen = 0
-    for place in range(at, at + size):
-        seen |= load_byte(data, place)
-    return seen
+    bits = 0
+    for position in range(at, at + size):
+        bits |= load_byte(data, position)
+    return bits
 
 
 @inlined
@@ -595,7 +595,7 @@ def validate_batch_body(
         return BAD_COUNT, 0, largest, smallest, has_null_key, in_order
     for number in range(record_count):
         after, time_delta, delta, _, key_size, _, _, _ = parse_record(body, at, end)
-        if after == POISON:
+        if after == INVALID:
             return BAD_RECORD, at, largest, smallest, has_null_key, in_order
         at = after
         timestamp = add_wrapping(base_timestamp, time_delta)

@@ -36,7 +36,7 @@ from tidelog.record.header import (
 from tidelog.record.kernels.checksums import fetch_body
 from tidelog.record.kernels.compiler import inlined, kernel
 from tidelog.record.kernels.integers import (
-    POISON,
+    INVALID,
     add_wrapping,
     read_varint,
     read_varlong,
@@ -147,7 +147,7 @@ GROWTH_MAX: Final = 10
 
 
 # Facts about the remaining records of a batch.
-_LEFT: Final = 0
+_RECORDS_LEFT: Final = 0
 
 
 _LEFT_TOMBSTONES: Final = 1
@@ -181,34 +181,34 @@ class Sources(NamedTuple):
 
 
 @kernel
-def count_left(counts: Longs, numbers: Longs, lost: Bytes, out: Longs) -> None:
+def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs) -> None:
     """Count the records of each batch that have not lost.
 
     Shape:
         counts: int64[batches], records of each.
-        numbers: int64[batches], the first record's number in `lost`; -1: none has lost.
+        numbers: int64[batches], the first record's number in `superseded`; -1: none has lost.
         out: int64[batches].
     """
     for slot in range(counts.size):
         out[slot] = counts[slot]
         if numbers[slot] >= 0:
-            out[slot] -= _count_bits(lost, numbers[slot], numbers[slot] + counts[slot])
+            out[slot] -= _count_bits(superseded, numbers[slot], numbers[slot] + counts[slot])
 
 
 @inlined
-def _count_bits(lost: Bytes, start: int, end: int) -> int:
+def _count_bits(bits: Bytes, start: int, end: int) -> int:
     """Return the number of set bits from `start` to `end` (exclusive)."""
-    found = 0
+    count = 0
     while start < end and start & 7 != 0:
-        found += (lost[start >> 3] >> (start & 7)) & 1
+        count += (bits[start >> 3] >> (start & 7)) & 1
         start += 1
     while start + 8 <= end:
-        found += _byte_bits(lost[start >> 3])
+        count += _byte_bits(bits[start >> 3])
         start += 8
     while start < end:
-        found += (lost[start >> 3] >> (start & 7)) & 1
+        count += (bits[start >> 3] >> (start & 7)) & 1
         start += 1
-    return found
+    return count
 
 
 @inlined
@@ -300,14 +300,14 @@ def _write_filtered(
     """Write the remaining records of a batch; return its size, 0 for none, -1 for a bad record."""
     batch, plan = sources.table[slot], sources.plan[slot]
     fetch_body(sources.bodies, batch[BODY_START], batch[BODY_END])
-    if not _look_at(sources, slot, facts):
+    if not _inspect(sources, slot, facts):
         return -1
-    if facts[_LEFT] == 0:
+    if facts[_RECORDS_LEFT] == 0:
         return 0
     has_horizon = batch[ATTRIBUTES] & DELETE_HORIZON_BIT != 0
     sets_horizon = plan[HORIZON] >= 0 and not has_horizon
     sets_horizon = sets_horizon and (plan[FORCES_HORIZON] == 1 or facts[_LEFT_TOMBSTONES] > 0)
-    if facts[_LEFT] == batch[RECORD_COUNT] and batch[MAGIC] == MAGIC_2 and not sets_horizon:
+    if facts[_RECORDS_LEFT] == batch[RECORD_COUNT] and batch[MAGIC] == MAGIC_2 and not sets_horizon:
         copy_bytes(out, start, sources.log, batch[POSITION], batch[SIZE])
         _note_copy(batch, row)
         row[WRITTEN_TOMBSTONES] = facts[_LEFT_TOMBSTONES]
@@ -325,7 +325,7 @@ def _write_filtered(
     row[WRITTEN_BASE] = batch[BASE_OFFSET]
     row[WRITTEN_LAST] = batch[LAST_OFFSET]
     row[WRITTEN_MAX_TIMESTAMP] = largest
-    row[WRITTEN_RECORDS] = facts[_LEFT]
+    row[WRITTEN_RECORDS] = facts[_RECORDS_LEFT]
     row[WRITTEN_TOMBSTONES] = facts[_LEFT_TOMBSTONES]
     row[IS_NEW] = 1
     _write_header(batch, attributes, base, row, out, start)
@@ -334,11 +334,11 @@ def _write_filtered(
 
 
 @inlined
-def _look_at(sources: Sources, slot: int, facts: Longs) -> bool:
+def _inspect(sources: Sources, slot: int, facts: Longs) -> bool:
     """Collect facts about the remaining records; return False if a record is bad."""
     batch, data = sources.table[slot], sources.bodies
     at, end = batch[BODY_START], batch[BODY_END]
-    left = tombstones = 0
+    record_count = tombstones = 0
     first = largest = NO_TIMESTAMP
     for record in range(batch[RECORD_COUNT]):
         if not _is_left(sources, slot, record):
@@ -348,17 +348,17 @@ def _look_at(sources: Sources, slot: int, facts: Longs) -> bool:
             at += size
             continue
         after, time_delta, _, _, _, _, value_size, _ = parse_record(data, at, end)
-        if after == POISON:
+        if after == INVALID:
             return False
         at = after
         if value_size < 0 and sources.plan[slot, DROPS_TOMBSTONES] == 1:
             continue
         timestamp = add_wrapping(batch[BASE_TIMESTAMP], time_delta)
-        first = timestamp if left == 0 else first
-        largest = timestamp if left == 0 else max(largest, timestamp)
-        left += 1
+        first = timestamp if record_count == 0 else first
+        largest = timestamp if record_count == 0 else max(largest, timestamp)
+        record_count += 1
         tombstones += 1 if value_size < 0 else 0
-    facts[_LEFT] = left
+    facts[_RECORDS_LEFT] = record_count
     facts[_LEFT_TOMBSTONES] = tombstones
     facts[_FIRST_TIMESTAMP] = first
     facts[_LAST_TIMESTAMP] = largest
@@ -417,13 +417,13 @@ def _write_record(
 @inlined
 def _write_empty(batch: Longs, out: Bytes, start: int, row: Longs) -> int:
     """Write a header without records; return its size."""
-    kept = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
+    mask = TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT
     row[WRITTEN_BASE] = batch[BASE_OFFSET]
     row[WRITTEN_LAST] = batch[LAST_OFFSET]
     row[WRITTEN_MAX_TIMESTAMP] = batch[MAX_TIMESTAMP]
     row[WRITTEN_RECORDS] = 0
     row[IS_NEW] = 1
-    _write_header(batch, batch[ATTRIBUTES] & kept, NO_TIMESTAMP, row, out, start)
+    _write_header(batch, batch[ATTRIBUTES] & mask, NO_TIMESTAMP, row, out, start)
     return HEADER_SIZE
 
 

@@ -29,7 +29,7 @@ from tidelog.record.header import (
 from tidelog.record.kernels.batch_scan import frame_status, shows_jump
 from tidelog.record.kernels.checksums import has_right_sum
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.integers import POISON, add_wrapping, read_varint, read_varlong
+from tidelog.record.kernels.integers import INVALID, add_wrapping, read_varint, read_varlong
 from tidelog.record.kernels.layout import (
     BAD_INDEX,
     BAD_OFFSETS,
@@ -148,8 +148,8 @@ def _search_segment(
     floor_offset: int,
 ) -> tuple[int, int, int, int]:
     base_offset = between[0]
-    indexed, wanted = _floor_time_entry(time_index, base_offset, target)
-    first = max(wanted, floor_offset)
+    indexed, indexed_offset = _floor_time_entry(time_index, base_offset, target)
+    first = max(indexed_offset, floor_offset)
     offset, position = floor_position_for(index, base_offset, first)
     if position != 0 and not _leads_to_batch(log, position, offset):
         return BAD_INDEX, NOTHING, NOTHING, position
@@ -160,10 +160,10 @@ def _search_segment(
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
     # If a time entry is used to skip records, its batch must confirm it.
-    is_used = indexed != NOTHING and wanted >= floor_offset
-    if is_used and not _has_largest(log, position, wanted, indexed):
+    is_used = indexed != NOTHING and indexed_offset >= floor_offset
+    if is_used and not _has_largest(log, position, indexed_offset, indexed):
         return BAD_INDEX, NOTHING, NOTHING, position
-    confirmed = wanted if is_used else NOTHING
+    confirmed = indexed_offset if is_used else NOTHING
     return _search_batches(log, position, between, target, floor_offset, confirmed)
 
 
@@ -303,10 +303,10 @@ def _search_records(
     delta_max = load_int32(log, at + LAST_OFFSET_DELTA_AT)
     append_time = load_int64(log, at + MAX_TIMESTAMP_AT)
     is_append_time = load_byte(log, at + ATTRIBUTES_AT + 1) & TIMESTAMP_TYPE_BIT != 0
-    place, end, last_delta = at + HEADER_SIZE, at + size, -1
+    position, end, last_delta = at + HEADER_SIZE, at + size, -1
     for _ in range(load_int32(log, at + RECORD_COUNT_AT)):
-        place, time_delta, delta = _read_deltas(log, place, end)
-        if place == POISON or delta <= last_delta or delta > delta_max:
+        position, time_delta, delta = _read_deltas(log, position, end)
+        if position == INVALID or delta <= last_delta or delta > delta_max:
             return BAD_RECORD, NOTHING, NOTHING
         last_delta = delta
         created = add_wrapping(base_timestamp, time_delta)
@@ -318,11 +318,11 @@ def _search_records(
 
 @inlined
 def _read_deltas(log: Bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Return the place after a record or `POISON`, its timestamp delta and offset delta."""
+    """Return the place after a record or `INVALID`, its timestamp delta and offset delta."""
     size, at = read_varint(log, at, end)
     if size < 0 or size > end - at:
-        return POISON, 0, 0
+        return INVALID, 0, 0
     record_end = at + size
     time_delta, at = read_varlong(log, at + 1, record_end)
     delta, at = read_varint(log, at, record_end)
-    return (record_end if at <= record_end else POISON), time_delta, delta
+    return (record_end if at <= record_end else INVALID), time_delta, delta

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidelog.record.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.integers import POISON, add_wrapping, subtract_wrapping
+from tidelog.record.kernels.integers import INVALID, add_wrapping, subtract_wrapping
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -79,7 +79,7 @@ def _count_starts(run_starts: Longs, offset: int) -> int:
 
 
 @kernel
-def mark_lost_creates(data: Bytes, table: Longs) -> None:
+def flag_overwritten_create_times(data: Bytes, table: Longs) -> None:
     """Set `CREATE_STATE` of the batches whose create times a foreign cleaner has overwritten.
 
     Kafka's cleaner writes the visible time into the records of a LogAppendTime batch. A batch that
@@ -111,7 +111,7 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     at, end = table[slot, BODY_START], table[slot, BODY_END]
     while at < end:
         at, time_delta, _, _, _, _, _, _ = parse_record(data, at, end)
-        if at == POISON or add_wrapping(table[slot, BASE_TIMESTAMP], time_delta) != append_time:
+        if at == INVALID or add_wrapping(table[slot, BASE_TIMESTAMP], time_delta) != append_time:
             return False
     return bool(append_time != NO_TIMESTAMP)
 
@@ -322,7 +322,7 @@ def count_latencies(
         return BAD_COUNT, 0, total
     for _ in range(record_count):
         after, time_delta, _, _, _, _, _, _ = parse_record(body, at, end)
-        if after == POISON:
+        if after == INVALID:
             return BAD_RECORD, at, total
         at = after
         timestamp = add_wrapping(base_timestamp, time_delta)

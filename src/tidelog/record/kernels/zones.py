@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from tidelog.record.header import ATTRIBUTES_AT, CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels.checksums import join_sums, sum_bytes
 from tidelog.record.kernels.compiler import inlined, kernel
-from tidelog.record.kernels.integers import POISON, add_wrapping, bit_length
+from tidelog.record.kernels.integers import INVALID, add_wrapping, bit_length
 from tidelog.record.kernels.layout import (
     ATTRIBUTES,
     BAD_COUNT,
@@ -184,8 +184,8 @@ def _take_records(
     at, last_delta, number, status = progress[AT], progress[LAST_DELTA], progress[RECORD], DONE
     while number < batch[RECORD_COUNT]:
         after, time_delta, delta, _, _, _, value_size, _ = parse_record(data, at, end)
-        if after == POISON or delta <= last_delta or delta > delta_max:
-            status = BAD_RECORD if after == POISON else BAD_DELTA
+        if after == INVALID or delta <= last_delta or delta > delta_max:
+            status = BAD_RECORD if after == INVALID else BAD_DELTA
             break
         if is_data:
             created = add_wrapping(base_ms, time_delta)

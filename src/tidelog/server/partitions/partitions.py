@@ -244,8 +244,8 @@ class Partitions:
         offline = self.get(topic, partition)
         if offline.failure is None:
             return False
-        let_go = offline.log.give_up()  # here: its deferred work belongs to this thread
-        log = await work.run(self._reopened, let_go, topic, partition)
+        release_files = offline.log.detach()  # here: its deferred work belongs to this thread
+        log = await work.run(self._reopened, release_files, topic, partition)
         if offline.is_gone:
             return False
         if self.has_kernels:
@@ -254,9 +254,9 @@ class Partitions:
         self.epoch_changes += 1
         return True
 
-    def _reopened(self, let_go: Callable[[], None], topic: str, partition: int) -> Log:
+    def _reopened(self, release_files: Callable[[], None], topic: str, partition: int) -> Log:
         """Reopen a log, in a thread: recovery reads and copies all that was not synced."""
-        let_go()
+        release_files()
         log = self._log_dir.reopen(topic, partition)
         log.flush()
         return log

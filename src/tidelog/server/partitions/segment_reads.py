@@ -213,7 +213,7 @@ class SegmentBytes:
 
     def last_batches(self, segment: Segment) -> LastBatches:
         """Return facts of the segment's last batches; raises ColdRead if they were not read yet."""
-        self._ensure(known=segment.seen_last_batches is not None)
+        self._ensure(known=segment.loaded_last_batches is not None)
         return segment.last_batches
 
     def ensure_reaches(self, segment: Segment, offset: int) -> None:
@@ -225,7 +225,7 @@ class SegmentBytes:
             OSError: The system failed a read.
         """
         if not segment.is_active:
-            is_seen = segment.seen_last_batches is not None and is_settled(segment)
+            is_seen = segment.loaded_last_batches is not None and is_settled(segment)
             self._ensure(known=is_seen and segment.last_batches.next_offset <= offset)
             ensure_reaches(segment, offset)
 
@@ -459,7 +459,7 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
     if segment.is_active or segment.is_tiered:
         size_bytes = segment.size_bytes  # read first: a thread may see the segment grow
         return size_bytes, segment.end_offset
-    last = segment.seen_last_batches or source.last_batches(segment)
+    last = segment.loaded_last_batches or source.last_batches(segment)
     return last.position, last.next_offset
 
 

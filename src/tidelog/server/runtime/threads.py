@@ -147,7 +147,7 @@ class Beside:
                     wait([self._running[1]])
                 self._end()
 
-    def give_up(self) -> Callable[[], None]:
+    def detach(self) -> Callable[[], None]:
         """Drop waiting jobs; return a function that waits for the running one, in any thread."""
         self._waiting.clear()
         running, self._running = self._running, None
@@ -174,7 +174,7 @@ class Beside:
             loop.call_soon_threadsafe(self._ended, ended)
 
     def _ended(self, future: "Future[None]") -> None:
-        """Handle the end of a job, unless `settle` or `give_up` already did."""
+        """Handle the end of a job, unless `settle` or `detach` already did."""
         if self._running is None or self._running[1] is not future:
             return
         try:

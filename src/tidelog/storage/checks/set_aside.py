@@ -170,17 +170,17 @@ def _read_times(context: SegmentContext, base: int) -> AppendTimes:
 def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -> AppendTimes:
     """Return the append times of the new segment, from those of the damaged one."""
     offset, path = parting.resumes_at, parting.path
-    kept, file = AppendTimes(offset, context.topic_id), context.pool.get(path)
-    known = times.time_at(offset)
+    remaining, file = AppendTimes(offset, context.topic_id), context.pool.get(path)
+    append_ms = times.time_at(offset)
     first = next((batch for _, batch in walk_file(file, path, parting.end, file.size())), None)
-    if known is not None and first is not None:
-        kept.note(offset, known, fingerprint(first))
+    if append_ms is not None and first is not None:
+        remaining.note(offset, append_ms, fingerprint(first))
     for row in times.rows():
         if row.offset > offset and row.append_ms >= 0:
-            kept.note(row.offset, row.append_ms, row.batch_crc)
+            remaining.note(row.offset, row.append_ms, row.batch_crc)
         elif row.offset > offset:
-            kept.mark_unknown(row.offset, row.batch_crc)
-    return kept
+            remaining.mark_unknown(row.offset, row.batch_crc)
+    return remaining
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:

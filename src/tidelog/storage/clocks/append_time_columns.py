@@ -79,19 +79,21 @@ def encode(times: AppendTimes) -> bytes:
     )
 
 
-def add_known(times: AppendTimes, offsets: "Longs", known: "Longs", batch_crcs: "Longs") -> None:
+def add_known(
+    times: AppendTimes, offsets: "Longs", append_ms: "Longs", batch_crcs: "Longs"
+) -> None:
     """Append rows, as `times.note` would.
 
     Args:
         times: Receives the rows; with a granularity of 1 ms and no floor.
         offsets: First offset of each row, under the rules of `note`.
-        known: Append times in ms, each later than the one before.
+        append_ms: Append times in ms, each later than the one before.
         batch_crcs: Checksum field of the batch at each offset.
     """
     if not len(offsets):
         return
-    _, crc = _sealed(times.digest[1], offsets - times.base_offset, known, batch_crcs)
-    columns = array("q", offsets.tobytes()), array("q", known.tobytes())
+    _, crc = _sealed(times.digest[1], offsets - times.base_offset, append_ms, batch_crcs)
+    columns = array("q", offsets.tobytes()), array("q", append_ms.tobytes())
     named = array("I", batch_crcs.astype(np.uint32).tobytes())
     times.extend(AppendTimeRows(*columns, named), crc)
 

@@ -59,7 +59,7 @@ from tidelog.storage.compaction.job import (
 )
 from tidelog.storage.log.segment_times import youngest_ms
 from tidelog.storage.open_files import typed_reads
-from tidelog.storage.segment.append_time_trust import last_batch, sure_end
+from tidelog.storage.segment.append_time_trust import last_batch, proven_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import (
     ALWAYS_MS,
@@ -649,7 +649,7 @@ def plan_cleaning(
 def _sources(log: "LogAccess", segments: Sequence[ClosedSegment]) -> list[SourceSegment]:
     trusted = log.trusted_end()
     return [
-        replace(source, append_end=sure_end(each, each.append_times, trusted))
+        replace(source, append_end=proven_end(each, each.append_times, trusted))
         for source, each in zip(identities(segments), segments, strict=True)
     ]
 

@@ -38,7 +38,7 @@ from tidelog.record.kernels.checksums import NO_SHIFTS, shifts
 from tidelog.record.kernels.hashes import MD5, SIPHASH, make_hasher
 from tidelog.record.kernels.layout import REASONS
 from tidelog.record.kernels.offset_map import WINDOW_SIZE, Marks, map_batches
-from tidelog.record.kernels.rewrite import count_left
+from tidelog.record.kernels.rewrite import count_remaining
 from tidelog.record.record import ControlType
 from tidelog.storage.compaction import job as words
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, SourceSegment
@@ -122,7 +122,7 @@ class OffsetMap:
             hashes=np.zeros(2 * slots, np.int64),
             numbers=np.zeros(slots, np.int64),
             versions=np.zeros(slots if rules.has_versions else 0, np.int64),
-            places=np.zeros(slots if rules.verify_keys else 0, np.int64),
+            key_positions=np.zeros(slots if rules.verify_keys else 0, np.int64),
             arena=np.zeros(arena_bytes, np.uint8),
             state=np.zeros(offset_map.STATE_FIELDS, np.int64),
             window=np.zeros(WINDOW_SIZE, np.int64),
@@ -167,7 +167,11 @@ class OffsetMap:
         """Free the memory; the map can't be used any more."""
         none: Longs = np.zeros(0, np.int64)
         self.keys = self.keys._replace(
-            hashes=none, numbers=none, versions=none, places=none, arena=np.zeros(0, np.uint8)
+            hashes=none,
+            numbers=none,
+            versions=none,
+            key_positions=none,
+            arena=np.zeros(0, np.uint8),
         )
         self.lost = np.zeros(0, np.uint8)
 
@@ -309,8 +313,8 @@ class TransactionWalk:
 
     def take_kept(self) -> list[AbortedTxn]:
         """Return aborted transactions whose markers stay, since the last call, in order."""
-        kept, self._kept = self._kept, []
-        return kept
+        transactions, self._kept = self._kept, []
+        return transactions
 
 
 # Takes the place of a record count: the batch did not go into the map.
@@ -364,7 +368,7 @@ class MappedRun:
         """Return how many records of each batch remain; 0 for a batch that was left out."""
         counts = np.maximum(self.counts, 0).astype(np.int64)
         out: Longs = np.empty(len(counts), np.int64)
-        count_left(counts, self.numbers(), offset_map.lost, out)
+        count_remaining(counts, self.numbers(), offset_map.lost, out)
         return out
 
 

@@ -308,7 +308,7 @@ class SourcePass:
             piece, opened, numbers, Marks(self._cleaning.offset_map.lost, lost_bits, tombstones)
         )
         left_counts: Longs = np.empty(len(counts), np.int64)
-        rewrite.count_left(counts, numbers, lost_bits, left_counts)
+        rewrite.count_remaining(counts, numbers, lost_bits, left_counts)
         return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:

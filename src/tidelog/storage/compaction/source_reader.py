@@ -17,8 +17,8 @@ import numpy as np
 
 from tidelog.env import Env, File, mappable_file
 from tidelog.errors import CorruptBatch, CorruptData, UnsupportedCompression
-from tidelog.record.buffers import OPENED_BYTES, Arena
-from tidelog.record.columns.batch_table import first_bad_sum, is_plain, lz4_frames, open_body
+from tidelog.record.buffers import OPENED_BYTES, BodyBuffer
+from tidelog.record.columns.batch_table import first_checksum_mismatch, is_plain, lz4_frames, open_body
 from tidelog.record.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -129,7 +129,7 @@ class SourceReader:
         self._throttle = throttle
         self._table: Longs = np.empty((PIECE_BATCHES, layout.BATCH_FIELDS), np.int64)
         self.bytes_read = 0
-        self.arena = Arena()
+        self.arena = BodyBuffer()
 
     def path(self, source: SourceSegment) -> str:
         """Return the path of a source's log file."""
@@ -242,7 +242,7 @@ def check_sums(piece: Piece) -> None:
     for slot in np.flatnonzero(~is_2).tolist():
         with piece.located():
             LegacyBatch(piece.data.data, int(piece.table[slot, layout.POSITION])).ensure_valid()
-    error = first_bad_sum(piece.data, piece.table)
+    error = first_checksum_mismatch(piece.data, piece.table)
     if error is not None:
         raise error.located(piece.path, piece.position)
 
@@ -267,7 +267,7 @@ class OpenedBatches:
 
 
 def opened_groups(
-    piece: Piece, wanted: "Mask", arena: Arena
+    piece: Piece, wanted: "Mask", arena: BodyBuffer
 ) -> Iterator[tuple[int, int, OpenedBatches]]:
     """Yield all batches of a piece in groups, each with the bodies of the wanted batches.
 
@@ -295,7 +295,7 @@ def opened_groups(
         start = end
 
 
-def _open_some(piece: Piece, wanted: "Mask", start: int, arena: Arena) -> tuple[int, OpenedBatches]:
+def _open_some(piece: Piece, wanted: "Mask", start: int, arena: BodyBuffer) -> tuple[int, OpenedBatches]:
     """Open batches from a row on up to the size of a group; return the next row and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(wanted[start:])
@@ -325,7 +325,7 @@ def _alone(body: Buffer, table: "Longs") -> OpenedBatches:
     return OpenedBatches(np.frombuffer(body, np.uint8), table)
 
 
-def _open(piece: Piece, row: "Longs", frame: slice | None, arena: Arena) -> Buffer:
+def _open(piece: Piece, row: "Longs", frame: slice | None, arena: BodyBuffer) -> Buffer:
     """Return a batch's records as a body of magic 2; fill in the row of a legacy batch."""
     view, position = piece.data.data, int(row[layout.POSITION])
     if frame is None and row[layout.MAGIC] != MAGIC_2:

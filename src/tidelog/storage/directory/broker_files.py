@@ -150,8 +150,8 @@ def decode_cluster(data: Buffer) -> ClusterState:
     if content.get("quotas") != []:
         raise CorruptFile("an empty list `quotas` expected")
     return ClusterState(
-        settings={_broker(who): _texts(who, given) for who, given in settings.items()},
-        groups={_group(who): _texts(who, given) for who, given in groups.items()},
+        settings={_broker(who): _texts(who, texts) for who, texts in settings.items()},
+        groups={_group(who): _texts(who, texts) for who, texts in groups.items()},
         topic_defaults=_defaults(content.get("topic_defaults")),
     )
 

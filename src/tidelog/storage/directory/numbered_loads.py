@@ -197,9 +197,9 @@ class _Stage:
         """Write rows of one partition."""
         now_ms = self._log_dir.env.clock.now_ms()
         times = [now_ms if one.timestamp is None else one.timestamp for one in records]
-        known = [ms for ms in times if ms >= 0]
+        timestamps = [ms for ms in times if ms >= 0]
         facts = RowFacts(
-            min_timestamp=min(known, default=INT64_MAX),
+            min_timestamp=min(timestamps, default=INT64_MAX),
             has_null_key=any(one.key is None for one in records),
         )
         batches = build_batches(records, self._codec, self._batch_bytes, now_ms, level=self._level)

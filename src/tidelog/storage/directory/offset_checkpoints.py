@@ -190,8 +190,8 @@ class OffsetCheckpoints:
         with self._writing:
             for file_name in _NAMES:
                 offsets = self._read(file_name)
-                kept = {name: at for name, at in offsets.items() if name.topic not in topics}
-                if len(kept) < len(offsets):
+                remaining = {name: at for name, at in offsets.items() if name.topic not in topics}
+                if len(remaining) < len(offsets):
                     path = f"{self._directory}/{file_name}"
-                    text = text_files.encode_offset_checkpoint(kept)
+                    text = text_files.encode_offset_checkpoint(remaining)
                     files.write_atomically(self._fs, path, text, sync_name=False)

@@ -311,7 +311,7 @@ class OpenPartitions:
         for name, log in logs.items():
             del self._logs[name]
             self._checkpoints.given_up[name] = log.recovery_point
-        ends = [log.give_up() for log in logs.values()]
+        ends = [log.detach() for log in logs.values()]
         names = [name for name in self._openings if name.topic in topics]
         openings = [self._openings.pop(name) for name in names]
 

@@ -189,7 +189,7 @@ class PendingAppend:
         )
 
     @property
-    def first_sure_offset(self) -> int:
+    def first_proven_offset(self) -> int:
         """First offset if it is known without decompression, as in Kafka."""
         if self.batches[0].magic == MAGIC_2:
             return self.first_offset

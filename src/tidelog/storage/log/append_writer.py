@@ -88,7 +88,7 @@ class SegmentRoller:
             self._config,
         )
         if reason is not None:
-            self.end_segment(max(append.first_sure_offset, self._segments.end_offset), reason)
+            self.end_segment(max(append.first_proven_offset, self._segments.end_offset), reason)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
         """Finish the active segment and begin a new one; return False if it is empty.

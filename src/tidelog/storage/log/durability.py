@@ -57,7 +57,7 @@ class Deferral(Protocol):
         """Return when no work waits or runs any more; each `done` was called."""
         ...
 
-    def give_up(self) -> Callable[[], None]:
+    def detach(self) -> Callable[[], None]:
         """Drop the waiting work. No `done` is called any more.
 
         Returns:
@@ -79,7 +79,7 @@ class AtOnce:
     def settle(self) -> None:
         """Return at once: nothing ever waits."""
 
-    def give_up(self) -> Callable[[], None]:
+    def detach(self) -> Callable[[], None]:
         """Do nothing: nothing ever waits."""
         return self.settle
 
@@ -248,7 +248,7 @@ class FailureGuard:
         Returns:
             A function, for any thread, that waits for the running work.
         """
-        wait, self.is_closed = self._deferral.give_up(), True
+        wait, self.is_closed = self._deferral.detach(), True
         return wait
 
 

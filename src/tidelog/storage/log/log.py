@@ -506,9 +506,9 @@ class Log(LogAccess):
 
     def abandon(self) -> None:
         """Stop using the log without writing, for example before its directory is removed."""
-        self.give_up()()
+        self.detach()()
 
-    def give_up(self) -> Callable[[], None]:
+    def detach(self) -> Callable[[], None]:
         """Do the quick part of `abandon`; return a function that does the rest.
 
         The function may run in any thread. Files may still be used until it has returned.
@@ -516,7 +516,7 @@ class Log(LogAccess):
         self._list.forget_maps()  # the next opening may truncate the last segment
         wait = self.guard.abandon()
 
-        def let_go() -> None:
+        def release_files() -> None:
             wait()
             for segment in self._list.all:
                 self.context.maps.forget(segment.log_path)
@@ -525,7 +525,7 @@ class Log(LogAccess):
                 for suffix in files.SEGMENT_SUFFIXES:
                     self.context.pool.forget(self.context.path(active.base_offset, suffix))
 
-        return let_go
+        return release_files
 
 
 def append_together(

@@ -24,7 +24,7 @@ from tidelog.storage.log.producer_loading import (
     linked_file,
     list_bases,
     load_producer_states,
-    write_sure_times,
+    write_proven_times,
 )
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStates
 from tidelog.storage.log.record_rules import BodyCheck, check_body
@@ -350,7 +350,7 @@ class _Loading:
         active, trusted = self._segments.active, self._segments.trusted_end()
         for segment in self._segments.finished():
             if not segment.is_tiered and segment.end_offset > trusted:
-                write_sure_times(segment)
+                write_proven_times(segment)
         times = active.read_append_times()
         before = times.encode()
         limit_times(active, times, self._segments.trusted_end())
@@ -376,6 +376,6 @@ def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
             return now_ms  # unknown does not mean idle, and is no reason to refuse the partition
 
     states = load_producer_states(log.context, log.segments, recall=True)
-    states.learn_arrivals(now_ms - expiration_ms, appended_by_ms)
+    states.set_arrival_times(now_ms - expiration_ms, appended_by_ms)
     states.expire(now_ms, expiration_ms)
     return states

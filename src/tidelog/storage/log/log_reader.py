@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import LostOffsets, OffsetOutOfRange
-from tidelog.record.record import Record, appended_at
+from tidelog.record.record import Record, with_append_time
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
@@ -144,8 +144,8 @@ class LogView(ABC):
     @typed_read
     def lost_offsets(self) -> list[LostOffsets]:
         """Return offsets missing at the ends of finished local segments, if that is a loss."""
-        found = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
-        return [lost for lost in found if lost and lost.end > self._list.start_offset]
+        losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
+        return [lost for lost in losses if lost and lost.end > self._list.start_offset]
 
     # -- append times ------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class LogView(ABC):
         for part in self.slices(isolation=isolation, fails_on_gaps=True):
             times = self.append_times_of(part.segment)
             for record in _records_of(part, aborted):
-                yield appended_at(record, times.time_at(record.offset))
+                yield with_append_time(record, times.time_at(record.offset))
 
     @typed_read
     def aborted_filter(

@@ -26,7 +26,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producers import BATCHES_KEPT, ProducerEntry, ProducerStates
 from tidelog.storage.segment import zone_map_files
-from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, sure_end
+from tidelog.storage.segment.append_time_trust import batch_ending_at, fingerprint, proven_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.index_proof import position_floor
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches, read_optional
@@ -161,7 +161,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
     this one. Everything is read before anything is changed, because a read may fail and be
     repeated.
     """
-    sure = sure_end(segment, times, trusted)
+    sure = proven_end(segment, times, trusted)
     if times.ends_at(sure):
         return
     last_row = next((row for row in reversed(times.rows()) if row.offset < sure), None)
@@ -172,7 +172,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
         times.mark_unknown(sure, 0 if last is None else fingerprint(last))
 
 
-def write_sure_times(segment: ClosedSegment) -> None:
+def write_proven_times(segment: ClosedSegment) -> None:
     """Reduce a finished segment's file to the times that its rows prove; raises OSError."""
     on_disk = segment.read_append_times()
     if not on_disk.row_count:
@@ -223,7 +223,9 @@ def may_have_transactions(context: SegmentContext) -> bool:
     An index of aborted transactions shows them, and a snapshot in which a producer has an open one,
     or had a marker.
     """
-    parsed = [found for name in file_names(context) if (found := files.parse_file_name(name))]
+    parsed = [
+        name_parts for name in file_names(context) if (name_parts := files.parse_file_name(name))
+    ]
     if any(suffix == files.TXN_INDEX_SUFFIX for _, suffix in parsed):
         return True
     snapshots = [
@@ -274,9 +276,9 @@ def _states_from(
 ) -> ProducerStates:
     parsed = (files.parse_file_name(name) for name in file_names(context))
     snapshots = {
-        found[0]: context
-        for found in parsed
-        if found and found[1] == files.SNAPSHOT_SUFFIX and found[0] <= end
+        name_parts[0]: context
+        for name_parts in parsed
+        if name_parts and name_parts[1] == files.SNAPSHOT_SUFFIX and name_parts[0] <= end
     }
     tiered = (segment for segment in segments if segment.is_tiered)
     snapshots = {each.base_offset: each.context for each in tiered} | snapshots

@@ -558,7 +558,7 @@ class ProducerStates:
             del self._producers[entry.producer_id]
         return len(silent)
 
-    def learn_arrivals(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
+    def set_arrival_times(self, since_ms: int, appended_by_ms: Callable[[int], int | None]) -> None:
         """After a start, look up arrival times of producers with timestamps before `since_ms`.
 
         Args:

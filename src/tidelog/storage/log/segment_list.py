@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 
 # Maximum reads of a live directory, which may change while it is read.
-_LOOKS_MAX: Final = 5
+_READS_MAX: Final = 5
 
 # The last segment has no zone map, and usually no aborted transaction: up to this many bytes are
 # walked at an opening to prove that, which takes some ms.
@@ -178,11 +178,11 @@ class SegmentList:
 
         Names change while the holder of the lock carries out a commit: they are then read again.
         """
-        for _ in range(_LOOKS_MAX):
+        for _ in range(_READS_MAX):
             forget(self.context.env.files, self.context.directory)
             names = file_names(self.context)
             self._renew_overlay(names)
-            self._look(names)
+            self._read_segments(names)
             if file_names(self.context) == names:
                 return
 
@@ -194,7 +194,7 @@ class SegmentList:
             overlay = commits.overlay(context.env.files, root, context.topic_partition)
             self.context = dataclasses.replace(context, overlay=overlay)
 
-    def _look(self, names: Sequence[str]) -> None:
+    def _read_segments(self, names: Sequence[str]) -> None:
         by_base = {segment.base_offset: segment for segment in self.all}
         for segment in self.all:  # files that may have been replaced
             segment.forget_stale_files()

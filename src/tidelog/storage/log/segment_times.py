@@ -184,12 +184,12 @@ class RecordRange:
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if none has one.
-        not_looked_at: Ranges [start, end) of offsets that were skipped, because they have no zone
+        skipped_ranges: Ranges [start, end) of offsets that were skipped, because they have no zone
             map and are too many to read or damaged: they may hold a smaller timestamp.
     """
 
     smallest_ms: int | None = None
-    not_looked_at: list[tuple[int, int]] = field(default_factory=list)
+    skipped_ranges: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, ms: int) -> None:
         """Include a record's timestamp, or the smallest of several; -1 is none."""
@@ -213,7 +213,7 @@ def record_range(log: LogView) -> RecordRange:
         except CorruptData:
             is_seen = False
         if not is_seen:
-            record_times.not_looked_at.append((start, segment.end_offset))
+            record_times.skipped_ranges.append((start, segment.end_offset))
     return record_times
 
 

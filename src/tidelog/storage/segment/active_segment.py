@@ -274,7 +274,7 @@ class TailSegment(Segment):
         position = self.size_bytes  # read first: another thread may append meanwhile
         return LastBatches(self.end_offset, position, None)
 
-    seen_last_batches = last_batches
+    loaded_last_batches = last_batches
 
     def zones_on(self, _clock: ClockName) -> None:
         """Return None: a segment gets its zone map when it is finished."""

@@ -123,7 +123,7 @@ def batch_ending_at(segment: Segment, end_offset: int) -> Batch | None:
     return _batch_reaching(segment, end_offset - 1, lambda batch: batch.next_offset == end_offset)
 
 
-def sure_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
+def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
     """Return the offset below which the segment's rows are trusted, exclusive.
 
     Args:

@@ -43,7 +43,7 @@ class ClosedSegment(Segment):
     has_known_end = True
     damaged = None
     is_whole: bool = False
-    seen_last_batches: LastBatches | None = None
+    loaded_last_batches: LastBatches | None = None
 
     def __init__(self, context: SegmentContext, base_offset: int, end_offset: int) -> None:
         super().__init__(context, base_offset, end_offset)
@@ -226,16 +226,19 @@ class ClosedSegment(Segment):
     @property
     def last_batches(self) -> LastBatches:
         """End of the batches in order after the last index entry; read once."""
-        seen = self.seen_last_batches
-        if seen is None:
-            seen = self.seen_last_batches = self._look_at_last_batches()
-        return seen
+        batches = self.loaded_last_batches
+        if batches is None:
+            batches = self.loaded_last_batches = self._load_last_batches()
+        return batches
 
     def set_whole(self, size_bytes: int) -> None:
         """Use the writer's proof that batches reach the end, and where the last one ends."""
-        self.seen_last_batches, self.is_whole = LastBatches(self.end_offset, size_bytes, None), True
+        self.loaded_last_batches, self.is_whole = (
+            LastBatches(self.end_offset, size_bytes, None),
+            True,
+        )
 
-    def _look_at_last_batches(self) -> LastBatches:
+    def _load_last_batches(self) -> LastBatches:
         next_offset, position, error = self.base_offset, 0, None
         if self.size_bytes:
             position = position_before(self, self.end_offset)

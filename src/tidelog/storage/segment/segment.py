@@ -264,7 +264,7 @@ class Segment(ABC):
 
     @property
     @abstractmethod
-    def seen_last_batches(self) -> LastBatches | None:
+    def loaded_last_batches(self) -> LastBatches | None:
         """`last_batches` if no read is needed for it, else None."""
 
     @property

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.record.batch_walk import view_batch
-from tidelog.record.buffers import Arena
+from tidelog.record.buffers import BodyBuffer
 from tidelog.record.coding import crc32c, crc32c_spans
 from tidelog.record.columns.batch_table import (
     GROUP_BYTES,
@@ -30,7 +30,7 @@ from tidelog.record.kernels import layout
 from tidelog.record.kernels import zones as kernels
 from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.checksums import sum_tables
-from tidelog.record.kernels.times import mark_lost_creates
+from tidelog.record.kernels.times import flag_overwritten_create_times
 from tidelog.record.offset_order import segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
@@ -173,7 +173,7 @@ class KernelBuilder:
         is_all = len(slots) == len(rows)
         batches = table if is_all else table[slots]
         out = rows if is_all else np.empty((len(slots), kernels.ZONE_FIELDS), np.int64)
-        mark_lost_creates(data, batches)
+        flag_overwritten_create_times(data, batches)
         progress: Longs = np.zeros(kernels.PROGRESS_FIELDS, np.int64)
         first = batches[0, layout.BASE_OFFSET]
         progress[kernels.RUN] = np.searchsorted(self._runs.starts, first, side="right") - 1
@@ -205,13 +205,13 @@ class KernelBuilder:
         """Yield decompressed bodies side by side, the updated table, and the rows of these."""
         if not len(slots):
             return
-        table, start, arena = group.copy(), 0, Arena(2 * SCRATCH_BYTES)
+        table, start, arena = group.copy(), 0, BodyBuffer(2 * SCRATCH_BYTES)
         while start < len(slots):
             end, data = self._open_some(table, slots[start:], arena)
             yield data, table, slots[start : start + end]
             start += end
 
-    def _open_some(self, table: Longs, slots: Slots, arena: Arena) -> tuple[int, Bytes]:
+    def _open_some(self, table: Longs, slots: Slots, arena: BodyBuffer) -> tuple[int, Bytes]:
         """Decompress some batches, at least one; return how many, and their bodies."""
         ends: list[int] = []
         arena.clear()

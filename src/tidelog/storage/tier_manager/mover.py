@@ -112,17 +112,18 @@ def merge(
         stored = dataclasses.replace(stored, writer=own.writer)
     else:
         _check_ours(stored, record, where)
-    lost = missing_span(own.segments, stored.segments, stored.log_start_offset)
-    if lost is not None:
+    missing = missing_span(own.segments, stored.segments, stored.log_start_offset)
+    if missing is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier had"
-            " by this directory's record; put the manifest back, or remove tidelog-tier.json from"
-            " the partition if they are lost and run `tidelog tier --restore`"
+            f"{where}: the manifest lacks offsets {missing[0]} to {missing[1] - 1}, which the"
+            " tier had by this directory's record; put the manifest back, or remove"
+            " tidelog-tier.json from the partition if they are lost and run"
+            " `tidelog tier --restore`"
         )
-    known = {row.uid: row for row in own.segments}
+    known_uids = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
-        stored = stored.with_cut(record.cut_offset, lambda row, _: known.get(row.uid), now_ms)
-    new = [row for row in stored.segments if row.uid not in known]
+        stored = stored.with_cut(record.cut_offset, lambda row, _: known_uids.get(row.uid), now_ms)
+    new = [row for row in stored.segments if row.uid not in known_uids]
     refused = {row.uid for row in new if not _fits(row, local, same_bytes)}
     if refused and claim.takes_over and not claim.drops_theirs:
         first = next(row for row in new if row.uid in refused)
@@ -132,9 +133,9 @@ def merge(
             " --restore` takes them; with --take-over --drop-theirs they are removed"
         )
     if refused:
-        kept = [row for row in stored.segments if row.uid not in refused]
-        gone = [row for row in stored.segments if row.uid in refused]
-        stored = stored.having(kept).discarding(gone, now_ms)
+        retained = [row for row in stored.segments if row.uid not in refused]
+        absent = [row for row in stored.segments if row.uid in refused]
+        stored = stored.having(retained).discarding(absent, now_ms)
     return stored.with_start(record.log_start_offset, now_ms)
 
 
@@ -155,10 +156,10 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     """Raise TierConflict unless the record proves that this directory has written the manifest."""
     own = record.manifest
     if stored.writer != own.writer:
-        this_one = f"is {own.writer}" if own.writer else "has no id"
+        own_writer = f"is {own.writer}" if own.writer else "has no id"
         raise TierConflict(
             f"{where}: {directory_named(stored.writer)} moves this partition's segments, this one"
-            f" {this_one}; stop the other one, then `tidelog tier --take-over` goes on here"
+            f" {own_writer}; stop the other one, then `tidelog tier --take-over` goes on here"
         )
     if stored.generation < own.generation:
         raise TierConflict(
@@ -174,11 +175,11 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
             " `tidelog tier TOPIC --restore` goes on here with all that the store has"
         )
     named = {row.uid for row in stored.segments} | {one.segment.uid for one in stored.garbage}
-    gone = next((row for row in own.segments if row.uid not in named), None)
-    if gone is not None:
+    absent = next((row for row in own.segments if row.uid not in named), None)
+    if absent is not None:
         raise TierConflict(
-            f"{where}: the manifest lacks segment {gone.base_offset} (uid {gone.uid}), which this"
-            " directory's record has; put the manifest back"
+            f"{where}: the manifest lacks segment {absent.base_offset} (uid {absent.uid}), which"
+            " this directory's record has; put the manifest back"
         )
 
 
@@ -366,16 +367,16 @@ class Mover:
         """Change the manifest in one step, then the record."""
         local, drawn = self.log.local_segments, ""
 
-        def changed(found: Manifest | None) -> Manifest:
+        def changed(stored: Manifest | None) -> Manifest:
             nonlocal drawn
-            if found is not None and drawn and found.change == drawn:
-                return found  # the request succeeded, and only its response was lost
+            if stored is not None and drawn and stored.change == drawn:
+                return stored  # the request succeeded, and only its response was lost
             now_ms = self._now_ms()
-            wanted = change(merge(found, self.record, local, now_ms, _same_bytes, self._claim))
-            if wanted == found and not self._claim.takes_over:
-                return wanted
+            target = change(merge(stored, self.record, local, now_ms, _same_bytes, self._claim))
+            if target == stored and not self._claim.takes_over:
+                return target
             drawn = drawn or self._draw_change()
-            return dataclasses.replace(wanted, change=drawn)
+            return dataclasses.replace(target, change=drawn)
 
         with typed_reads(self.log.context.directory):
             written = self.tier.update(changed)

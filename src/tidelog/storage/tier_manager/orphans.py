@@ -255,7 +255,7 @@ def restore(
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
     """Return local files that follow each other up to the end, by the ends in the manifest."""
     parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
-    bases = sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+    bases = sorted(name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX)
     ends = {row.base_offset: row.end_offset for row in manifest.segments}
     count = min(len(bases), 1)
     for base, following in reversed(list(pairwise(bases))):

@@ -453,6 +453,6 @@ class _TierTarget(PartitionTarget):
         now_ms = self._log_dir.env.clock.now_ms()
         if old:
             try:
-                self._mover.swap(lambda found: found.with_exchanged(old, part.rows, now_ms))
+                self._mover.swap(lambda manifest: manifest.with_exchanged(old, part.rows, now_ms))
             except TierConflict as error:
                 raise CleaningAborted(str(error)) from error

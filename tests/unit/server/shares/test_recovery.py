@@ -191,7 +191,7 @@ async def test_a_topic_that_can_not_be_written_takes_nothing(path: Path) -> None
         await one.say(said(0, 1, ACCEPT))
         partition = it.node.partitions.get("__share_group_state", 0)
         partition.close()
-        partition.log.give_up()()
+        partition.log.detach()()
         code = await one.say(said(2, 3, ACCEPT))
         assert code in (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
