@@ -17,7 +17,7 @@ from tests.worlds.records.plain_digests import KeySummary, PlainRecord
 from tidelog.errors import CorruptData
 from tidelog.record.builder import build_batch
 from tidelog.record.columns import decode as columns
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.key_tables import (
     COLUMNS,
     KeyTable,
@@ -171,16 +171,12 @@ def test_what_is_folded_where_it_lies_is_what_comes_in_columns(
         tables: list[Longs] = []
         reducer = Reducer(seeds, 3, 1_000, tables.append, rows_max=rows_max)
         if at:
-            columns.fold(
-                log, reducer, stats[at], offset_start=start, offset_end=end, record_time=times
-            )
+            columns.fold(log, reducer, stats[at], Selection(start, end, times))
         else:
             for batch in columns.decode(
                 log,
+                Selection(start, end, times),
                 columns=COLUMNS,
-                offset_start=start,
-                offset_end=end,
-                record_time=times,
                 stats=stats[at],
             ):
                 reducer.add(batch)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import logs, times
 
 from tidelog.record.batch_walk import Batch, walk
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ALL_COLUMNS, decode, tally
 from tidelog.record.record import Record
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP
@@ -63,7 +63,7 @@ def as_rows(batches: list[pa.RecordBatch]) -> list[Row]:
 
 @given(log=logs, rows=st.integers(1, 8) | st.just(10_000), control=st.booleans())
 def test_all_columns_equal_the_plain_records(log: bytes, rows: int, control: bool) -> None:
-    found = list(decode(log, rows=rows, include_control=control))
+    found = list(decode(log, Selection(include_control=control), rows=rows))
     expected = [as_row(b, r) for b, r in plain_rows(log) if control or not b.is_control]
     assert as_rows(found) == expected
     assert all(0 < batch.num_rows <= rows for batch in found)
@@ -87,7 +87,7 @@ def test_only_the_columns_asked_for_in_the_order_asked(
 def test_an_offset_range_takes_exactly_its_records(
     log: bytes, start: int, length: int, rows: int
 ) -> None:
-    found = as_rows(list(decode(log, offset_start=start, offset_end=start + length, rows=rows)))
+    found = as_rows(list(decode(log, Selection(start, start + length), rows=rows)))
     assert found == [
         as_row(b, r)
         for b, r in plain_rows(log)
@@ -97,13 +97,13 @@ def test_an_offset_range_takes_exactly_its_records(
 
 @given(log=logs, start=st.integers(0, 110), rows=st.integers(1, 20))
 def test_views_are_what_copies_are(log: bytes, start: int, rows: int) -> None:
-    copies = as_rows(list(decode(log, offset_start=start, rows=rows)))
+    copies = as_rows(list(decode(log, Selection(start), rows=rows)))
     stats, copied = DecodeStats(), DecodeStats()
-    viewed = list(decode(log, offset_start=start, rows=rows, views=True, stats=stats))
+    viewed = list(decode(log, Selection(start), rows=rows, views=True, stats=stats))
     for batch in viewed:
         batch.validate(full=True)
     assert as_rows(viewed) == copies
-    list(decode(log, offset_start=start, rows=rows, stats=copied))
+    list(decode(log, Selection(start), rows=rows, stats=copied))
     assert stats == copied
 
 
@@ -112,7 +112,7 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     log: bytes, start: int, end: int
 ) -> None:
     stats = DecodeStats()
-    found = as_rows(list(decode(log, record_time=(start, end), stats=stats)))
+    found = as_rows(list(decode(log, Selection(record_time=(start, end)), stats=stats)))
     data = [(b, r) for b, r in plain_rows(log) if not b.is_control]
     last = end if end == INT64_MAX else end - 1  # INT64_MAX as the end leaves nothing out
     assert found == [
@@ -123,10 +123,10 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     assert stats.rows == len(found)
     assert stats.without_time <= sum(r.timestamp == NO_TIMESTAMP for _, r in data)
     counted = DecodeStats()
-    tally(log, counted, record_time=(start, end))
+    tally(log, counted, Selection(record_time=(start, end)))
     assert counted == stats
     all_times = DecodeStats()
-    list(decode(log, record_time=(INT64_MIN, INT64_MAX), stats=all_times))
+    list(decode(log, Selection(record_time=(INT64_MIN, INT64_MAX)), stats=all_times))
     stampless = [r for b, r in data if r.timestamp == NO_TIMESTAMP]
     assert all_times.without_time == len(stampless)
 
@@ -134,8 +134,8 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
 @given(log=logs, start=st.integers(0, 110), length=st.integers(0, 30))
 def test_a_tally_of_offsets_counts_what_is_decoded(log: bytes, start: int, length: int) -> None:
     decoded, counted = DecodeStats(), DecodeStats()
-    list(decode(log, offset_start=start, offset_end=start + length, stats=decoded))
-    tally(log, counted, offset_start=start, offset_end=start + length)
+    list(decode(log, Selection(start, start + length), stats=decoded))
+    tally(log, counted, Selection(start, start + length))
     assert counted == decoded
 
 

@@ -14,51 +14,28 @@ from typing import Final
 
 from tidelog.errors import CorruptBatch, CorruptStream, UnsupportedCompression
 from tidelog.record.buffers import Scratch
-from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
+from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, decompress
 from tidelog.record.header import (
     ATTRIBUTES_AT,
-    BASE_OFFSET_AT,
-    BASE_SEQUENCE_AT,
-    BASE_TIMESTAMP_AT,
-    BATCH_LENGTH_MIN,
     CODEC_MASK,
     CONTROL_BIT,
-    CRC_AT,
     DELETE_HORIZON_BIT,
-    FRAME_PREFIX_SIZE,
     HEADER,
     HEADER_SIZE,
-    KNOWN_ATTRIBUTES,
-    LAST_OFFSET_DELTA_AT,
-    LEADER_EPOCH_AT,
-    LENGTH_AT,
-    LENGTH_MIN,
     LOG_OVERHEAD,
-    MAGIC_2,
-    MAGIC_AT,
-    MAX_TIMESTAMP_AT,
-    PRODUCER_EPOCH_AT,
-    PRODUCER_ID_AT,
-    RECORD_COUNT_AT,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
-    assign_offset,
-    seal,
-    set_create_time_max,
-    stamp_append_time,
     timestamp_type_of,
 )
 from tidelog.record.record import (
     BatchValues,
     ControlType,
-    EndMarker,
     Record,
     RecordLike,
     decode_records,
     read_control_type,
-    read_end_marker,
     wrap_sequence,
 )
 from tidelog.types import (
@@ -69,49 +46,6 @@ from tidelog.types import (
     Codec,
     TimestampType,
 )
-
-__all__ = [
-    "ATTRIBUTES_AT",
-    "BASE_OFFSET_AT",
-    "BASE_SEQUENCE_AT",
-    "BASE_TIMESTAMP_AT",
-    "BATCH_LENGTH_MIN",
-    "CODEC_MASK",
-    "CONTROL_BIT",
-    "CRC_AT",
-    "DELETE_HORIZON_BIT",
-    "FRAME_PREFIX_SIZE",
-    "HEADER",
-    "HEADER_SIZE",
-    "KNOWN_ATTRIBUTES",
-    "LAST_OFFSET_DELTA_AT",
-    "LEADER_EPOCH_AT",
-    "LENGTH_AT",
-    "LENGTH_MIN",
-    "LOG_OVERHEAD",
-    "MAGIC_2",
-    "MAGIC_AT",
-    "MAX_TIMESTAMP_AT",
-    "PRODUCER_EPOCH_AT",
-    "PRODUCER_ID_AT",
-    "RECORD_COUNT_AT",
-    "TIMESTAMP_TYPE_BIT",
-    "TRANSACTIONAL_BIT",
-    "ControlType",
-    "EndMarker",
-    "Record",
-    "RecordBatch",
-    "RecordLike",
-    "assign_offset",
-    "build_batch",
-    "build_empty_batch",
-    "build_end_marker",
-    "read_control_type",
-    "read_end_marker",
-    "seal",
-    "set_create_time_max",
-    "stamp_append_time",
-]
 
 _CODECS: Final = tuple(Codec)  # by number; calling the enum would cost ten times as much
 

@@ -24,11 +24,7 @@ from tidelog.record.header import (
     MESSAGE_LENGTH_MIN,
 )
 from tidelog.record.legacy import LegacyBatch
-from tidelog.record.record import Record
 from tidelog.types import Buffer
-
-__all__ = ["Batch", "Record", "frame_size", "is_cut", "view_batch", "walk"]
-
 
 Batch: TypeAlias = RecordBatch | LegacyBatch
 

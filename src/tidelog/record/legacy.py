@@ -14,6 +14,7 @@ Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timesta
 """
 
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from tidelog.errors import (
     CorruptBatch,
@@ -58,22 +59,6 @@ from tidelog.types import (
     Codec,
     TimestampType,
 )
-
-__all__ = [
-    "CRC",
-    "FRAME",
-    "FRAME_V1",
-    "KEY_LENGTH_AT",
-    "LENGTH",
-    "MESSAGE_ATTRIBUTES_AT",
-    "MESSAGE_CRC_AT",
-    "MESSAGE_LENGTH_MIN",
-    "MESSAGE_MAGIC_AT",
-    "MESSAGE_TIMESTAMP_AT",
-    "LegacyBatch",
-    "build_legacy_message",
-    "build_legacy_set",
-]
 
 
 def build_legacy_message(
@@ -248,6 +233,17 @@ class LegacyBatch:
     max_timestamp: int
     size_bytes: int
 
+    # The formats have no epochs, producers, transactions, control records or delete horizons.
+    leader_epoch: ClassVar[int] = NO_LEADER_EPOCH
+    producer_id: ClassVar[int] = NO_PRODUCER_ID
+    producer_epoch: ClassVar[int] = NO_PRODUCER_EPOCH
+    base_sequence: ClassVar[int] = NO_SEQUENCE
+    last_sequence: ClassVar[int] = NO_SEQUENCE
+    has_producer_id: ClassVar[bool] = False
+    is_transactional: ClassVar[bool] = False
+    is_control: ClassVar[bool] = False
+    delete_horizon_ms: ClassVar[int | None] = None
+
     def __init__(self, buffer: Buffer, at: int = 0, *, base_offset: int | None = None) -> None:
         """View the message at `at`; use `batch_walk.walk` for untrusted bytes.
 
@@ -336,51 +332,6 @@ class LegacyBatch:
     def record_count(self) -> int | None:
         """1 for a message; None for a wrapper, which does not have the count."""
         return None if self.is_wrapper else 1
-
-    @property
-    def leader_epoch(self) -> int:
-        """-1: the format has no leader epochs."""
-        return NO_LEADER_EPOCH
-
-    @property
-    def producer_id(self) -> int:
-        """-1: the format has no producer ids."""
-        return NO_PRODUCER_ID
-
-    @property
-    def producer_epoch(self) -> int:
-        """-1: the format has no producer epochs."""
-        return NO_PRODUCER_EPOCH
-
-    @property
-    def base_sequence(self) -> int:
-        """-1: the format has no sequences."""
-        return NO_SEQUENCE
-
-    @property
-    def last_sequence(self) -> int:
-        """-1: the format has no sequences."""
-        return NO_SEQUENCE
-
-    @property
-    def has_producer_id(self) -> bool:
-        """False: the format has no producer ids."""
-        return False
-
-    @property
-    def is_transactional(self) -> bool:
-        """False: the format has no transactions."""
-        return False
-
-    @property
-    def is_control(self) -> bool:
-        """False: the format has no control records."""
-        return False
-
-    @property
-    def delete_horizon_ms(self) -> int | None:
-        """None: the format has no delete horizons."""
-        return None
 
     def is_valid(self) -> bool:
         """Whether the message is long enough for its magic and the CRC is right."""

@@ -22,7 +22,7 @@ from tidelog.errors import (
     InvalidTimestamp,
 )
 from tidelog.record.columns.arrays import COLUMN_TYPES, TIME
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ROWS, decode
 from tidelog.record.columns.encode import create_times, header_parts
 from tidelog.remote.client_settings import POLL_RECORDS
@@ -410,13 +410,15 @@ def _decoded(
     try:
         yield from decode(
             part.data,
+            Selection(
+                part.offset,
+                split.end_offset,
+                split.time_range if split.clock is ClockName.RECORD else None,
+                drop_batch=drop,
+                between=part.between,
+            ),
             columns=maker.decoded,
-            offset_start=part.offset,
-            offset_end=split.end_offset,
-            record_time=split.time_range if split.clock is ClockName.RECORD else None,
             append_times=_append_runs(part) if maker.needs_append_times else None,
-            drop_batch=drop,
-            between=part.between,
             rows=rows,
             stats=decoded,
         )

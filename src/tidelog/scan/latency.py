@@ -25,7 +25,6 @@ from tidelog.scan.plan import list_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.clocks.latency import (
     DELAYS_MS,
-    RELATIVE_ERROR,
     LatencyByHour,
     LatencyHistogram,
 )
@@ -38,8 +37,6 @@ from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, ClockName, TopicPartiti
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-__all__ = ["RELATIVE_ERROR", "TopicLatency", "latency"]
 
 
 COLUMNS = ("createTimestamp", "appendTimestamp")

@@ -11,7 +11,7 @@ An iterator is for one thread; several iterators are independent.
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -28,13 +28,13 @@ from tidelog.errors import (
     UnknownTopic,
 )
 from tidelog.objects import env_for
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ROWS, decode, fold, tally
 from tidelog.record.offset_order import cut_problem
 from tidelog.scan.batch_filters import AbortedBatches, piece_filter
 from tidelog.scan.byte_sources import Ranges, RangeSource, all_ranges
 from tidelog.scan.plan import replan, with_directory
-from tidelog.scan.rows import ALL_COLUMNS, COLUMNS, AppendRuns, RowMaker
+from tidelog.scan.rows import COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import Piece, ScanStats, Split
 from tidelog.storage.directory.log_dir import LogDir
@@ -44,8 +44,6 @@ from tidelog.types import INT64_MAX, Buffer, ClockName
 if TYPE_CHECKING:
     from tidelog.record.columns.batch_table import DropBatch
     from tidelog.record.columns.decode import Fold
-
-__all__ = ["ALL_COLUMNS", "COLUMNS", "ReadOptions", "read", "to_reader", "to_table"]
 
 
 @dataclass(slots=True)
@@ -205,19 +203,6 @@ def to_table(
     return to_reader(splits, columns, options=options, stats=stats).read_all()
 
 
-class _Choice(TypedDict):
-    """Selection of a part's records; see `record.columns.decode`."""
-
-    offset_start: int
-    offset_end: int
-    record_time: tuple[int, int] | None
-    opens_all: bool
-    drop_batch: "DropBatch | None"
-    opens_from: int
-    between: tuple[int, int]
-    check_crc: bool
-
-
 class _SegmentReplaced(Exception):
     """Raised if the piece's file is not as planned."""
 
@@ -331,7 +316,7 @@ class _SplitReader:
             data = source.read(position, size_bytes)
             decoded = DecodeStats()
             try:
-                choice = self._choice(piece, drop, (walked.next_offset, piece.limit_offset))
+                choice = self._selection(piece, drop, (walked.next_offset, piece.limit_offset))
                 yield from self._rows(data, choice, runs, decoded)
             except CorruptData as error:
                 raise error.located(piece.path, position) from error
@@ -355,55 +340,55 @@ class _SplitReader:
         self.stats.lost += lost
 
     def _rows(
-        self, data: Buffer, choice: "_Choice", runs: AppendRuns | None, decoded: DecodeStats
+        self, data: Buffer, selection: Selection, runs: AppendRuns | None, decoded: DecodeStats
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part of a piece; nothing if they are only counted or folded."""
         if self.options.counts_only:
-            self._tally(data, choice, decoded)
+            self._tally(data, selection, decoded)
         elif self.options.fold is not None:
-            self._fold(self.options.fold, data, choice, decoded)
+            self._fold(self.options.fold, data, selection, decoded)
         else:
             yield from decode(
                 data,
+                selection,
                 columns=self._maker.decoded,
                 append_times=None if runs is None else runs.arrays,
                 rows=self.options.rows,
                 views=self.options.views,
+                check_crc=self.options.check_crc,
                 stats=decoded,
-                **choice,
             )
 
-    def _choice(
+    def _selection(
         self, piece: Piece, drop: "DropBatch | None", between: tuple[int, int]
-    ) -> "_Choice":
-        return {
-            "offset_start": max(piece.start_offset, self._next_offset),
-            "offset_end": piece.end_offset,
-            "record_time": self._by_time,
-            "opens_all": piece.opens_all,
-            "drop_batch": drop,
-            "opens_from": max(piece.start_offset, self._first_unread),
-            "between": between,
-            "check_crc": self.options.check_crc,
-        }
+    ) -> Selection:
+        return Selection(
+            offset_start=max(piece.start_offset, self._next_offset),
+            offset_end=piece.end_offset,
+            record_time=self._by_time,
+            opens_all=piece.opens_all,
+            drop_batch=drop,
+            opens_from=max(piece.start_offset, self._first_unread),
+            between=between,
+        )
 
-    def _tally(self, data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
+    def _tally(self, data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
         """Count a part as a whole or not at all; a damaged part is read again from its start."""
         try:
-            tally(data, decoded, **choice)
+            tally(data, decoded, selection, check_crc=self.options.check_crc)
         except CorruptData:
             decoded.without_time = 0
             raise
         # The last batch may extend behind the piece; the next piece then begins inside it.
-        behind = min(decoded.next_offset, choice["offset_end"])
+        behind = min(decoded.next_offset, selection.offset_end)
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += decoded.rows
 
-    def _fold(self, into: "Fold", data: Buffer, choice: "_Choice", decoded: DecodeStats) -> None:
+    def _fold(self, into: "Fold", data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
         """Fold a part; a damaged part is read again from behind the last folded record."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
-            fold(data, into, decoded, **choice)
+            fold(data, into, decoded, selection, check_crc=self.options.check_crc)
         finally:
             self._next_offset = max(self._next_offset, into.end_offset)
             self.stats.rows += decoded.rows

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.record.builder import build_batch
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import decode, fold
 from tidelog.record.columns.encode import choose_partitions, encode_table
 from tidelog.record.columns.key_tables import COLUMNS, KeyTable, Reducer
@@ -79,7 +79,7 @@ def _decode(data: bytes) -> None:
     runs = np.array([0, _RECORDS], np.int64), np.array([_NOW_MS, _NOW_MS], np.int64)
     for record_time in None, (0, 2 * _NOW_MS):
         for append_times in None, runs:
-            list(decode(data, record_time=record_time, append_times=append_times))
+            list(decode(data, Selection(record_time=record_time), append_times=append_times))
 
 
 RUNS: Final = {"read": run_decoders, "write": run_encoders, "digest": run_digests}

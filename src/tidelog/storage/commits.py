@@ -42,25 +42,6 @@ from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
 from tidelog.storage import files
 from tidelog.types import INT64_MAX, TopicPartition
 
-__all__ = [
-    "NAME_CHARACTERS_MAX",
-    "NOTE_CHARACTERS_MAX",
-    "WRITERS_FILE",
-    "Mark",
-    "decode_mark",
-    "decode_marks",
-    "encode_mark",
-    "encode_marks",
-    "ensure_version",
-    "find_done_topics",
-    "find_topic_mark",
-    "forget_topics",
-    "note",
-    "read_marks",
-    "topic_writer",
-]
-
-
 WRITERS_FILE: Final = "tidelog-writers.json"
 
 

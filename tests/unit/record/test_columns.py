@@ -18,7 +18,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.columns.arrays import COLUMN_TYPES
-from tidelog.record.columns.batch_table import DecodeStats
+from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ALL_COLUMNS, decode, schema
 from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, seal
 from tidelog.record.kernels import layout
@@ -73,7 +73,7 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
 
     def collect() -> None:
         log = b"".join(map(bytes, batches))
-        for part in decode(log, columns=("offset",), offset_start=offset_start, stats=stats):
+        for part in decode(log, Selection(offset_start), columns=("offset",), stats=stats):
             found.extend(part.column(0).to_pylist())
 
     with pytest.raises(CorruptBatch, match=r"CRC-32C is 0x\w{8}, the header says 0x") as caught:
@@ -265,7 +265,7 @@ def test_a_record_larger_than_a_chunk_comes_whole() -> None:
 
 def test_small_chunks_are_put_together() -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(300))
-    wanted = [part.num_rows for part in decode(log, record_time=(7, 9))]
+    wanted = [part.num_rows for part in decode(log, Selection(record_time=(7, 9)))]
     assert wanted == [600]
 
 
@@ -274,7 +274,7 @@ def test_no_chunk_grows_beyond_the_rows_that_were_asked_for(rows: int) -> None:
     log = b"".join(bytes(batch_of(100, base_offset=100 * n)) for n in range(30))
     # Two, then half, then all of the records of a batch match: crumbs and whole chunks by turns.
     for wanted in ((7, 9), (0, 50), (0, 100), (30, 79)):
-        parts = [part.num_rows for part in decode(log, record_time=wanted, rows=rows)]
+        parts = [part.num_rows for part in decode(log, Selection(record_time=wanted), rows=rows)]
         assert max(parts) <= rows
         assert sum(parts) == 30 * (wanted[1] - wanted[0])
 
@@ -283,7 +283,7 @@ def test_statistics_count_what_was_met() -> None:
     untimed = build_batch([NewRecord(value=b"v", timestamp=NO_TIMESTAMP)] * 3, base_offset=10)
     early, late = batch_of(2), batch_of(20, base_offset=20)
     stats = DecodeStats()
-    found = list(decode(early + untimed + late, record_time=(5, 8), stats=stats))
+    found = list(decode(early + untimed + late, Selection(record_time=(5, 8)), stats=stats))
     assert [part.num_rows for part in found] == [3]
     assert stats == DecodeStats(
         batches=3,
@@ -304,7 +304,9 @@ def test_dropped_batches_are_not_opened() -> None:
     def drop(table: Longs) -> npt.NDArray[np.bool_]:
         return np.equal(table[:, layout.BASE_OFFSET], 2)
 
-    found = [o for part in decode(log, drop_batch=drop, stats=stats) for o in part["offset"]]
+    found = [
+        o for part in decode(log, Selection(drop_batch=drop), stats=stats) for o in part["offset"]
+    ]
     assert [offset.as_py() for offset in found] == [0, 1, 4, 5]
     assert (stats.batches, stats.batches_opened) == (3, 2)
 

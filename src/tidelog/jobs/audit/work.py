@@ -461,9 +461,10 @@ def _from_directory(
 
 
 def _decoded(data: memoryview, offset: int) -> "Iterator[pa.RecordBatch]":
+    from tidelog.record.columns.batch_table import Selection
     from tidelog.record.columns.decode import decode
 
-    return decode(data, columns=_COLUMNS, offset_start=offset, offset_end=offset + 1)
+    return decode(data, Selection(offset_start=offset, offset_end=offset + 1), columns=_COLUMNS)
 
 
 def _rows(batch: "pa.RecordBatch") -> Iterator[Found]:

@@ -196,9 +196,22 @@ class DecodeStats:
                 self.first_offset = int(walked[0, layout.BASE_OFFSET])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of records; see `decode`."""
+    """Selection of records.
+
+    Attributes:
+        offset_start: First offset, inclusive.
+        offset_end: End of the offsets, exclusive.
+        record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
+            end. Records without a time are in no range and are counted in the statistics.
+        opens_all: Also open batches that can't match by their header's times: to count records
+            without a time.
+        include_control: Whether to include the records of control batches.
+        drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
+        opens_from: Open each batch that ends at or after this offset, instead of `offset_start`.
+        between: Smallest offset that the first batch may have, and the offset that none reaches.
+    """
 
     offset_start: int = 0
     offset_end: int = INT64_MAX
@@ -213,6 +226,9 @@ class Selection:
     def first_opened(self) -> int:
         """Offset up to which batches that end before it are not opened."""
         return self.offset_start if self.opens_from is None else self.opens_from
+
+
+EVERYTHING: Final = Selection()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,10 +31,8 @@ import pyarrow as pa
 from tidelog.errors import CorruptRecord, InvalidRequest, MissingDependency, TidelogError
 from tidelog.record.columns.arrays import (
     COLUMN_TYPES,
-    HEADERS,
     NO_BINARY,
     NO_LONGS,
-    TIME,
     Chunk,
     build,
     new_array,
@@ -42,8 +40,8 @@ from tidelog.record.columns.arrays import (
     new_views,
 )
 from tidelog.record.columns.batch_table import (
+    EVERYTHING,
     DecodeStats,
-    DropBatch,
     Group,
     Selection,
     bad_sum,
@@ -67,28 +65,11 @@ from tidelog.record.kernels.records import (
     decode_batches,
 )
 from tidelog.record.kernels.times import flag_overwritten_create_times
-from tidelog.record.offset_order import ANY_OFFSETS
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, Buffer
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
-
-__all__ = [
-    "ALL_COLUMNS",
-    "COLUMN_TYPES",
-    "HEADERS",
-    "ROWS",
-    "TIME",
-    "DecodeStats",
-    "DropBatch",
-    "Fold",
-    "decode",
-    "fold",
-    "schema",
-    "tally",
-    "view_types",
-]
 
 
 # Initial room for the values of a chunk if a batch is larger; doubled if one record needs more.
@@ -377,19 +358,12 @@ def view_types() -> dict[str, pa.DataType]:
     return {"key": pa.binary_view(), "value": pa.binary_view()}
 
 
-def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
+def decode(  # noqa: PLR0913 - one keyword for each property of the result
     buffer: Buffer,
+    selection: Selection = EVERYTHING,
     *,
     columns: Sequence[str] = ALL_COLUMNS,
-    offset_start: int = 0,
-    offset_end: int = INT64_MAX,
-    record_time: tuple[int, int] | None = None,
-    opens_all: bool = False,
     append_times: "tuple[Longs, Longs] | None" = None,
-    include_control: bool = False,
-    drop_batch: DropBatch | None = None,
-    opens_from: int | None = None,
-    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
     rows: int = ROWS,
     views: bool = False,
@@ -400,19 +374,10 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     Args:
         buffer: Batches of any magic and codec, back to back; a cut one at the end is left out.
             Referenced while the iterator lives, and with `views` by the results.
+        selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
-        offset_start: First offset, inclusive.
-        offset_end: End of the offsets, exclusive.
-        record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
-            end. Records without a time are in no range and are counted in `stats`.
-        opens_all: Also open batches that can't match by their header's times: to count records
-            without a time.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
             offsets, int64 arrays, for the column `appendTimestamp`; None if unknown.
-        include_control: Whether to include the records of control batches.
-        drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
-        opens_from: Open each batch that ends at or after this offset, instead of `offset_start`.
-        between: Smallest offset that the first batch may have, and the offset that none reaches.
         check_crc: False if the caller has checked every batch of the buffer.
         rows: Maximum number of rows in one record batch, at least 1.
         views: Return keys and values as `binary_view`: views of the buffer, not copies.
@@ -427,20 +392,9 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:
         raise InvalidRequest(f"rows={rows}: 1 to {INT64_MAX}")
-    selection = Selection(
-        offset_start=offset_start,
-        offset_end=offset_end,
-        record_time=record_time,
-        opens_all=opens_all,
-        include_control=include_control,
-        drop_batch=drop_batch,
-        opens_from=opens_from,
-        between=between,
-    )
     stats = DecodeStats() if stats is None else stats
     decoder = Decoder(kind, rows, selection, append_times, stats)
-    log = np.frombuffer(buffer, np.uint8)
-    log.flags.writeable = False  # one array type for the kernels, whatever the caller has
+    log = _frozen_bytes(buffer)
     batch_groups = groups(log, selection, stats, check_crc=check_crc, rows=rows, leaves_sums=True)
     parts = (
         batch for group in batch_groups for batch in decoder.decode(log, group, check_crc=check_crc)
@@ -448,17 +402,18 @@ def decode(  # noqa: PLR0913 - one keyword for each way to choose rows
     yield from _merge_small(parts, rows)
 
 
-def tally(  # noqa: PLR0913 - as `decode`
+def _frozen_bytes(buffer: Buffer) -> "Bytes":
+    """Return the bytes as the one array type that kernels take, whatever the caller has."""
+    log = np.frombuffer(buffer, np.uint8)
+    log.flags.writeable = False
+    return log
+
+
+def tally(
     buffer: Buffer,
     stats: DecodeStats,
+    selection: Selection = EVERYTHING,
     *,
-    offset_start: int = 0,
-    offset_end: int = INT64_MAX,
-    record_time: tuple[int, int] | None = None,
-    opens_all: bool = False,
-    drop_batch: DropBatch | None = None,
-    opens_from: int | None = None,
-    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
     """Count the records that `decode` would return, in `stats.rows`.
@@ -471,33 +426,17 @@ def tally(  # noqa: PLR0913 - as `decode`
         CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
             counted.
     """
-    selection = Selection(
-        offset_start=offset_start,
-        offset_end=offset_end,
-        record_time=record_time,
-        opens_all=opens_all,
-        drop_batch=drop_batch,
-        opens_from=opens_from,
-        between=between,
-    )
-    log = np.frombuffer(buffer, np.uint8)
-    log.flags.writeable = False
+    log = _frozen_bytes(buffer)
     for group in groups(log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS):
         count_rows(log, group.table, selection, stats, check_crc=check_crc)
 
 
-def fold(  # noqa: PLR0913 - as `decode`
+def fold(
     buffer: Buffer,
     into: Fold,
     stats: DecodeStats,
+    selection: Selection = EVERYTHING,
     *,
-    offset_start: int = 0,
-    offset_end: int = INT64_MAX,
-    record_time: tuple[int, int] | None = None,
-    opens_all: bool = False,
-    drop_batch: DropBatch | None = None,
-    opens_from: int | None = None,
-    between: tuple[int, int] = ANY_OFFSETS,
     check_crc: bool = True,
 ) -> None:
     """Let a kernel process the records that `decode` would return, without copying them.
@@ -508,17 +447,7 @@ def fold(  # noqa: PLR0913 - as `decode`
         CorruptBatch, CorruptRecord, UnsupportedCompression: See `decode`; everything before was
             processed.
     """
-    selection = Selection(
-        offset_start=offset_start,
-        offset_end=offset_end,
-        record_time=record_time,
-        opens_all=opens_all,
-        drop_batch=drop_batch,
-        opens_from=opens_from,
-        between=between,
-    )
-    log = np.frombuffer(buffer, np.uint8)
-    log.flags.writeable = False
+    log = _frozen_bytes(buffer)
     for group in groups(
         log, selection, stats, check_crc=check_crc, rows=_TALLY_ROWS, leaves_sums=True
     ):

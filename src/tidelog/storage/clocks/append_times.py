@@ -37,9 +37,6 @@ from uuid import UUID
 from tidelog.record.coding import crc32c
 from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 
-__all__ = ["AppendTimeRows", "AppendTimes", "encode_header"]
-
-
 # From this many rows on, columns are extracted by byte slices, ten times faster.
 _MANY_ROWS: Final = 64
 

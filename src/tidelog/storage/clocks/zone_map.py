@@ -29,22 +29,8 @@ from uuid import UUID
 
 from tidelog.errors import CorruptIndex, UnsupportedVersion
 from tidelog.record.coding import crc32c
-from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
+from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName
-
-__all__ = [
-    "Block",
-    "FileSum",
-    "Identity",
-    "LatencyByHour",
-    "LatencyHistogram",
-    "Question",
-    "Zone",
-    "ZoneMap",
-    "encode_zones",
-    "sum_zones",
-]
-
 
 MAGIC: Final = b"TLZM"
 

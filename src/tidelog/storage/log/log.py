@@ -25,7 +25,6 @@ from tidelog.storage.log.append import (
     COORDINATED,
     FOREIGN,
     AppendContext,
-    AppendOrigin,
     AppendResult,
     AppendTerms,
     LongCheck,
@@ -55,8 +54,6 @@ from tidelog.types import UNKNOWN_MS, Buffer, Codec, NewRecord
 if TYPE_CHECKING:
     from tidelog.storage.segment.time_search_kernels import KernelSearch
     from tidelog.storage.tier.tier_record import TierRecord
-
-__all__ = ["AppendOrigin", "AppendResult", "Log", "LogOptions"]
 
 # Results of long checks, of batches and of message sets.
 _LONG: Final = AppendTerms(owned=True)

@@ -47,9 +47,6 @@ from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
-__all__ = ["CompletedTxn", "Duplicate", "ProducerBatch", "ProducerEntry", "ProducerStates"]
-
-
 VERSION: Final = 1
 
 
