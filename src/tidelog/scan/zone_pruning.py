@@ -83,7 +83,7 @@ class Verdict(IntEnum):
     WHOLE = 3  # all of it matches, except records without a time
 
 
-# Verdict, number of records without a time, and for `TOLD` the number of records in the range. A
+# Verdict, number of records without a time, and for `COUNTED` the number of records in the range. A
 # plain tuple, because one is made for each zone of a plan.
 Judged: TypeAlias = tuple[Verdict, int, int]
 

@@ -30,7 +30,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.append import AppendOrigin, AppendResult, PendingAppend
-from tidelog.storage.log.log_loader import LogParts
+from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -40,7 +40,7 @@ from tidelog.types import UNKNOWN_MS
 _REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
 
 
-class SegmentRoller:
+class SegmentRoller(LogPart):
     """Rolls the segments of one open log. For the thread that appends.
 
     Attributes:
@@ -49,11 +49,7 @@ class SegmentRoller:
     """
 
     def __init__(self, parts: LogParts) -> None:
-        self._segments = parts.segments
-        self._guard = parts.guard
-        self._flusher = parts.flusher
-        self._producers = parts.producers
-        self._notes = parts.notes
+        super().__init__(parts)
         self._unmapped: list[ClosedSegment] = []  # finished, without a zone map until the close
         self._jitter_ms = 0
         self.draw_jitter()
@@ -197,17 +193,11 @@ def _last_ms(times: AppendTimes) -> int:
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
 
 
-class AppendWriter:
+class AppendWriter(LogPart):
     """Writes validated appends to one open log."""
 
     def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
-        self._segments = parts.segments
-        self._reader = parts.reader
-        self._guard = parts.guard
-        self._epochs = parts.epochs
-        self._producers = parts.producers
-        self._flusher = parts.flusher
-        self._notes = parts.notes
+        super().__init__(parts)
         self._roller = roller
 
     def append(self, append: PendingAppend) -> AppendResult:

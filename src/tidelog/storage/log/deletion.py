@@ -15,7 +15,7 @@ from tidelog.config import TopicConfig
 from tidelog.errors import OffsetOutOfRange, PolicyViolation
 from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.durability import set_aside
-from tidelog.storage.log.log_loader import LogParts
+from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.segment.retention import (
     Deletion,
@@ -36,17 +36,11 @@ if TYPE_CHECKING:
 HIGH_WATERMARK: Final = -1
 
 
-class Deleter:
+class Deleter(LogPart):
     """Deletes records at the start of one open log."""
 
     def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
-        self._segments = parts.segments
-        self._reader = parts.reader
-        self._guard = parts.guard
-        self._epochs = parts.epochs
-        self._clock = parts.clock
-        self._notes = parts.notes
-        self._options = parts.options
+        super().__init__(parts)
         self._roller = roller
         self._set_aside: list[tuple[int, str]] = []  # files to unlink, and when
 

@@ -16,7 +16,7 @@ from tidelog.storage.log.append import (
     AppendTerms,
 )
 from tidelog.storage.log.append_writer import AppendWriter, SegmentRoller
-from tidelog.storage.log.log_loader import LogParts
+from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.validator import AppendRules
 from tidelog.storage.segment.log_end import has_copied_gaps, mark_copied_gaps
@@ -28,17 +28,13 @@ from tidelog.types import UNKNOWN_MS, Buffer
 _COPIED: Final = AppendTerms(AppendOrigin.REPLICATION)
 
 
-class FollowerLog:
+class FollowerLog(LogPart):
     """The part of an open log that follows a leader."""
 
     def __init__(
         self, parts: LogParts, roller: SegmentRoller, writer: AppendWriter, rules: AppendRules
     ) -> None:
-        self._segments = parts.segments
-        self._guard = parts.guard
-        self._epochs = parts.epochs
-        self._producers = parts.producers
-        self._clock = parts.clock
+        super().__init__(parts)
         self._roller = roller
         self._writer = writer
         self._rules = rules

@@ -39,6 +39,7 @@ from tidelog.storage.log.leader_epochs import LeaderEpochs
 from tidelog.storage.log.log_loader import LogOptions, LogParts, load_log
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.message_sets import PreparedSet
+from tidelog.storage.log.producer_loading import drop_snapshots
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_swaps import Adoption, SegmentSwaps, Swap
 from tidelog.storage.log.truncation import Truncator
@@ -487,19 +488,12 @@ class Log(LogAccess):
             self._notes.closed(active)
             self._flusher.made_durable(end)
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
-            self._drop_old_snapshots()
+            # Snapshots of segments' bases and the newest one stay, as in Kafka.
+            drop_snapshots(self.context, -1, keep={*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
             # Lets the next start prove that the log was not truncated below its present end.
             self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
-
-    def _drop_old_snapshots(self) -> None:
-        """Keep the snapshots of segments' bases and the newest one, as Kafka does."""
-        offsets = {segment.base_offset for segment in self._list.all} | {self._list.end_offset}
-        for entry in self.context.env.files.list_dir(self.context.directory):
-            parsed = files.parse_file_name(entry.name)
-            if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] not in offsets:
-                self.context.env.files.remove(f"{self.context.directory}/{entry.name}")
 
     def abandon(self) -> None:
         """Stop using the log without writing, for example before its directory is removed."""

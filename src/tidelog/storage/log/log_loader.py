@@ -106,6 +106,21 @@ class LogParts(NamedTuple):
     options: LogOptions
 
 
+class LogPart:
+    """A part of an open log that changes it, through the parts that its opening has made."""
+
+    def __init__(self, parts: LogParts) -> None:
+        self._segments = parts.segments
+        self._reader = parts.reader
+        self._guard = parts.guard
+        self._flusher = parts.flusher
+        self._epochs = parts.epochs
+        self._producers = parts.producers
+        self._clock = parts.clock
+        self._notes = parts.notes
+        self._options = parts.options
+
+
 def load_log(context: SegmentContext, options: LogOptions) -> LogParts:
     """Open a partition's directory for writing, after recovery if one is needed.
 

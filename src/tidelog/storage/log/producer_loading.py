@@ -15,7 +15,7 @@ Stateless.
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -111,13 +111,12 @@ def list_bases(context: SegmentContext) -> list[int]:
     return bases_among(context, file_names(context))
 
 
-def bases_among(context: SegmentContext, found: Sequence[str]) -> list[int]:
+def bases_among(context: SegmentContext, names: Iterable[str]) -> list[int]:
     """Return base offsets of the segments whose files have these names, ascending."""
-    names = {name for name in found if name.endswith(files.LOG_SUFFIX)}
-    names.update(context.overlay)
-    names -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
-    parsed = (files.parse_file_name(name) for name in names)
-    return sorted(found[0] for found in parsed if found and found[1] == files.LOG_SUFFIX)
+    logs = {name for name in names if name.endswith(files.LOG_SUFFIX)} | context.overlay.keys()
+    logs -= {name for name, now in context.overlay.items() if now.endswith(files.REMOVED_SUFFIX)}
+    parsed = map(files.parse_file_name, logs)
+    return sorted(parts[0] for parts in parsed if parts and parts[1] == files.LOG_SUFFIX)
 
 
 def file_names(context: SegmentContext) -> list[str]:
@@ -201,12 +200,17 @@ def load_producer_states(
     return _states_from(context, segments, end, recall=recall)
 
 
-def drop_snapshots(context: SegmentContext, offset: int) -> None:
-    """Remove producer snapshots of offsets beyond `offset`."""
-    for entry in context.env.files.list_dir(context.directory):
-        parsed = files.parse_file_name(entry.name)
-        if parsed and parsed[1] == files.SNAPSHOT_SUFFIX and parsed[0] > offset:
-            context.env.files.remove(f"{context.directory}/{entry.name}")
+def drop_snapshots(context: SegmentContext, end: int, *, keep: Collection[int] = ()) -> None:
+    """Remove producer snapshots of offsets beyond `end`, except those of offsets to keep."""
+    for offset in snapshot_offsets(context):
+        if offset > end and offset not in keep:
+            context.env.files.remove(context.path(offset, files.SNAPSHOT_SUFFIX))
+
+
+def snapshot_offsets(context: SegmentContext) -> list[int]:
+    """Return offsets of the producer snapshots in a partition's directory."""
+    parsed = map(files.parse_file_name, file_names(context))
+    return [parts[0] for parts in parsed if parts and parts[1] == files.SNAPSHOT_SUFFIX]
 
 
 def states_at(context: SegmentContext, offset: int) -> ProducerStates:
@@ -223,14 +227,9 @@ def may_have_transactions(context: SegmentContext) -> bool:
     An index of aborted transactions shows them, and a snapshot in which a producer has an open one,
     or had a marker.
     """
-    parsed = [
-        name_parts for name in file_names(context) if (name_parts := files.parse_file_name(name))
-    ]
-    if any(suffix == files.TXN_INDEX_SUFFIX for _, suffix in parsed):
+    if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return True
-    snapshots = [
-        snapshot_at(context, at) for at, suffix in parsed if suffix == files.SNAPSHOT_SUFFIX
-    ]
+    snapshots = [snapshot_at(context, offset) for offset in snapshot_offsets(context)]
     return not snapshots or any(
         entry.coordinator_epoch >= 0 or entry.txn_first_offset is not None
         for states in snapshots
@@ -274,14 +273,8 @@ def snapshot_at(context: SegmentContext, base_offset: int) -> ProducerStates | N
 def _states_from(
     context: SegmentContext, segments: Sequence[Segment], end: int, *, recall: bool = False
 ) -> ProducerStates:
-    parsed = (files.parse_file_name(name) for name in file_names(context))
-    snapshots = {
-        name_parts[0]: context
-        for name_parts in parsed
-        if name_parts and name_parts[1] == files.SNAPSHOT_SUFFIX and name_parts[0] <= end
-    }
-    tiered = (segment for segment in segments if segment.is_tiered)
-    snapshots = {each.base_offset: each.context for each in tiered} | snapshots
+    snapshots = {each.base_offset: each.context for each in segments if each.is_tiered}
+    snapshots |= {offset: context for offset in snapshot_offsets(context) if offset <= end}
     states, start = _newest_snapshot(snapshots)
     if recall:
         recall_batches(states, segments, start)

@@ -26,7 +26,7 @@ from tidelog.storage.commits import Commit
 from tidelog.storage.log.append import stamps_by_append_clock
 from tidelog.storage.log.append_writer import SegmentRoller
 from tidelog.storage.log.deletion import Deleter
-from tidelog.storage.log.log_loader import LogParts
+from tidelog.storage.log.log_loader import LogPart, LogParts
 from tidelog.storage.segment import roll, zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.closed_segment import ClosedSegment
@@ -72,17 +72,11 @@ class Swap(NamedTuple):
     keeps_old: bool = False
 
 
-class SegmentSwaps:
+class SegmentSwaps(LogPart):
     """Adds or replaces finished segments of one open log."""
 
     def __init__(self, parts: LogParts, roller: SegmentRoller, deleter: Deleter) -> None:
-        self._segments = parts.segments
-        self._guard = parts.guard
-        self._epochs = parts.epochs
-        self._producers = parts.producers
-        self._flusher = parts.flusher
-        self._clock = parts.clock
-        self._notes = parts.notes
+        super().__init__(parts)
         self._roller = roller
         self._deleter = deleter
 

@@ -19,7 +19,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log import recovery
-from tidelog.storage.log.log_loader import LogParts, load_for_writing
+from tidelog.storage.log.log_loader import LogPart, load_for_writing
 from tidelog.storage.log.producer_loading import drop_snapshots
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.active_segment import ActiveSegment
@@ -142,19 +142,8 @@ def _replace(context: SegmentContext, base: int, suffix: str, content: bytes) ->
     files.write_atomically(context.env.files, path, content)
 
 
-class Truncator:
+class Truncator(LogPart):
     """Truncates one open log, or moves the start of an empty one."""
-
-    def __init__(self, parts: LogParts) -> None:
-        self._segments = parts.segments
-        self._reader = parts.reader
-        self._guard = parts.guard
-        self._epochs = parts.epochs
-        self._producers = parts.producers
-        self._flusher = parts.flusher
-        self._clock = parts.clock
-        self._notes = parts.notes
-        self._options = parts.options
 
     @property
     def has_records(self) -> bool:
