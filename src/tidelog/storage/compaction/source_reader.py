@@ -18,7 +18,12 @@ import numpy as np
 from tidelog.env import Env, File, mappable_file
 from tidelog.errors import CorruptBatch, CorruptData, UnsupportedCompression
 from tidelog.record.buffers import OPENED_BYTES, BodyBuffer
-from tidelog.record.columns.batch_table import first_checksum_mismatch, is_plain, lz4_frames, open_body
+from tidelog.record.columns.batch_table import (
+    first_checksum_mismatch,
+    is_plain,
+    lz4_frames,
+    open_body,
+)
 from tidelog.record.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -295,7 +300,9 @@ def opened_groups(
         start = end
 
 
-def _open_some(piece: Piece, wanted: "Mask", start: int, arena: BodyBuffer) -> tuple[int, OpenedBatches]:
+def _open_some(
+    piece: Piece, wanted: "Mask", start: int, arena: BodyBuffer
+) -> tuple[int, OpenedBatches]:
     """Open batches from a row on up to the size of a group; return the next row and the batches."""
     table = piece.table[start:].copy()
     slots = np.flatnonzero(wanted[start:])
