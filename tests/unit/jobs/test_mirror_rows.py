@@ -161,6 +161,8 @@ class TestSentLedger:
 class TestOrigins:
     """From Spark's record batches to what is noted and what is written."""
 
+    HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
     def batch(self, **more: object) -> pa.RecordBatch:
         columns: dict[str, object] = {
             "source": [0, 1, 1],
@@ -188,6 +190,13 @@ class TestOrigins:
         assert ours.column("partition").to_pylist() == [0, 2, 0]
         # "No time" is -1 ms, not the present.
         assert ours.column("timestamp").to_pylist() == [1, -1, 2_000]
+
+    def test_what_is_written_is_what_was_read(self) -> None:
+        headers = [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], None, []]
+        batch = self.batch(headers=pa.array(headers, self.HEADERS))
+        _, ours = self.origins(Partitioning.KEPT).read(batch)
+        for name in ("key", "value", "headers"):
+            assert ours.column(name).to_pylist() == batch.column(name).to_pylist()
 
     @pytest.mark.parametrize("micros", [-1, -500, -1_000, -1_001, -2_000])
     def test_a_time_that_a_transform_put_before_1970(self, micros: int) -> None:
