@@ -8,7 +8,7 @@ import io
 import re
 import subprocess
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -112,6 +112,15 @@ def broken_links(path: Path, markdown: str) -> list[str]:
     text = _FENCE.sub("", markdown)
     targets = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
     return [f"no such target: {target}" for target in targets if not _resolves(path, target)]
+
+
+def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[str]:
+    """Return the pages, other than `front` itself, that its text does not link to."""
+    targets = {link.partition("#")[0] for link in _LINK.findall(_FENCE.sub("", markdown))}
+    linked = {(front.parent / target).resolve() for target in targets}
+    missing = sorted({page.resolve() for page in pages} - linked - {front.resolve()})
+    home = front.parent.resolve()
+    return [f"not linked: {page.relative_to(home).as_posix()}" for page in missing]
 
 
 def missing_documents(text: str) -> list[str]:

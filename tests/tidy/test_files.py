@@ -36,6 +36,13 @@ def test_links_between_documents_resolve() -> None:
     assert gather({path: checks.broken_links(path, path.read_text()) for path in MARKDOWN}) == []
 
 
+def test_every_page_of_the_book_is_linked_from_its_front() -> None:
+    front = checks.ROOT / "docs" / "README.md"
+    pages = [path for path in MARKDOWN if front.parent in path.parents]
+    assert front in pages
+    assert checks.unlinked_pages(front, front.read_text(), pages) == []
+
+
 def test_each_decision_has_a_number_of_its_own() -> None:
     numbers = [path.name[:4] for path in MARKDOWN if path.parent.name == "decisions"]
     assert len(set(numbers)) == len(numbers) > 0
@@ -121,6 +128,13 @@ def test_broken_link_is_found(tmp_path: Path) -> None:
         "no such target: c.md",
         "no such target: b.md#three",
     ]
+
+
+def test_unlinked_page_is_found(tmp_path: Path) -> None:
+    front = tmp_path / "README.md"
+    pages = [front, tmp_path / "a.md", tmp_path / "more" / "b.md", tmp_path / "more" / "c.md"]
+    text = "[1](a.md#part) [2](more/b.md)\n```\n[3](more/c.md)\n```\n"
+    assert checks.unlinked_pages(front, text, pages) == ["not linked: more/c.md"]
 
 
 def test_missing_document_is_found() -> None:
