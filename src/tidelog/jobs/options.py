@@ -13,9 +13,10 @@ Invariant: the keywords of a function, in order and with defaults, are the keys 
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import wraps
 from typing import Final, TypeVar, cast, get_args, get_origin
 
@@ -74,6 +75,58 @@ CLOCK: Final = Option(
 )
 COMPRESSION: Final = Option(
     "Of batches, where the topic leaves it open.", "--compression", choices=CODECS
+)
+
+
+# Options of a sink that a job passes on: how records are written, and none that says where, or
+# which records a repeated write leaves out.
+SINK_OPTIONS: Final = (
+    *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
+    *("markerTopic", "transactionalIdPrefix"),
+)
+
+
+def check_passed_on(
+    keyword: str,
+    options: Mapping[str, str] | None,
+    allowed: Sequence[str],
+    reasons: Mapping[str, str],
+) -> None:
+    """Check a user's options of a source or sink, which a job passes on.
+
+    Args:
+        keyword: The job's keyword with these options.
+        options: Options by name; names are case-insensitive.
+        allowed: Names that may be given, `kafka.*` for all with this prefix.
+        reasons: What to do instead, by name, for options that may not be given.
+
+    Raises:
+        InvalidRequest: Names the first option that may not be given.
+    """
+    refused = {name.lower(): reason for name, reason in reasons.items()}
+    for given in options or {}:
+        name = given.lower()
+        reason = refused.get(name)
+        if reason is None and any(fnmatchcase(name, one.lower()) for one in allowed):
+            continue
+        reason = reason or f"is not passed on; these are: {', '.join(allowed)}"
+        raise InvalidRequest(f"{keyword}: option {given} {reason}")
+
+
+def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
+    """Check a user's options of a sink; raises InvalidRequest as `check_passed_on`."""
+    check_passed_on(keyword, options, SINK_OPTIONS, _OF_TARGET)
+
+
+_OF_TARGET: Final = (
+    dict.fromkeys(
+        ("path", "kafka.bootstrap.servers", "topic"), "would write elsewhere: name another target"
+    )
+    | dict.fromkeys(("createPartitions", "createConfig"), "is the job's own: give create")
+    | dict.fromkeys(
+        ("txnAppId", "txnVersion", "delivery"),
+        "is the job's own: it tells a repeated write from a new one; leave it out",
+    )
 )
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         ({"order": "time"}, "order 'time' needs a column for the time"),
         ({"order": "key"}, "order 'key' needs a column for the key"),
         ({"job_id": ""}, "a job's id has 1 to 200 characters"),
+        ({"sink": {"Path": "b"}}, "sink: option Path would write elsewhere"),
+        ({"sink": {"txnVersion": "3"}}, "option txnVersion is the job's own"),
         ({"config": {"retention.ms": "-1"}}, "settings are for a topic that is made"),
     ],
 )

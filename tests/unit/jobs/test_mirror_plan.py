@@ -133,6 +133,59 @@ class TestReading:
         )
 
 
+class TestPassedOn:
+    """What may be added to the options of sources and sink, and what is the mirror's own."""
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("minPartitions", "and a task that is repeated must write the same ones, in order"),
+            ("splitbytes", "would change which records a task writes"),
+            ("maxRecordsPerPartition", "would change which records a task writes"),
+            ("startingOffsets", "give start"),
+            ("columns", "all of a record is copied"),
+            ("subscribe", "give topics, or pattern"),
+            ("kafka.bootstrap.servers", "name another source"),
+            ("kafka.isolation.level", "give isolation"),
+            ("maxOffsetsPerTrigger", "give batch_records"),
+            ("valueAs", "convert records by a transform"),
+            ("failOnDataLoss", "which records a repeated task writes to brokers"),
+            ("kafkaConsumer.pollTimeout", r"not passed on; these are: kafka\.\*, store\.\*, "),
+        ],
+    )
+    def test_a_source_keeps_what_decides_the_rows(self, name: str, told: str) -> None:
+        with pytest.raises(InvalidRequest, match=f"source_options: option {name} .*{told}"):
+            plan(source_options={name: "1"})
+
+    @pytest.mark.parametrize(
+        ("name", "told"),
+        [
+            ("path", "would write elsewhere: name another target"),
+            ("topic", "would write elsewhere"),
+            ("createPartitions", "give create"),
+            ("txnAppId", "tells a repeated write from a new one"),
+            ("batchByte", r"not passed on; these are: kafka\.\*, compression, batchBytes"),
+        ],
+    )
+    def test_a_sink_keeps_its_place_and_its_number(self, name: str, told: str) -> None:
+        with pytest.raises(InvalidRequest, match=f"sink_options: option {name} .*{told}"):
+            plan(sink_options={name: "1"})
+
+    def test_settings_of_clients_are_passed_on(self) -> None:
+        source = {"kafka.security.protocol": "SSL", "kafkaconsumer.polltimeoutms": "9"}
+        sink = {"kafka.linger.ms": "5", "compression": "zstd", "batchBytes": "9"}
+        assert plan(source_options=source, sink_options=sink).question() == plan().question()
+        plan(target="elsewhere", source_options={"failOnDataLoss": "false"})
+
+    def test_a_restart_has_the_markers_of_before(self) -> None:
+        sink = {"markertopic": "marks"}
+        question = json.loads(json.dumps(plan(sink_options=sink).question()))
+        state = MirrorState(mirror_id="f" * 32, question=question, starts=())
+        state.ensure_asked(plan(sink_options=sink))
+        with pytest.raises(InvalidRequest, match="markerTopic was marks, now others"):
+            state.ensure_asked(plan(sink_options={"markerTopic": "others"}))
+
+
 class TestState:
     state = MirrorState(
         mirror_id="f" * 32, question=json.loads(json.dumps(plan().question())), starts=((0, 1, 9),)

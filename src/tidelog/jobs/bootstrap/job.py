@@ -30,7 +30,7 @@ from tidelog.jobs.bootstrap.columns import (
     with_partitions,
 )
 from tidelog.jobs.bootstrap.options import BootstrapOptions, Order
-from tidelog.jobs.options import takes_options
+from tidelog.jobs.options import check_sink_options, takes_options
 from tidelog.jobs.target_check import (
     ExpectedWrite,
     Finding,
@@ -370,6 +370,7 @@ def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None
 
 
 def _check_options(to: Place, options: BootstrapOptions) -> None:
+    check_sink_options("sink", options["sink"])
     if to.is_broker or "://" in to.address:
         raise InvalidRequest(
             f"{to}: segments are attached to a directory; brokers get a table by"

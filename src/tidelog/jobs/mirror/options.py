@@ -139,6 +139,9 @@ class MirrorOptions(TypedDict, total=False):
         Option("Put between read and write; keeps `source`, `topic`, `partition` and `offset`."),
     ]
     watch: Annotated[Watcher | None, Option("Called after each batch.")]
-    source_options: Annotated[Mapping[str, str] | None, Option("More options of the sources.")]
+    source_options: Annotated[
+        Mapping[str, str] | None,
+        Option("More options of the sources, such as `kafka.security.protocol`."),
+    ]
     sink_options: Annotated[Mapping[str, str] | None, SINK]
     env: Annotated[Env | None, Option("Files and clock of the driver; the machine's where None.")]

@@ -22,7 +22,7 @@ from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.mirror.options import TOPIC_WORD, MirrorOptions
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
-from tidelog.jobs.options import takes_options
+from tidelog.jobs.options import check_passed_on, check_sink_options, takes_options
 from tidelog.jobs.progress_file import ProgressFile
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
@@ -33,6 +33,61 @@ PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 
 # Maximum number of topics in a title.
 TITLE_TOPICS: Final = 3
+
+
+# Options of the sources that change neither which records a task writes nor their order.
+_SOURCE_OPTIONS: Final = (
+    *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),
+    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "readUntil", "commitGroup"),
+    "failOnDataLoss",
+    *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+)
+
+
+_OF_MIRROR: Final = (
+    dict.fromkeys(("path", "kafka.bootstrap.servers"), "would read elsewhere: name another source")
+    | dict.fromkeys(
+        ("subscribe", "topic", "subscribePattern", "assign"),
+        "is the mirror's own: give topics, or pattern",
+    )
+    | dict.fromkeys(
+        (
+            "startingOffsets",
+            "startingTimestamp",
+            "startingOffsetsByTimestamp",
+            "startingOffsetsByTimestampStrategy",
+        ),
+        "is the mirror's own: give start",
+    )
+    | dict.fromkeys(
+        ("minPartitions", "maxRecordsPerPartition", "splitBytes"),
+        "would change which records a task writes, and a task that is repeated must write the same"
+        " ones, in order: leave it out",
+    )
+    | dict.fromkeys(
+        ("columns", "includeHeaders", "includeAppendTimestamp"),
+        "is the mirror's own: all of a record is copied; leave it out",
+    )
+    | dict.fromkeys(
+        ("keyAs", "valueAs", "mode"), "would change what is copied: convert records by a transform"
+    )
+    | dict.fromkeys(("isolation", "kafka.isolation.level"), "is the mirror's own: give isolation")
+    | {
+        "maxOffsetsPerTrigger": "is the mirror's own: give batch_records",
+    }
+)
+
+
+# At brokers only tasks that were not written are repeated, under their numbers. If a partition's
+# records have gone since, the others' tasks would have other numbers.
+_OF_MIRROR_TO_BROKERS: Final = {
+    "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
+    " and begin after lost records with a new checkpoint and start='latest'"
+}
+
+
+# Options of a sink by which a repeated batch finds what was written before.
+_MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
 
 # Internal topics of brokers and of writers, which no pattern matches.
@@ -111,6 +166,7 @@ class MirrorPlan:
         start: Start of a new mirror, `earliest` or `latest`.
         isolation: Whether records of open and aborted transactions are copied.
         found: Topics found by patterns, in the order in which they were found.
+        markers: Options of the sink by which a repeated batch finds what was written before.
     """
 
     sources: tuple[MirrorSource, ...]
@@ -119,6 +175,7 @@ class MirrorPlan:
     start: str = "earliest"
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
     found: tuple[Pair, ...] = ()
+    markers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def named(self) -> list[Pair]:
@@ -177,6 +234,7 @@ class MirrorPlan:
             "target": str(self.target),
             "partitions": self.partitioning.value,
             "isolation": self.isolation.name.lower(),
+            **self.markers,
         }
 
 
@@ -197,11 +255,14 @@ def plan_mirror(
 
     Raises:
         InvalidRequest: There is nothing to copy, a pattern is invalid, a place is named twice, a
-            topic would be copied into itself, or the target is an object store.
+            topic would be copied into itself, the target is an object store, or an option of the
+            sources or the sink is the mirror's own.
         InvalidTopic: A name at the target is not valid.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     pattern, name = options["pattern"], options["name"]
+    check_sink_options("sink_options", options["sink_options"])
+    sink = {name.lower(): text for name, text in (options["sink_options"] or {}).items()}
     plan = MirrorPlan(
         sources=tuple(
             one
@@ -213,7 +274,10 @@ def plan_mirror(
         partitioning=Partitioning(options["partitions"]),
         start=options["start"],
         isolation=choice(IsolationLevel, options["isolation"], "isolation"),
+        markers={known: sink[low] for low, known in _MARKER_OPTIONS.items() if low in sink},
     )
+    refused = _OF_MIRROR | (_OF_MIRROR_TO_BROKERS if plan.target.is_broker else {})
+    check_passed_on("source_options", options["source_options"], _SOURCE_OPTIONS, refused)
     _check(plan)
     return plan
 

@@ -40,7 +40,7 @@ from tidelog.jobs.chunks import (
     total,
     wait_seconds,
 )
-from tidelog.jobs.options import point_ms, takes_options
+from tidelog.jobs.options import check_sink_options, point_ms, takes_options
 from tidelog.jobs.progress_file import ProgressFile
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
 from tidelog.jobs.replay.places import (
@@ -314,6 +314,7 @@ class Replay:
         self._check_options()
 
     def _check_options(self) -> None:
+        check_sink_options("sink", self._options["sink"])
         if self._to == CONSOLE and self._options["progress"] is not None:
             raise InvalidRequest("a console remembers nothing: leave progress out")
         is_same = self._to == self.source and self._to_topic == self._topic
