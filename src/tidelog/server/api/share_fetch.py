@@ -461,6 +461,11 @@ class ShareFetching:
             ],
         )
         self._tell(named, data)
+        partition = self._live[named].partition
+        # Counts of a deleted topic would never be removed.
+        if not partition.is_gone:
+            count = sum(each.size for each in acquired)
+            self._node.metrics.fetched(partition.name.topic, count, len(records))
 
     async def _records(
         self, batches: ShareRead, acquired: Sequence[AcquiredRange]

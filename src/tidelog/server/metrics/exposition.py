@@ -238,7 +238,9 @@ RECORDS_IN: Final = _counter("topic_records_in_total", "Records appended by clie
 BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by clients.")
 
 
-RECORDS_OUT: Final = _counter("topic_records_out_total", "Offsets handed to clients.")
+RECORDS_OUT: Final = _counter(
+    "topic_records_out_total", "Offsets that clients fetched past; records for share groups."
+)
 
 
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches handed to clients.")

@@ -16,6 +16,7 @@ from tests.unit.server.shares.share_worlds import (
 )
 
 from tidelog.error_codes import ErrorCode
+from tidelog.server.runtime.counters import Counters
 from tidelog.server.shares.record_runs import AckType
 
 ACCEPT, RELEASE, REJECT, RENEW = AckType.ACCEPT, AckType.RELEASE, AckType.REJECT, AckType.RENEW
@@ -32,6 +33,22 @@ async def test_records_are_lent_with_the_time_that_the_loan_lasts(path: Path) ->
         assert data is not None
         (batch,) = batches_of(data)
         assert (batch.base_offset, batch.record_count) == (0, 10)
+
+
+@on_a_loop
+async def test_records_are_counted_at_each_delivery(path: Path) -> None:
+    async with world(path) as it:
+        it.node.metrics = counters = Counters()
+        it.produce(10, 10)
+        one = it.member()
+        data = of(await one.fetch(0, records=5))
+        assert data is not None
+        size_bytes = sum(len(batch.view) for batch in batches_of(data))
+        tally = counters.topics[TOPIC]
+        assert (tally.records_out, tally.bytes_out) == (10, size_bytes)
+        await one.say(said(0, 9, RELEASE))
+        await one.fetch(records=5)
+        assert (tally.records_out, tally.bytes_out) == (20, 2 * size_bytes)
 
 
 @on_a_loop
