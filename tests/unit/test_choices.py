@@ -17,7 +17,6 @@ from tidelog.arguments import CHOICES, READERS, choice, choices_of, word_of
 from tidelog.errors import InvalidChoice, InvalidRequest
 from tidelog.jobs.audit.options import Kind
 from tidelog.record.builder import build_batch
-from tidelog.spark import tables
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
 # Words that a parameter of these names stands for, whatever its annotation says.
@@ -44,8 +43,6 @@ def public_calls() -> Iterator[tuple[str, Callable[..., object]]]:
             for method, call in inspect.getmembers(found, inspect.isroutine):
                 if not method.startswith("_"):
                     yield f"{name}.{method}", call
-    yield "tables.table", tables.table
-    yield "tables.diff", tables.diff
 
 
 def takes_a_choice(owner: str, parameter: inspect.Parameter) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidelog.spark.query_progress import progress
     from tidelog.spark.session import setup
     from tidelog.spark.source import plan_batch
+    from tidelog.spark.tables import diff, table
 
 # Module of each public name. Jobs are above this package in the layers, so only their names appear.
 _HOMES: Final = {
@@ -28,6 +29,7 @@ _HOMES: Final = {
     "audit": "jobs.audit.job",
     "bootstrap": "jobs.bootstrap.job",
     "compact": "jobs.compact.job",
+    "diff": "spark.tables",
     "lag": "jobs.lag.job",
     "latency": "jobs.latency.job",
     "mirror": "jobs.mirror.job",
@@ -36,6 +38,7 @@ _HOMES: Final = {
     "reindex": "jobs.reindex.job",
     "replay": "jobs.replay.job",
     "setup": "spark.session",
+    "table": "spark.tables",
 }
 
 __all__ = [
@@ -44,6 +47,7 @@ __all__ = [
     "audit",
     "bootstrap",
     "compact",
+    "diff",
     "lag",
     "latency",
     "mirror",
@@ -52,6 +56,7 @@ __all__ = [
     "reindex",
     "replay",
     "setup",
+    "table",
 ]
 
 

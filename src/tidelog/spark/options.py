@@ -422,7 +422,7 @@ _NOT_OF_TABLES: Final = (
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
-        "is about splits; a table has a task for each partition (jobs.tables.table has more)",
+        "is about splits; a table has a task for each partition (tidelog.spark.table has more)",
     )
     | dict.fromkeys(
         ("isolation", "kafka.isolation.level"), "is about records; tables show committed ones alone"

@@ -415,8 +415,6 @@ class _Reduce:
         make_ready()
         import numpy as np
 
-        from tidelog.spark.tasks import freeze_garbage
-
         for batch in batches:
             for number in map(int, np.asarray(batch.column(0))):
                 freeze_garbage()

@@ -1,6 +1,7 @@
 """Options: what is given, what is refused, and that docs/spark.md says the same."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,12 @@ def test_paths_of_this_machine_may_be_urls(url: str) -> None:
 def test_a_time_that_cannot_be_read_names_its_option() -> None:
     with pytest.raises(InvalidTime, match="'yesterday': option endingTimestamp: not a time"):
         read_source_options({**BASE, "endingTimestamp": "yesterday"})
+
+
+def test_what_is_said_of_splits_of_a_table_names_a_function_that_is_there() -> None:
+    options = {"path": "data", "topic": "tides", "table": "true", "splitBytes": "9"}
+    with pytest.raises(InvalidRequest, match=r"\((\S+) has more\)") as raised:
+        read_source_options(options)
+    named = re.search(r"\((\S+)\.(\w+) has more\)", str(raised.value))
+    assert named is not None
+    assert callable(getattr(import_module(named[1]), named[2]))
