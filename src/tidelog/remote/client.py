@@ -317,7 +317,7 @@ class Client:
 
     @property
     def request_timeout_ms(self) -> int:
-        """Return how long librdkafka waits for the response to a request, in seconds."""
+        """Return how long librdkafka waits for the response to a request, in ms."""
         return min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS)
 
     def _settings(self) -> dict[str, Setting]:

@@ -4,7 +4,7 @@ Spark creates a source from options alone, pickles it and its reader, and calls 
 processes, so no object here holds a file or a lock. Numba and the decoder are imported by the
 workers, not by the processes that only look up the data source or plan.
 
-Source: facts on the Python Data Source API of Spark 4.3 in docs/spark.md.
+Source: the Python Data Source API of Spark 4.3.
 """
 
 import logging

@@ -1,6 +1,7 @@
 """Searches one segment by record time: time index, offset index, batch headers, records.
 
-Works on the bytes of the segment's three files and keeps no state. For a compressed or legacy batch
+The kernel itself: it works on the bytes of the segment's three files and keeps no state;
+`storage/segment/time_search_kernels` calls it. For a compressed or legacy batch
 it returns the position, and the caller decompresses the batch. The CRC is checked for the first
 `PASSED_BYTES` of batches that are skipped by the largest timestamp of their header, but not for a
 batch that a time index entry confirms. The caller checks the batch that holds the result.

@@ -16,7 +16,7 @@ partition takes the job over, and the former borrower's result is dropped. The j
 the broker starts, or after `LEND_MS` without a result: then the cleaning begins again from the
 checkpoint.
 
-Belongs to the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread; facts 6.1.
+Belongs to the event loop's thread. Source: Kafka 4.x LogCleaner, CleanerThread.
 """
 
 import asyncio

@@ -7,7 +7,7 @@ open transaction, a segment that is not durable yet, or a segment with records y
 by the age of its records. It is also due, with or without a head, when the delete horizon of
 tombstones in the tail has passed, so an idle log loses its tombstones too.
 
-Source: Kafka 4.x LogCleanerManager; facts 6.1; KAFKA-8522 for delete horizons.
+Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
 
 from collections.abc import Sequence

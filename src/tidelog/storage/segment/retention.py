@@ -18,7 +18,7 @@ the file was last modified, the earlier of the two: no record arrived later than
 the exact time would cost too much, an upper bound replaces it, never an earlier time: a bound keeps
 records longer.
 
-Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112; facts 5.
+Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """
 
 from collections.abc import Callable, Sequence

@@ -8,7 +8,7 @@ further ahead, or records of many weeks at once (time rolls by the span of recor
 alternating between two times rolls once, because the new segment then begins with the later one);
 small limits on size or index. Detection compares the last rolls.
 
-Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time); facts 3.4.
+Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time).
 """
 
 import random

@@ -1,5 +1,8 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
+The search of a whole log; that inside one segment has a plain form here and a fast one in
+`time_search_kernels`.
+
 A search by record time takes these steps: running maxima over the segments give the first segment
 that can hold a match (bisection), its time index gives the batch to start at, the largest timestamp
 in each batch header skips batches, and one batch is opened. A checksum covers the largest
@@ -15,8 +18,7 @@ A search that may not block raises `ColdRead` before it would load an index, rea
 tier, or open a batch that takes long.
 
 Owns the running maxima and the known losses of one log's segments, and no segment. Searching inside
-one segment is pluggable (`BatchSearch`): plain here, with kernels in `time_search_kernels`. Source:
-KIP-33, KIP-79, KIP-734; docs/differences.md.
+one segment is pluggable (`BatchSearch`). Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
 """
 
 from bisect import bisect_left

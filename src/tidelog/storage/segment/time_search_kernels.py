@@ -1,5 +1,8 @@
 """Search by record time inside one segment with kernels, one kernel call a segment.
 
+Between the log's search (`time_search`), which chooses the segment, and the kernel
+(`record/kernels/time_search`).
+
 A segment is searched in a mapped part of known length, then in pieces that are read by position. A
 finished segment is mapped completely, the active one up to its size when it was last mapped; a
 reader's last segment and one in an object store are not mapped. Compressed batches are decompressed
