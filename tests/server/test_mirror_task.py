@@ -12,7 +12,7 @@ import tidelog
 from tidelog.env import os_env
 from tidelog.jobs.mirror.places import find_targets, read_sources
 from tidelog.jobs.mirror.plan import plan_mirror
-from tidelog.jobs.mirror.work import BrokerTask, Report, Routes, read_reports
+from tidelog.jobs.mirror.work import MirrorBrokerTask, Report, Routes, read_reports
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.server.embedded import Broker
@@ -48,7 +48,7 @@ def test_what_was_sent_is_noted(broker: Broker) -> None:
     routes = Routes(
         pairs=((0, "orders", "all"),), counts=(("all", 1),), partitioning=Partitioning.KEPT
     )
-    task = BrokerTask(options=options, routes=routes, mirror_id="m", batch_id=3)
+    task = MirrorBrokerTask(options=options, routes=routes, mirror_id="m", batch_id=3)
 
     def sent() -> Report:
         (found,) = task([rows(100, 20), rows(120, 10)])

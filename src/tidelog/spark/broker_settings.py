@@ -114,7 +114,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     is_plain = texts.keys() <= _PLAIN | _IGNORED_DIRECTLY and (
         texts.get("security.protocol", "PLAINTEXT").upper() == "PLAINTEXT"
     )
-    _tell(tuple(ignored + sorted(_IGNORED_DIRECTLY & texts.keys() if is_plain else ())))
+    _warn(tuple(ignored + sorted(_IGNORED_DIRECTLY & texts.keys() if is_plain else ())))
     fetch = _fetch(texts, options) if is_plain else None
     poll_records = _number(_POLL_RECORDS, texts.pop(_POLL_RECORDS, str(POLL_RECORDS)))
     group = texts.pop(_GROUP, None)
@@ -132,7 +132,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
 
 
 @cache
-def _tell(ignored: tuple[str, ...]) -> None:
+def _warn(ignored: tuple[str, ...]) -> None:
     """Log the ignored settings, once per process."""
     if ignored:
         names = ", ".join(f"kafka.{name}" for name in ignored)

@@ -55,7 +55,7 @@ from tidelog.spark.transaction_markers import (
     partition_count,
     topic_key,
 )
-from tidelog.spark.workers import sentences_first
+from tidelog.spark.workers import hides_tracebacks
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ class _Task:
             if offset is None:
                 self._failure = self._failure or self._unproven(message)
             elif self._on_sent is not None:
-                self._tell(message, offset, self._on_sent)
+                self._report_offset(message, offset, self._on_sent)
             return
         if error.code() in PURGED or self._failure is not None:
             return
@@ -328,7 +328,7 @@ class _Task:
         return ClusterFailure(self._options.bootstrap, "write", reason)
 
     @staticmethod
-    def _tell(message: "ck.Message", offset: int, on_sent: OnSent) -> None:
+    def _report_offset(message: "ck.Message", offset: int, on_sent: OnSent) -> None:
         topic, partition = message.topic(), message.partition()
         assert topic is not None
         assert partition is not None
@@ -521,7 +521,7 @@ class SentMessage(WriterCommitMessage):
         self.batch = batch
 
 
-@sentences_first
+@hides_tracebacks
 class BrokerWriter(DataSourceArrowWriter):
     """Batch write to brokers; the driver has nothing to commit."""
 
@@ -561,7 +561,7 @@ class BrokerWriter(DataSourceArrowWriter):
         """Do nothing: rows that a task has committed stay."""
 
 
-@sentences_first
+@hides_tracebacks
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
     """Streaming write to brokers; the query's id and a number identify each batch."""
 

@@ -81,7 +81,7 @@ class BrokerTask:
                 self._lose(start, self.end_offset, str(error))
                 start = self.end_offset
         self._check_times(stats)
-        self._tell(stats)
+        self._warn(stats)
 
     def _batches(
         self, start: int, columns: tuple[str, ...], stats: ScanStats
@@ -157,7 +157,7 @@ class BrokerTask:
                 f" asked for"
             )
 
-    def _tell(self, stats: ScanStats) -> None:
+    def _warn(self, stats: ScanStats) -> None:
         if stats.without_time and self.options.has_times:
             _LOG.warning(
                 "%s: %d records without a time on the %s clock lie in no range",

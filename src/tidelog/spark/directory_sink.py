@@ -42,7 +42,7 @@ from tidelog.spark.sink_options import (
     stream_batch,
     task_number,
 )
-from tidelog.spark.workers import make_ready, sentences_first
+from tidelog.spark.workers import hides_tracebacks, make_ready
 from tidelog.storage import commits
 from tidelog.storage.directory.attach import AttachResult, WriterVersion, attach
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -176,7 +176,7 @@ class StagedMessage(WriterCommitMessage):
         self.batch = batch
 
 
-@sentences_first
+@hides_tracebacks
 class DirectoryWriter(DataSourceArrowWriter):
     """Batch writer: stages in the workers, commits on the driver."""
 
@@ -221,7 +221,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         drop_staged(self._options, self._commit_id)
 
 
-@sentences_first
+@hides_tracebacks
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     """Stream writer: stages and commits each batch. Spark commits and aborts in other processes."""
 
@@ -317,18 +317,18 @@ def drop_staged(options: SinkOptions, commit_id: str) -> None:
     drop_staging(options.env().files, options.path, prefix=commit_id, older_than_ms=INT64_MAX)
 
 
-def _told(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":
+def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedMessage]":
     return [cast("StagedMessage", message) for message in messages if message is not None]
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
     """Return the segments of all tasks; a task without rows may send no message."""
-    return [segment for message in _told(messages) for segment in message.staged]
+    return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 
 def _batch_of(messages: "Iterable[WriterCommitMessage | None]") -> StreamBatch | None:
     """Return the batch of the tasks; None if no task has sent a message."""
-    return next((message.batch for message in _told(messages)), None)
+    return next((message.batch for message in _staged_messages(messages)), None)
 
 
 if TYPE_CHECKING:

@@ -254,7 +254,7 @@ class MicroBatches:
         snapshot = self._visible(self._log.snapshot_named())
         lookup = self._log.backend.offsets_for_times
         starts, lost = start_offsets(self._options.start, snapshot, lookup)
-        self._tell(lost)
+        self._report_lost(lost)
         self._initial_lost = lost
         epochs = self._log.epochs_at(starts)
         positions = {name: Position(start, epochs[name]) for name, start in starts.items()}
@@ -280,7 +280,7 @@ class MicroBatches:
         checked = self._losses.check(start, snapshot, self._last_ends)
         fresh, lost = find_new(start, checked, snapshot)
         lost = checked.lost + lost
-        self._tell(lost)
+        self._report_lost(lost)
         begins = {name: position.offset for name, position in checked.positions.items()} | fresh
         has_to_move = start.is_initial or bool(lost)
         ends = self._ends(begins, snapshot, limits, has_to_move=has_to_move)
@@ -396,12 +396,12 @@ class MicroBatches:
             if first < log_start:
                 lost.append(_lost(name, first, log_start, deleted_before(log_start)))
             ranges_kept[name] = max(first, log_start), min(last, position.offset)
-        self._tell(lost)
+        self._report_lost(lost)
         return {name: bounds for name, bounds in ranges_kept.items() if bounds[0] < bounds[1]}
 
     # -- reporting ---------------------------------------------------------------------------
 
-    def _tell(self, lost: Iterable[LostOffsets]) -> None:
+    def _report_lost(self, lost: Iterable[LostOffsets]) -> None:
         """Raise OffsetsGone for lost ranges, or log a warning for each."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:

@@ -72,7 +72,7 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
     """
     if not batches:
         return Progress()
-    reports = [_told(batch) for batch in batches]
+    reports = [_source_reports(batch) for batch in batches]
     if not reports[-1]:
         raise InvalidRequest('the query reads nothing from format("tidelog")')
     last = reports[-1]
@@ -90,7 +90,7 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
     )
 
 
-def _told(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
+def _source_reports(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the reports of this package's sources in a micro-batch's progress."""
     sources = batch.get("sources")
     reports = []

@@ -163,7 +163,7 @@ class SparkRows:
         if REASON in self._schema.names:
             for column, converter in self._hidden.items():
                 self._converted(converter, batch, column, name, reasons)
-            arrays[REASON] = _told(reasons, batch.num_rows)
+            arrays[REASON] = _reason_column(reasons, batch.num_rows)
         ordered = [arrays[column] for column in self._schema.names]
         return pa.RecordBatch.from_arrays(ordered, schema=self._schema)
 
@@ -191,7 +191,7 @@ class SparkRows:
         return converter.convert(valid)
 
 
-def _told(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
+def _reason_column(reasons: Mapping[int, Sequence[str]], count: int) -> "Column":
     """Return the column `REASON`: null for rows without a reason."""
     if not reasons:
         return pa.nulls(count, pa.string())

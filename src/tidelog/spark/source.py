@@ -40,7 +40,7 @@ from tidelog.spark.tasks import (
     WhyEmpty,
     read_partition,
 )
-from tidelog.spark.workers import PromptAck, sentences_first
+from tidelog.spark.workers import PromptAck, hides_tracebacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-@sentences_first
+@hides_tracebacks
 class TidelogSource(DataSource):
     """The data source `tidelog`. Refuses an unsupported Spark or Java."""
 
@@ -115,7 +115,7 @@ class TidelogSource(DataSource):
         return make_stream_writer(self.options, schema)
 
 
-@sentences_first
+@hides_tracebacks
 class TidelogReader(DataSourceReader):
     """Reader that plans once on the driver, then reads tasks in the workers."""
 
@@ -142,7 +142,7 @@ class TidelogReader(DataSourceReader):
         return read_partition(partition)
 
 
-@sentences_first
+@hides_tracebacks
 class PushdownReader(TidelogReader):
     """Reader for sessions that push filters down."""
 

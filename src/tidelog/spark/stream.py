@@ -37,7 +37,7 @@ from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
 from tidelog.spark.stream_options import Limits, StreamOptions
 from tidelog.spark.tasks import Backend, TaskPartition, read_partition
-from tidelog.spark.workers import PromptAck, sentences_first
+from tidelog.spark.workers import PromptAck, hides_tracebacks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 OpenBackend: TypeAlias = Callable[[SourceOptions, Sequence[str]], Backend]
 
 
-@sentences_first
+@hides_tracebacks
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader that plans micro-batches on the driver, and reads their tasks in the workers."""
 
@@ -130,7 +130,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = None
 
 
-@sentences_first
+@hides_tracebacks
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a stream with invalid options: every method that Spark calls raises the error."""
 

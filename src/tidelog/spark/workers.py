@@ -82,7 +82,7 @@ def make_ready(*, to_write: bool = False) -> None:
 @contextmanager
 def worker_errors() -> Iterator[None]:
     """Raise MissingDependency, which names the Python, for imports that fail within."""
-    with sentence_first():
+    with hide_traceback():
         try:
             yield
         except ModuleNotFoundError as error:
@@ -90,7 +90,7 @@ def worker_errors() -> Iterator[None]:
 
 
 @contextmanager
-def sentence_first() -> Iterator[None]:
+def hide_traceback() -> Iterator[None]:
     """Hide our traceback in Spark's message of a TidelogError, so that it begins with its text.
 
     Other errors may be bugs and keep their traceback.
@@ -104,11 +104,11 @@ def sentence_first() -> Iterator[None]:
         raise
 
 
-def sentences_first(kind: Class) -> Class:
-    """Class decorator that applies `sentence_first` to all public methods, which Spark calls."""
+def hides_tracebacks(kind: Class) -> Class:
+    """Class decorator that applies `hide_traceback` to all public methods, which Spark calls."""
     for name, member in list(vars(kind).items()):
         if isfunction(member) and not name.startswith("_"):
-            setattr(kind, name, wraps(member)(sentence_first()(member)))
+            setattr(kind, name, wraps(member)(hide_traceback()(member)))
     return kind
 
 

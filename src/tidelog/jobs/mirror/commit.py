@@ -43,9 +43,9 @@ from tidelog.jobs.mirror.plan import (
 )
 from tidelog.jobs.mirror.work import (
     REPORT_SCHEMA,
-    BrokerTask,
     DirectoryTask,
     LedgerRows,
+    MirrorBrokerTask,
     Report,
     Routes,
     decode_ledger_rows,
@@ -173,7 +173,7 @@ class BrokerTarget:
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
         """Write a batch unless it is already there; each task's rows become visible separately."""
-        task = BrokerTask(
+        task = MirrorBrokerTask(
             options=self.options,
             routes=self.routes,
             mirror_id=self.mirror_id,
@@ -188,7 +188,7 @@ class BrokerTarget:
         )
 
 
-def _run(rows: "DataFrame", task: DirectoryTask | BrokerTask) -> list[Report]:
+def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Report]:
     outputs = rows.mapInArrow(task, REPORT_SCHEMA).collect()
     return read_reports([row.report for row in outputs])
 

@@ -545,7 +545,7 @@ class PlacedLedger(Ledger):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerTask:
+class MirrorBrokerTask:
     """Sends the rows of a task in one transaction. Called by `mapInArrow`.
 
     Attributes:
