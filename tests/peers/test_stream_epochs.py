@@ -12,7 +12,7 @@ from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json, StreamOffset
-from tidelog.spark.stream_options import Limits, read_stream_options
+from tidelog.spark.stream_options import BatchLimits, read_stream_options
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import TopicPartition
 
@@ -62,7 +62,7 @@ def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None
     produce_numbers(kafka_broker, 0, 10)
     batches = planner(kafka_broker)
     start = batches.initial_offset()
-    first = batches.next_offset(start, Limits())
+    first = batches.next_offset(start, BatchLimits())
     assert values(batches, start, first) == list(range(10))
     assert StreamOffset.decode(first).positions[ZERO] == (10, 0)
     batches.close()
@@ -71,7 +71,7 @@ def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None
     kafka_broker.start()
     produce_numbers(kafka_broker, 10, 12)
     batches = planner(kafka_broker)
-    second = batches.next_offset(first, Limits())
+    second = batches.next_offset(first, BatchLimits())
     assert values(batches, first, second) == [10, 11]
     place = StreamOffset.decode(second).positions[ZERO]
     assert place.offset == 12
@@ -84,13 +84,13 @@ def test_new_leader_epochs_and_a_tail_that_is_gone(kafka_broker: Broker) -> None
     produce_numbers(kafka_broker, 100, 108)
     batches = planner(kafka_broker)
     with pytest.raises(OffsetsGone) as caught:
-        batches.next_offset(second, Limits())
+        batches.next_offset(second, BatchLimits())
     (lost,) = caught.value.lost
     assert isinstance(lost, LostOffsets)
     assert (lost.topic, lost.partition, lost.start, lost.end) == (TOPIC, 0, 7, 12)
     batches.close()
     batches = planner(kafka_broker, fail="false")
-    third = batches.next_offset(second, Limits())
+    third = batches.next_offset(second, BatchLimits())
     assert values(batches, second, third) == list(range(100, 108))
-    assert batches.next_offset(third, Limits()) == third
+    assert batches.next_offset(third, BatchLimits()) == third
     batches.close()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, record_table
 from tidelog.spark.session import SessionOptions, start
-from tidelog.spark.source import plan_options
+from tidelog.spark.source import plan_splits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def read_options(path: str, start_ms: int, end_ms: int, clock: str) -> dict[str,
 
 def planned(options: Mapping[str, str]) -> "ScanPlan":
     """Return the plan of a read with these options."""
-    return plan_options(options)
+    return plan_splits(options)
 
 
 def read_flights(spark: "SparkSession", options: Mapping[str, str]) -> "DataFrame":

@@ -40,7 +40,7 @@ from tidelog.spark.broker_settings import read_settings
 from tidelog.spark.broker_tasks import BrokerTask
 from tidelog.spark.offset_ranges import OffsetRange, split_ranges
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.pushdown import Limits, empty_reason, scan_ranges
+from tidelog.spark.pushdown import FilterLimits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import cluster_records, plan_table
 from tidelog.spark.tasks import (
@@ -399,7 +399,7 @@ class BrokerBackend(Closing):
             for part in parts
         ]
 
-    def plan_batch(self, limits: Limits) -> BatchPlan:
+    def plan_batch(self, limits: FilterLimits) -> BatchPlan:
         """Plan a batch query, see `Backend`."""
         options = self._options
         if options.table is not None:

@@ -19,7 +19,7 @@ from tidelog.errors import CorruptFile, TidelogError
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.options import SourceOptions, scan_columns
-from tidelog.spark.pushdown import Limits, empty_reason, scan_ranges
+from tidelog.spark.pushdown import FilterLimits, empty_reason, scan_ranges
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tables import directory_records, plan_table
 from tidelog.spark.tasks import (
@@ -233,7 +233,7 @@ class DirectoryBackend(Closing):
         except FileNotFoundError:
             return LeaderEpochs()
 
-    def plan_batch(self, limits: Limits) -> BatchPlan:
+    def plan_batch(self, limits: FilterLimits) -> BatchPlan:
         """Plan a batch query, see `Backend`."""
         if self._options.table is not None:
             return plan_table(directory_records(self._options), self._options, self._columns, self)
@@ -260,17 +260,17 @@ class DirectoryBackend(Closing):
             reports=plan.reports,
         )
 
-    def scan_plan(self, limits: Limits) -> scan.ScanPlan:
+    def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
         """Return the plan of a batch query as splits; raises as `plan_batch`."""
         return self._scan_plan(self._wanted(limits), limits)
 
-    def _wanted(self, limits: Limits) -> "dict[TopicPartition, RequestedRange]":
+    def _wanted(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":
         if limits.is_empty:
             return {}
         return self._until_flushed(scan_ranges(self._options, self.partitions(), limits))
 
     def _scan_plan(
-        self, wanted: "Mapping[TopicPartition, RequestedRange]", limits: Limits
+        self, wanted: "Mapping[TopicPartition, RequestedRange]", limits: FilterLimits
     ) -> scan.ScanPlan:
         options = self._options
         if not wanted:

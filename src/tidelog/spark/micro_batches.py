@@ -32,7 +32,13 @@ from tidelog.spark.stream_offset import (
     deleted_before,
     find_new,
 )
-from tidelog.spark.stream_options import Limits, MinimumBatch, Start, StreamOptions, share_limit
+from tidelog.spark.stream_options import (
+    BatchLimits,
+    MinimumBatch,
+    Start,
+    StreamOptions,
+    share_limit,
+)
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
@@ -265,7 +271,7 @@ class MicroBatches:
 
     # -- the next one ------------------------------------------------------------------------
 
-    def next_offset(self, start_json: Json, limits: Limits) -> Json:
+    def next_offset(self, start_json: Json, limits: BatchLimits) -> Json:
         """Return the end of the batch that begins at `start_json`; the same if nothing is new.
 
         Raises:
@@ -299,7 +305,7 @@ class MicroBatches:
         self,
         begins: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
-        limits: Limits,
+        limits: BatchLimits,
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:

@@ -1,7 +1,7 @@
 """Filters that Spark pushes down, as limits of a read: partitions, offsets, times. No I/O.
 
-Owns the limits (`Limits`), and the requested range of each partition from options and filters. Not
-owned: parsing of options (`options`).
+Owns the limits (`FilterLimits`), and the requested range of each partition from options and
+filters. Not owned: parsing of options (`options`).
 
 Invariants: a filter that the limits apply exactly need not be applied by Spark again; a filter that
 they only narrow is returned to Spark. Topic, partition and offset are never null, so a filter on
@@ -60,7 +60,7 @@ _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FilterLimits:
     """Limits that filters put on a read.
 
     Attributes:
@@ -90,7 +90,7 @@ class Limits:
         return self.least_offset >= self.limit_offset or (start >= end and end != INT64_MAX)
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = FilterLimits()
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class LimitMaker:
     """
 
     options: SourceOptions
-    limits: Limits = NO_LIMITS
+    limits: FilterLimits = NO_LIMITS
     returned: list[Filter] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> None:
@@ -267,7 +267,7 @@ NO_TOPIC: Final = "nothing to read: no topic fits subscribePattern={}"
 NO_PARTITION: Final = "nothing to read: filters leave no partition"
 
 
-def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Limits) -> str:
+def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: FilterLimits) -> str:
     """Return the reason why no partition is read.
 
     Args:
@@ -281,7 +281,7 @@ def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Li
 
 
 def scan_ranges(
-    options: SourceOptions, names: list[TopicPartition], limits: Limits
+    options: SourceOptions, names: list[TopicPartition], limits: FilterLimits
 ) -> dict[TopicPartition, RequestedRange]:
     """Return the requested range of each partition that the limits keep.
 

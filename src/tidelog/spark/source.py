@@ -26,7 +26,7 @@ from tidelog.arguments import reads_arguments
 from tidelog.errors import TidelogError
 from tidelog.spark.directory_backend import DirectoryBackend, open_backend
 from tidelog.spark.options import SourceOptions, read_source_options
-from tidelog.spark.pushdown import NO_LIMITS, LimitMaker, Limits
+from tidelog.spark.pushdown import NO_LIMITS, FilterLimits, LimitMaker
 from tidelog.spark.session import check_driver
 from tidelog.spark.stream_options import (
     read_common_options,
@@ -122,7 +122,7 @@ class TidelogReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
-        self._limits: Limits = NO_LIMITS
+        self._limits: FilterLimits = NO_LIMITS
         self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
@@ -177,7 +177,7 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
         return backend.plan_batch(NO_LIMITS)
 
 
-def plan_options(options: Mapping[str, str]) -> "ScanPlan":
+def plan_splits(options: Mapping[str, str]) -> "ScanPlan":
     """Return the splits of a read of a directory with these options; errors as `plan_batch`."""
     read = read_source_options(options)
     return DirectoryBackend(read, read.columns).scan_plan(NO_LIMITS)

@@ -35,7 +35,7 @@ from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Json
-from tidelog.spark.stream_options import Limits, StreamOptions
+from tidelog.spark.stream_options import BatchLimits, StreamOptions
 from tidelog.spark.tasks import Backend, TaskPartition, read_partition
 from tidelog.spark.workers import PromptAck, hides_tracebacks
 
@@ -104,7 +104,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         """Return the end of the micro-batch that begins at `start`; `start` if nothing is new."""
-        limits = Limits() if isinstance(limit, ReadAllAvailable) else self._options.limits
+        limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         return self._batches.next_offset(start, limits)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802

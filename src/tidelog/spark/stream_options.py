@@ -3,9 +3,9 @@
 A stream has the options of a read except those that end it. An option that makes sense only in a
 batch, or only in a stream, is refused in the other with the reason.
 
-Owns these options, upper limits of a micro-batch by offsets (`Limits`), and the minimum size of a
-micro-batch (`MinimumBatch`). Limits take backlogs and return shares, without I/O; they mean the
-same as in Spark's Kafka connector. Not owned: options of all reads (`options`).
+Owns these options, upper limits of a micro-batch by offsets (`BatchLimits`), and its minimum size
+(`MinimumBatch`). Limits take backlogs and return shares, without I/O; they mean the same as in
+Spark's Kafka connector. Not owned: options of all reads (`options`).
 
 Source: the guide of Spark's Kafka connector.
 """
@@ -37,7 +37,7 @@ _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class BatchLimits:
     """Limits of one micro-batch; None for no limit.
 
     Attributes:
@@ -167,7 +167,7 @@ class StreamOptions:
 
     source: SourceOptions
     start: Start = field(default_factory=Start)
-    limits: Limits = field(default_factory=Limits)
+    limits: BatchLimits = field(default_factory=BatchLimits)
     commit_group: str | None = None
 
 
@@ -259,8 +259,8 @@ def _offsets(options: Options) -> Given:
     return read_by_partition(options, name, read)
 
 
-def _limits(options: Options) -> Limits:
-    limits = Limits(
+def _limits(options: Options) -> BatchLimits:
+    limits = BatchLimits(
         max_offsets=_optional(options, "maxOffsetsPerTrigger"),
         max_bytes=_optional(options, "maxBytesPerTrigger"),
         min_offsets=_optional(options, "minOffsetsPerTrigger"),

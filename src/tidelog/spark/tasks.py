@@ -27,7 +27,7 @@ from tidelog.errors import InvalidRequest, LostOffsets
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import RequestedRange
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.pushdown import Limits
+from tidelog.spark.pushdown import FilterLimits
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.workers import in_worker
 from tidelog.types import LATEST_OFFSET, TopicPartition
@@ -322,7 +322,7 @@ class Backend(AbstractContextManager["Backend"], Protocol):
         """
         ...
 
-    def plan_batch(self, limits: Limits) -> BatchPlan:
+    def plan_batch(self, limits: FilterLimits) -> BatchPlan:
         """Plan a batch query: all that the options request, within the limits.
 
         Raises:

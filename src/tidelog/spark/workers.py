@@ -153,7 +153,7 @@ def _warm(purpose: str) -> None:
         return
     with alone(folder, purpose) as is_first:
         if is_first:
-            from tidelog.spark.warmth import RUNS  # imports numpy and all kernels
+            from tidelog.spark.kernel_warmup import RUNS  # imports numpy and all kernels
 
             RUNS[purpose]()
 

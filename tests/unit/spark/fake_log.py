@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from tidelog.errors import UnknownTopic
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.pushdown import Limits
+from tidelog.spark.pushdown import FilterLimits
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tasks import Backend, BatchPlan, Task
 from tidelog.types import IsolationLevel, TopicPartition
@@ -169,7 +169,7 @@ class FakeBackend:
         """See `Backend`: one task for each range."""
         return [FakeTask(name, start, end) for name, (start, end) in ranges.items()]
 
-    def plan_batch(self, limits: Limits) -> BatchPlan:
+    def plan_batch(self, limits: FilterLimits) -> BatchPlan:
         """See `Backend`; a stream never asks."""
         raise NotImplementedError
 

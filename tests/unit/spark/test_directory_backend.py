@@ -13,8 +13,8 @@ from tests.worlds.directories.random_logs import SPAN_MS, T0, TOPIC, make_log_di
 from tidelog.errors import InvalidRequest, InvalidTime, UnknownTopic
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.options import read_source_options
-from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, Limits
-from tidelog.spark.source import plan_batch, plan_options
+from tidelog.spark.pushdown import NO_LIMITS, NO_PARTITION, NO_RANGE, FilterLimits
+from tidelog.spark.source import plan_batch, plan_splits
 from tidelog.spark.stream_log import StreamLog
 from tidelog.spark.stream_offset import Extent
 from tidelog.spark.tasks import BatchPlan, WhyEmpty
@@ -27,7 +27,7 @@ NAME = TopicPartition(TOPIC, 0)
 Rows = list[tuple[int, int, int | None, int | None]]
 
 
-def plan(path: Path, limits: Limits = NO_LIMITS, /, **options: object) -> BatchPlan:
+def plan(path: Path, limits: FilterLimits = NO_LIMITS, /, **options: object) -> BatchPlan:
     given = {"path": str(path), "subscribe": TOPIC, **{k: str(v) for k, v in options.items()}}
     with open_backend(read_source_options(given), COLUMNS) as backend:
         return backend.plan_batch(limits)
@@ -72,7 +72,7 @@ def test_limits_leave_just_the_rows_that_filters_keep(root: Path, every: Rows, s
     if clock is ClockName.APPEND:
         end_ms += SPAN_MS
     times = draw.choice((None, (start_ms, end_ms), (start_ms, INT64_MAX)))
-    limits = Limits(least_offset=first, limit_offset=last, clock=clock, times=times)
+    limits = FilterLimits(least_offset=first, limit_offset=last, clock=clock, times=times)
 
     def keeps(row: tuple[int, int, int | None, int | None]) -> bool:
         time = row[2] if clock is ClockName.RECORD else row[3]
@@ -87,7 +87,7 @@ def test_limits_leave_just_the_rows_that_filters_keep(root: Path, every: Rows, s
 
 
 def test_tasks_reach_over_no_more_offsets_than_asked(root: Path, every: Rows) -> None:
-    found = plan_options({"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "7"})
+    found = plan_splits({"path": str(root), "subscribe": TOPIC, "maxRecordsPerPartition": "7"})
     assert max(split.end_offset - split.start_offset for split in found) <= 7
     assert rows(plan(root, maxRecordsPerPartition=7)) == every
     assert rows(plan(root, maxRecordsPerPartition=7, minPartitions=900, splitBytes=100)) == every
@@ -166,7 +166,7 @@ def test_why_it_is_empty(tmp_path: Path) -> None:
         assert plan(tmp_path, endingOffsets=ends).empty[0].why is WhyEmpty.DELETED
         late = plan(tmp_path, startingTimestamp=T0 + 1)
         assert late.empty[0].why is WhyEmpty.NOT_THERE
-        assert plan(tmp_path, Limits(least_offset=99)).empty[0].why is WhyEmpty.NOT_WANTED
+        assert plan(tmp_path, FilterLimits(least_offset=99)).empty[0].why is WhyEmpty.NOT_WANTED
         log_dir.log(TOPIC, 0).delete_records(12)
         assert plan(tmp_path).empty[0].why is WhyEmpty.DELETED
     (found,) = plan_batch({"path": str(tmp_path), "subscribe": TOPIC}).empty

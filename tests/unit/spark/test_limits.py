@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.spark.options import SourceOptions
-from tidelog.spark.pushdown import LimitMaker, Limits
+from tidelog.spark.pushdown import FilterLimits, LimitMaker
 from tidelog.types import INT64_MAX, ClockName, TopicPartition
 
 TIME = ("timestamp",)
@@ -35,7 +35,7 @@ def us(count: int) -> datetime:
     return EPOCH + timedelta(microseconds=count)
 
 
-def take(*filters: Filter, **options: object) -> tuple[Limits, list[Filter]]:
+def take(*filters: Filter, **options: object) -> tuple[FilterLimits, list[Filter]]:
     maker = LimitMaker(SourceOptions(path="/data", **options))  # type: ignore[arg-type]
     maker.take(filters)
     return maker.limits, maker.returned
@@ -141,7 +141,7 @@ def test_lists_narrow_and_go_back() -> None:
     ],
 )
 def test_what_goes_back(one: Filter) -> None:
-    assert take(one) == (Limits(), [one])
+    assert take(one) == (FilterLimits(), [one])
 
 
 def test_one_clock_at_a_time() -> None:
@@ -156,7 +156,7 @@ def test_one_clock_at_a_time() -> None:
 
 def test_strict_must_meet_records_without_a_time() -> None:
     one = GreaterThan(TIME, us(0))
-    assert take(one, strict=True) == (Limits(), [one])
+    assert take(one, strict=True) == (FilterLimits(), [one])
 
 
 def test_contradictions_are_empty() -> None:

@@ -11,7 +11,7 @@ from tests.unit.spark.stream_query import Query, Read, at, loss_of, restarted
 
 from tidelog.errors import InvalidRequest, OffsetsGone, UnknownTopic
 from tidelog.spark.stream_offset import StreamOffset
-from tidelog.spark.stream_options import Limits
+from tidelog.spark.stream_options import BatchLimits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -242,7 +242,7 @@ def test_all_available_knows_no_limit() -> None:
     log["t", 0].append(50)
     query = Query(log, maxOffsetsPerTrigger="20")
     start = query.batches.initial_offset()
-    end = StreamOffset.decode(query.batches.next_offset(start, Limits()))
+    end = StreamOffset.decode(query.batches.next_offset(start, BatchLimits()))
     assert end.positions[at(0)].offset == 50
 
 

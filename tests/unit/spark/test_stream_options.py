@@ -6,7 +6,7 @@ from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
 from tidelog.spark.stream_options import (
     STREAM_OPTIONS,
-    Limits,
+    BatchLimits,
     Start,
     read_stream_options,
     refuse_stream_options,
@@ -20,7 +20,7 @@ BROKER = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "tides"}
 def test_defaults_are_the_connectors() -> None:
     options = read_stream_options(DIRECTORY)
     assert options.start == Start(offsets=LATEST_OFFSET, times=None, needs_match=True)
-    assert options.limits == Limits()
+    assert options.limits == BatchLimits()
     assert options.limits.max_delay_ms == 15 * 60 * 1000
     assert options.commit_group is None
     assert options.source.fail_on_data_loss
@@ -34,7 +34,7 @@ def test_limits() -> None:
         "maxTriggerDelay": "90s",
         "maxBytesPerTrigger": "1048576",
     }
-    assert read_stream_options(DIRECTORY | given).limits == Limits(
+    assert read_stream_options(DIRECTORY | given).limits == BatchLimits(
         max_offsets=1000, min_offsets=10, max_delay_ms=90_000, max_bytes=1 << 20
     )
     for text, delay_ms in {"250": 250, "15m": 900_000, "1h": 3_600_000, "5ms": 5}.items():

@@ -131,8 +131,8 @@ def read_replay(
     surroundings: Surroundings, request: Request, options: ReplayOptions, progress: JobProgress
 ) -> "Replay":
     """Create the replay of a command; raises UsageProblem, InvalidRequest, InvalidTime."""
-    from tidelog.jobs.replay.places import parse_target
     from tidelog.jobs.replay.run import Replay
+    from tidelog.jobs.replay.targets import parse_target
 
     source = read_place(
         surroundings,

@@ -43,7 +43,7 @@ from tidelog.jobs.chunks import (
 from tidelog.jobs.options import check_sink_options, point_ms, takes_options
 from tidelog.jobs.progress_file import ProgressFile
 from tidelog.jobs.replay.options import ReplayOptions, ReplayPartitions
-from tidelog.jobs.replay.places import (
+from tidelog.jobs.replay.targets import (
     CONSOLE,
     CONSOLE_RECORDS,
     Chunk,

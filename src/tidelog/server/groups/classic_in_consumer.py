@@ -15,7 +15,7 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.group_records import ConsumerProtocolSubscription
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
-from tidelog.server.groups.consumer_updates import (
+from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     MemberMatch,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup
-from tidelog.server.groups.consumer_updates import (
+from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     MemberMatch,

@@ -35,7 +35,7 @@ from tidelog.types import OFFSETS_TOPIC
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
     from tidelog.server.groups.consumer_heartbeat import ConsumerHeartbeats
-    from tidelog.server.groups.consumer_updates import ConsumerUpdates
+    from tidelog.server.groups.consumer_rebalance import ConsumerUpdates
     from tidelog.server.groups.migration import Migration
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
@@ -124,7 +124,7 @@ class GroupCoordinator:
 
     @cached_property
     def _consumers(self) -> "tuple[ConsumerUpdates, Migration, Regexes]":
-        from tidelog.server.groups.consumer_updates import ConsumerUpdates
+        from tidelog.server.groups.consumer_rebalance import ConsumerUpdates
         from tidelog.server.groups.migration import Migration
         from tidelog.server.groups.topic_regexes import Regexes
 

@@ -3,7 +3,7 @@
 A `GroupUpdate` collects the changes of a request. The group stays unchanged until their records are
 accepted; then all changes apply at once, and the response is sent when they are durable. Facts
 about topics (ids, hashes, counts) are computed once for each state of the topic list.
-`consumer_updates` moves consumer group members towards their target.
+`consumer_rebalance` moves consumer group members towards their target.
 
 Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assignment interval).
 """

@@ -28,7 +28,7 @@ from tidelog.protocol.messages.group_records import (
 from tidelog.server.coordinator.state_topic import is_accepted
 from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
 from tidelog.server.groups.classic_rebalance import Rebalances
-from tidelog.server.groups.consumer_updates import (
+from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     drop_regex,

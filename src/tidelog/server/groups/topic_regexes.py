@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency
-from tidelog.server.groups.consumer_updates import (
+from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     MemberMatch,
