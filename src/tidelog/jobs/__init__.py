@@ -1,6 +1,7 @@
-"""Jobs: functions that take a session and DataFrames, and return DataFrames.
+"""Jobs: a folder each, and the modules that several share (options, checks of targets, offset maps).
 
-Each module has the name of its job. A job returns its summary as a DataFrame, so that the next step
-can be Spark again. Jobs that read and write call `transform`, a function of the caller, on the rows
-in between.
+A job with Spark takes a session or a DataFrame and returns its summary as a DataFrame, so that the
+next step can be Spark again; its public function is in `tidelog.spark`. Jobs that read and write
+call `transform`, a function of the caller, on the rows in between. `failover` needs no Spark: it
+asks two clusters and an offset map, and only commands call it.
 """
