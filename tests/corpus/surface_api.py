@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from types import ModuleType
 from typing import Final
 
@@ -78,9 +79,9 @@ def _results() -> Iterator[Entry]:
 
 def _handed_out() -> Iterator[tuple[type, str]]:
     """Each class that public names lead to, and which of them does first."""
-    names = sorted((name, getattr(module, name)) for module in MODULES for name in module.__all__)
+    names = [(name, getattr(module, name)) for module in MODULES for name in module.__all__]
     waiting = deque[tuple[type, str]]()
-    for name, found in names:
+    for name, found in sorted(names, key=itemgetter(0)):
         kinds = [found] if isinstance(found, type) else list(results_of(found))
         waiting.extend((kind, name) for kind in kinds)
     seen = set[type]()
