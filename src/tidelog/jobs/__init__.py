@@ -1,4 +1,4 @@
-"""Jobs: a folder each, and the modules that several share (options, checks of targets, offset maps).
+"""Jobs: a folder each, and modules that several share (options, checks of targets, offset maps).
 
 A job with Spark takes a session or a DataFrame and returns its summary as a DataFrame, so that the
 next step can be Spark again; its public function is in `tidelog.spark`. Jobs that read and write
