@@ -151,7 +151,7 @@ class TestPromote:
 
         ended, end = answered(follower, threads.submit(promote))
         assert ended.code == 0, ended.err
-        assert "follows leader:9092 no more" in ended.err
+        assert "no longer follows leader:9092" in ended.err
         assert [row["end"] for row in ended.rows] == [end] == [2]
         assert find_holder(path) is None
 
