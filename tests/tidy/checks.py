@@ -150,10 +150,11 @@ def table_rows(markdown: str) -> Iterator[list[str]]:
 
 
 def missing_tests(markdown: str) -> list[str]:
-    """Rows whose last cell names no test, or one that isn't there (`path.py::test_name`)."""
+    """Rows whose last cell links no existing test by `[x](../path.py "test_name")`."""
     findings = []
     for cells in table_rows(markdown):
-        ids = re.findall(r"`([\w/.-]+\.py::[\w:]+)`", cells[-1])
+        links = re.findall(r'\]\(\.\./([\w/.-]+\.py) "([\w:]+)"\)', cells[-1])
+        ids = [f"{path}::{name}" for path, name in links]
         if not ids:
             findings.append(f"no test named: {cells[0]}")
         findings += [f"no such test: {test_id}" for test_id in ids if not is_test(test_id)]
