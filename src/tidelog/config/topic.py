@@ -62,7 +62,8 @@ class NoteKind(StrEnum):
     ADVICE = "advice"
 
 
-class ConfigNote(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ConfigNote:
     """Note about a setting for its user.
 
     Attributes:
