@@ -27,7 +27,7 @@ from tidelog import scan
 from tidelog.record.columns.encode import encode_table
 from tidelog.spark.options import scan_columns
 from tidelog.spark.rows import SparkRows, row_type
-from tidelog.spark.source import plan_options
+from tidelog.spark.source import plan_splits
 from tidelog.spark.tasks import BATCH_ROWS
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import BUILT
@@ -134,7 +134,7 @@ def nothing(
     spark: "SparkSession", path: str, columns: tuple[str, ...]
 ) -> Callable[[], "DataFrame"]:
     """The rival, with the sizes and numbers of our splits' own record batches."""
-    plan = plan_options({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
+    plan = plan_splits({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
     wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
     batch = next(scan.read(plan.splits[0], wanted, options=how))
     sink = Path(path, f"batch-{len(columns)}.arrow")

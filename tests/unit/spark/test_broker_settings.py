@@ -62,7 +62,7 @@ def test_other_settings_are_for_librdkafka(more: dict[str, str]) -> None:
 def test_what_means_nothing_to_a_read_is_told_and_ignored(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker_settings._tell.cache_clear()
+    broker_settings._warn.cache_clear()
     for _ in range(2):
         assert read_settings(options(**{name: "7", "client_id": "me"})).fetch is not None
     (told,) = [record.getMessage() for record in caplog.records]
