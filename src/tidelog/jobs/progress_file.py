@@ -66,19 +66,33 @@ class ProgressFile:
                     f"{self.job} of version {version}, {self.version} is known"
                 )
             return state_of(content)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,  # int() of Infinity, which JSON of Python may hold
+            RecursionError,
+        ) as error:
             raise CorruptFile(f"not the state of {self.job}: {error}") from error
 
     def read(
         self, files: FileSystem, path: str, state_of: Callable[[Mapping[str, Any]], _State]
     ) -> _State | None:
-        """Return the state in a file, None if there is no file; raises as `decode`."""
+        """Return the state in a file, None if there is no file.
+
+        Raises:
+            CorruptFile: The file is damaged; has its path.
+            UnsupportedVersion: A later release wrote it; names its path.
+        """
         try:
             return self.decode(read_file(files, path, limit=self.limit_bytes), state_of)
         except FileNotFoundError:
             return None
         except CorruptFile as error:
             raise error.located(path) from error
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(f"{path}: {error}") from error
 
     def write(self, files: FileSystem, path: str, fields: Mapping[str, object]) -> None:
         """Replace a file; raises OSError."""

@@ -217,7 +217,11 @@ class TestState:
             self.state.ensure_asked(plan(**more))
 
     @pytest.mark.parametrize(
-        "data", [b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b"[" * 100_000]
+        "data",
+        [
+            *(b"", b"[]", b"{}", b'{"version": 1}', b"\xff", b"[" * 100_000),
+            b'{"version": 1, "mirror_id": "", "question": {}, "starts": [[0, 0, Infinity]]}',
+        ],
     )
     def test_damage_is_named(self, tmp_path: Path, data: bytes) -> None:
         (tmp_path / STATE_FILE).write_bytes(data)
@@ -227,5 +231,5 @@ class TestState:
 
     def test_a_later_version_is_told_from_damage(self, tmp_path: Path) -> None:
         (tmp_path / STATE_FILE).write_bytes(b'{"version": 2}')
-        with pytest.raises(UnsupportedVersion, match="version 2"):
+        with pytest.raises(UnsupportedVersion, match=rf"{STATE_FILE}: a mirror of version 2"):
             read_state(Env(), str(tmp_path))
