@@ -24,10 +24,13 @@ from tests.worlds.clients.rights_talk import Rule, allow, creation, deny
 from tests.worlds.clients.secured import TIMEOUT_S, Key
 
 from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.errors import ClusterFailure
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import CreateAclsRequest
+from tidelog.remote.cluster import connect
 from tidelog.server.embedded import Broker
 from tidelog.server.security.operations import ResourceType
+from tidelog.types import TopicPartition as Place
 
 # Each user's rules, and the topics that it may write and read.
 USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
@@ -54,6 +57,8 @@ USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
 }
 # How long a reader is watched that must not get anything.
 DENIED_S: Final = 2
+# Most reads that may end before a refusal arrives.
+ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
 
@@ -197,3 +202,18 @@ def test_who_may_write_and_read(broker: Broker, user: str, topic: str, client: s
     wait_s = TIMEOUT_S if may_read else DENIED_S
     assert writes(place(broker), key, topic) == (topic in writable.split())
     assert reads(place(broker), key, topic, wait_s) == may_read
+
+
+def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
+    """The refusal names no partition, and may arrive before or after the record."""
+    key = Key(protocol=SASL, mechanism="PLAIN", user="reader", password=PASSWORD)
+    name = Place("flights", 0)
+    with connect(place(broker), key.librdkafka(place(broker))) as cluster:
+
+        def read() -> None:
+            for _ in range(ATTEMPTS_MAX):
+                assert cluster.first_records({name: 0})[name] is not None
+
+        with pytest.raises(ClusterFailure) as refused:
+            read()
+    assert refused.value.error_code == KafkaError.GROUP_AUTHORIZATION_FAILED

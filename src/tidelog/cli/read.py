@@ -24,7 +24,7 @@ from tidelog.cli.records import ReadOptions, RowMaker, chosen, say_untimed, writ
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
 from tidelog.record.record import Record, stamp_of
-from tidelog.remote.cluster import as_record, decoded, partition_of
+from tidelog.remote.cluster import as_record, decoded
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.index_proof import time_floor
@@ -284,7 +284,7 @@ class _ClusterSource:
                 with client.typed("read records"):
                     came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
-                    name = partition_of(message)
+                    name = client.partition_of(message)
                     if not client.is_record(message, nexts[name]):
                         # Offsets of transaction markers are passed without a record.
                         nexts[name] = max(nexts[name], message.offset() or 0)

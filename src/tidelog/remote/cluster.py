@@ -572,7 +572,7 @@ class Cluster(Closing, Client):
             left_s = self.deadline()
             while len(records) < len(offsets):
                 for message in self._next_messages(reader, left_s(), set(offsets) - set(records)):
-                    name = partition_of(message)
+                    name = self.partition_of(message)
                     is_record = self.is_record(message, offsets[name])
                     if name not in records:
                         records[name] = decoded(message) if is_record else None
@@ -623,13 +623,22 @@ class Cluster(Closing, Client):
             return True
         if error.code() == codes.PARTITION_EOF:
             return False
-        if message.topic() is None:
-            raise self.failure("read records", error)  # not of a single partition
-        partition = partition_of(message)
+        partition = self.partition_of(message)
         if error.code() in (codes.AUTO_OFFSET_RESET, ErrorCode.OFFSET_OUT_OF_RANGE):
             marks = self.watermarks([partition])[partition]
             raise OffsetOutOfRange(next_offset, marks.start, marks.end, where=str(partition))
         raise self.failure(f"read records of {partition}", error)
+
+    def partition_of(self, message: "ck.Message") -> TopicPartition:
+        """Return the partition of a consumer's message.
+
+        Raises:
+            ClusterFailure: The message is an error of the whole consumer, such as a denied group.
+        """
+        error = message.error()
+        if error is not None and message.topic() is None:
+            raise self.failure("read records", error)
+        return partition_of(message)
 
     def _next_messages(
         self, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
