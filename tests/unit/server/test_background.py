@@ -17,7 +17,7 @@ from tidelog.server.maintenance.log_manager import RETRY_MS, LogManager
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.threads import THREADS
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import NewRecord
+from tidelog.types import NewRecord, TopicPartition
 
 ROOT: Final = "/data"
 DELAY_MS: Final = 5_000
@@ -196,3 +196,33 @@ def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> N
         asyncio.run(stop())
     finally:
         opens.set()
+
+
+def test_nothing_is_opened_behind_a_stop(world: World) -> None:
+    """Timers go on while a broker stops, and nobody would wait for the opening."""
+    world.node.log_dir.create_topic("unused")
+
+    async def stop() -> None:
+        await world.background.stop()
+        world.retain()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(stop())
+
+
+def test_a_round_ends_with_an_opening_that_ends_as_it_is_cancelled(world: World) -> None:
+    for topic in ("unused", "unused-too"):
+        world.node.log_dir.create_topic(topic)
+    node = world.node
+
+    async def stop() -> None:
+        others = asyncio.all_tasks()
+        world.retain()
+        (opening,) = asyncio.all_tasks() - others
+        while not opening.done():  # noqa: ASYNC110 - seen before its callbacks run
+            await asyncio.sleep(0)
+        await world.background.stop()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert node.partitions.must_open(TopicPartition("unused-too", 0))
+
+    asyncio.run(stop())

@@ -36,16 +36,17 @@ RETRY_MS: Final = 1000
 NEVER_MS: Final = INT64_MAX
 
 
-class LogManager:
-    """Periodic tasks. Belongs to the event loop's thread. start -> ...
+class Background:
+    """Periodic tasks. Belongs to the event loop's thread. start -> stop.
 
-    The timers end with the broker.
+    The timers end with the broker, after `stop`.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._saving: Future[None] | None = None
         self._openings = set[asyncio.Task[None]]()
+        self._is_stopped = False
         # Partitions that are visited again for files that wait to be unlinked.
         self._unlinking = set[Partition]()
 
@@ -104,7 +105,12 @@ class LogManager:
         go_on: Callable[[Iterator[TopicPartition]], None],
         others: Iterator[TopicPartition],
     ) -> None:
-        """Open an unused partition, then continue with it, or without it if that failed."""
+        """Open an unused partition, then continue with it, or without it if that failed.
+
+        Does nothing after `stop`.
+        """
+        if self._is_stopped:
+            return
         opening = asyncio.ensure_future(self._node.partitions.open_beside([name], self._node.work))
         self._openings.add(opening)  # keeps a reference to the task
 
@@ -120,7 +126,11 @@ class LogManager:
         opening.add_done_callback(opened)
 
     async def stop(self) -> None:
-        """Cancel the openings for periodic tasks, and wait for their end: the broker stops."""
+        """Cancel the openings for periodic tasks, and wait for their end: the broker stops.
+
+        No further ones begin.
+        """
+        self._is_stopped = True
         for opening in self._openings:
             opening.cancel()
         await asyncio.gather(*self._openings, return_exceptions=True)
