@@ -36,7 +36,7 @@ RETRY_MS: Final = 1000
 NEVER_MS: Final = INT64_MAX
 
 
-class Background:
+class LogManager:
     """Periodic tasks. Belongs to the event loop's thread. start -> stop.
 
     The timers end with the broker, after `stop`.
