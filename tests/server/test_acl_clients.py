@@ -208,7 +208,8 @@ def test_a_denied_group_is_an_error_of_the_cluster(broker: Broker) -> None:
     """The refusal names no partition, and may arrive before or after the record."""
     key = Key(protocol=SASL, mechanism="PLAIN", user="reader", password=PASSWORD)
     name = Place("flights", 0)
-    with connect(place(broker), key.librdkafka(place(broker))) as cluster:
+    client = {option: str(text) for option, text in key.librdkafka(place(broker)).items()}
+    with connect(place(broker), client) as cluster:
 
         def read() -> None:
             for _ in range(ATTEMPTS_MAX):

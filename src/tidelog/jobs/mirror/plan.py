@@ -90,6 +90,10 @@ _OF_MIRROR_TO_BROKERS: Final = {
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
 
+# Field of a question, absent in checkpoints of earlier releases.
+_MARKERS: Final = "markers"
+
+
 # Internal topics of brokers and of writers, which no pattern matches.
 _INTERNAL: Final = (
     "__consumer_offsets",
@@ -234,7 +238,7 @@ class MirrorPlan:
             "target": str(self.target),
             "partitions": self.partitioning.value,
             "isolation": self.isolation.name.lower(),
-            **self.markers,
+            _MARKERS: dict(self.markers),
         }
 
 
@@ -392,8 +396,13 @@ class MirrorState:
         return replace(self, starts=(*self.starts, *later))
 
     def ensure_asked(self, plan: MirrorPlan) -> None:
-        """Raise InvalidRequest if the plan's `question` differs from the state's."""
+        """Raise InvalidRequest if the plan's `question` differs from the state's.
+
+        Earlier releases did not write the markers down: any are accepted then.
+        """
         now = json.loads(json.dumps(plan.question()))
+        if _MARKERS not in self.question:
+            del now[_MARKERS]
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):
                 raise InvalidRequest(
