@@ -161,13 +161,6 @@ class Options:
         """Return the option's text, None if it is not given."""
         return self._given.get(name.lower())
 
-    def need(self, name: str, why: str) -> str:
-        """Return the option's text; raises InvalidRequest if it is not given or empty."""
-        value = self.text(name)
-        if not value:
-            raise InvalidRequest(f"option {name} is missing: {why}")
-        return value
-
     def flag(self, name: str, *, default: bool) -> bool:
         """Return a boolean option, `true` or `false`."""
         value = self.text(name)

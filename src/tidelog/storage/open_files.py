@@ -212,15 +212,6 @@ class PooledFile:
         self._creates = create
         self._held = Held()
 
-    def get(self) -> File:
-        """Return the file, from `FilePool.get`."""
-        held = self._held
-        file = held.file
-        if file is None:
-            self._held, file = self._pool.hold(self._path, create=self._creates)
-        held.is_used = True
-        return file
-
     def write(self, data: Buffer, position: int) -> None:
         """Write with `files.write_fully`; raises OSError."""
         held = self._held

@@ -344,13 +344,6 @@ class Fields(NamedTuple):
         """Return a text, empty if it is null or missing."""
         return "" if self.content.get(name) is None else self.text(name)
 
-    def flag(self, name: str) -> bool:
-        """Return true or false."""
-        value = self.content.get(name)
-        if not isinstance(value, bool):
-            raise self._problem(name, "true or false")
-        return value
-
     def items(self, name: str) -> list[object]:
         """Return a list."""
         value = self.content.get(name)

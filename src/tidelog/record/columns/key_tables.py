@@ -124,11 +124,6 @@ class KeyTable:
         key_rows.match(rows, self._table, self._index, numbers)
         return numbers
 
-    def clear(self) -> None:
-        """Remove all rows."""
-        self._state[:] = 0
-        self._index[:] = 0
-
 
 def joined(tables: Iterable["Longs"], *, across: bool = False) -> "Longs":
     """Join the rows of several tables, one row for each key.

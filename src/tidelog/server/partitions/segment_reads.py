@@ -36,6 +36,7 @@ from tidelog.record.header import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.open_files import FilePool, Held
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.gaps import ensure_reaches, is_settled
 from tidelog.storage.segment.index import OffsetIndex
 from tidelog.storage.segment.index_proof import batch_at, misfit
@@ -211,7 +212,7 @@ class SegmentBytes:
         self._ensure(known=segment.has_indexes)
         return segment.offset_index
 
-    def last_batches(self, segment: Segment) -> LastBatches:
+    def last_batches(self, segment: ClosedSegment) -> LastBatches:
         """Return facts of the segment's last batches; raises ColdRead if they were not read yet."""
         self._ensure(known=segment.loaded_last_batches is not None)
         return segment.last_batches
@@ -224,10 +225,11 @@ class SegmentBytes:
             CorruptBatch: See `gaps.ensure_reaches`.
             OSError: The system failed a read.
         """
-        if not segment.is_active:
-            is_seen = segment.loaded_last_batches is not None and is_settled(segment)
-            self._ensure(known=is_seen and segment.last_batches.next_offset <= offset)
-            ensure_reaches(segment, offset)
+        closed = as_closed(segment)
+        if closed is not None:
+            is_seen = closed.loaded_last_batches is not None and is_settled(closed)
+            self._ensure(known=is_seen and closed.last_batches.next_offset <= offset)
+            ensure_reaches(closed, offset)
 
     def txn_index(self, segment: Segment) -> TxnIndex:
         """Return the segment's aborted transactions; raises ColdRead if they are not loaded."""
@@ -456,10 +458,11 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 
     In a finished segment the sound part ends before damage in its last batches.
     """
-    if segment.is_active or segment.is_tiered:
+    closed = as_closed(segment)
+    if closed is None or closed.is_tiered:
         size_bytes = segment.size_bytes  # read first: a thread may see the segment grow
         return size_bytes, segment.end_offset
-    last = segment.loaded_last_batches or source.last_batches(segment)
+    last = closed.loaded_last_batches or source.last_batches(closed)
     return last.position, last.next_offset
 
 

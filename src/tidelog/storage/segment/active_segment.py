@@ -46,7 +46,7 @@ from tidelog.storage.segment.log_end import (
     SoundPart,
     find_damage,
 )
-from tidelog.storage.segment.segment import LastBatches, Segment, SegmentContext, iterate_batches
+from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
@@ -267,14 +267,6 @@ class TailSegment(Segment):
     def largest_record(self) -> tuple[int, int]:
         """Return the largest timestamp and the last offset of the first batch that has it."""
         return self.max_timestamp, self.max_timestamp_offset
-
-    @property
-    def last_batches(self) -> LastBatches:
-        """End of the batches in order: the segment's end."""
-        position = self.size_bytes  # read first: another thread may append meanwhile
-        return LastBatches(self.end_offset, position, None)
-
-    loaded_last_batches = last_batches
 
     def zones_on(self, _clock: ClockName) -> None:
         """Return None: a segment gets its zone map when it is finished."""

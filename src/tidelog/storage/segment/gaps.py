@@ -24,7 +24,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptBatch, CorruptFile, LostOffsets, OffsetsGone
 from tidelog.storage import files, text_files
 from tidelog.storage.files import TOPICS_FILE
-from tidelog.storage.segment.closed_segment import as_closed
+from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import HISTORY_FILE
 from tidelog.storage.segment.log_end import has_copied_gaps
 from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, iterate_batches
@@ -140,7 +140,7 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
             raise OffsetsGone((lost_gap(context.topic_partition, start, end),))
 
 
-def ensure_reaches(segment: Segment, offset: int) -> None:
+def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     """Raise CorruptBatch if a finished segment should have a batch that reaches an offset.
 
     For readers that have not found one; it may read all of the segment.

@@ -262,16 +262,6 @@ class Segment(ABC):
     def is_whole(self) -> bool:
         """Whether it is known that no offset is lost at its end (`storage.segment.gaps`)."""
 
-    @property
-    @abstractmethod
-    def loaded_last_batches(self) -> LastBatches | None:
-        """`last_batches` if no read is needed for it, else None."""
-
-    @property
-    @abstractmethod
-    def last_batches(self) -> LastBatches:
-        """End of the batches in order after the last index entry."""
-
     # -- its log file --------------------------------------------------------------------------
 
     @property
