@@ -119,3 +119,18 @@ def test_an_entry_beyond_the_log_end_does_not_stop_appends() -> None:
     assert found.offset == len(TIMES)
     directory.close()
     assert offsets(reader_of(env).records(18)) == [18, 19, 20]
+
+
+def test_a_writer_that_meets_a_wrong_index_mends_its_file_with_the_next_append() -> None:
+    env = stopped(ONE)
+    name = f"{0:020d}.index"
+    right = read(env, name)
+    wrong = bytearray(right)
+    wrong[8 * 5 + 7] ^= 1  # the sixth entry's position
+    write(env, name, bytes(wrong))
+    directory, log = reopen(env)
+    for start in range(20):
+        assert offsets(log.records(start, start + 1)) == [start]
+    put(log, 1_000)
+    directory.close()
+    assert read(env, name)[: len(right)] == right

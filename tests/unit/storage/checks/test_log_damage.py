@@ -92,6 +92,21 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
     assert any("in a batch whose checksum is right" in damage for damage in told)
 
 
+def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: SeededEnv) -> None:
+    """Its checksum is right: nobody knows which transaction it ends."""
+    marker = next(batch for batch in batches_in(env) if batch.is_control)
+    data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
+    data[61 + 3] ^= 6  # its offset delta
+    seal(data, 0)
+    change(env, marker.at, bytes(data))
+    (finding,) = look(env)
+    assert "in a batch whose checksum is right" in finding.damage
+    assert (finding.position, finding.offset) == (marker.at, marker.base_offset)
+    before = snapshot_of(env, PATH)
+    mend(env)
+    assert snapshot_of(env, PATH) == before
+
+
 def test_a_header_that_says_a_wrong_largest_time(env: SeededEnv) -> None:
     data = bytearray(read(env, FIRST)[: batches_in(env)[0].size_bytes])
     data[42] ^= 1

@@ -36,6 +36,7 @@ def told(env: SeededEnv, path: str) -> list[Finding]:
         ("meta.properties", b"version=1\ncluster.id=x\n", "it has no node.id"),
         ("t-0/partition.metadata", b"version: 0\ntopic_id: short", "22 characters"),
         (f"tidelog-commit-{'0' * 32}.json", b"{}", "not a commit record"),
+        ("t-0/compaction-history", b"1\n", "no right checksum"),
     ],
 )
 def test_primary_text_files_are_reported_and_left(
