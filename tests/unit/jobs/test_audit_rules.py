@@ -112,6 +112,14 @@ def test_keys_deleted_and_unknown_are_counted() -> None:
     assert (len(compared.found), compared.deleted) == (0, 2)
 
 
+def test_a_table_of_thousands_of_keys_finds_each_of_them() -> None:
+    rows = plain_rows([(b"%d" % number, number, b"v") for number in range(6000)])
+    table = KeyTable()
+    assert table.add(rows[:5000]) == 5000
+    assert table.find(rows).tolist() == [*range(5000), *[-1] * 1000]
+    assert np.array_equal(table.rows, rows[:5000])
+
+
 def test_keys_of_several_partitions_have_no_order() -> None:
     a, b = plain_rows([(b"a", 1, b"x")]), plain_rows([(b"a", 1, b"x")])
     a[:, key_rows.PARTITION] = ~0
