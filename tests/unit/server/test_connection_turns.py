@@ -124,6 +124,23 @@ def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(tmp_path: P
     asyncio.run(run())
 
 
+def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -> None:
+    """As one with TLS is whose client does not read: what was asked is answered later, once."""
+
+    async def run() -> None:
+        client = WireClient(node)
+        client.connection.pause_writing()
+        client.send(client.versions(), client.versions())
+        await turns()
+        assert client.answers() == []
+        client.connection.resume_writing()
+        await turns()
+        assert len(client.answers()) == 2
+        client.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
     """One of the requests, by its number, uses up a quota."""

@@ -234,6 +234,18 @@ class TestTopics:
         assert found is not None
         assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
 
+    @pytest.mark.parametrize("versions", [{}, {9: 7, 1: 12, 10: 3}])
+    def test_offsets_of_a_group_that_moves_meanwhile_come_from_its_new_coordinator(
+        self, leader: FakeLeader, env: SeededEnv, versions: dict[int, int]
+    ) -> None:
+        leader.nodes, leader.moved_to, leader.versions = 2, 1, versions
+        leader.put(b"a", b"b")
+        leader.groups = {"g": [GroupOffset("t", 0, 1)]}
+        copy_all(leader, env)
+        found = read_group_offsets(env.files, STANDBY)
+        assert found is not None
+        assert found.groups == {"g": [GroupOffset("t", 0, 1)]}
+
     def test_groups_of_a_coordinator_that_loads_come_later(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:

@@ -47,6 +47,7 @@ class FakeLeader:
         first_epoch: Added to every log's leader epoch: Kafka's grow by more than one.
         groups: Committed offsets of groups.
         groups_error: Error code of the response that lists groups.
+        moved_to: Number of the broker to which the groups have moved since they were listed.
         versions: Highest version of an API by its key; by default the last declared one.
         mangle: Called with every response.
         wire: Called with a response's bytes.
@@ -59,6 +60,7 @@ class FakeLeader:
     shift: int = 0
     groups: dict[str, list[GroupOffset]] = field(default_factory=dict)
     groups_error: int = 0
+    moved_to: int | None = None
     versions: dict[int, int] = field(default_factory=dict)
     mangle: Mangle = lambda _request, answer: answer
     wire: Callable[[bytes], bytes] = lambda data: data
@@ -122,6 +124,7 @@ class FakeLeader:
             32: self._configs,
             16: self._list_groups,
             9: self._offset_fetch,
+            10: self._find_coordinator,
         }
         answer = self.mangle(request, handlers[request.api.key](request))
         return self.wire(b"".join(bytes(part) for part in write_response(request, answer)))
@@ -296,9 +299,18 @@ class FakeLeader:
             ],
         )
 
+    def _find_coordinator(self, _request: ReceivedRequest) -> "DataclassInstance":
+        node_id = NODE + (self.moved_to or 0)
+        return gr.FindCoordinatorResponse(
+            node_id=node_id, coordinators=[gr.Coordinator(node_id=node_id)]
+        )
+
     def _offset_fetch(self, request: ReceivedRequest) -> "DataclassInstance":
         asked = cast("gr.OffsetFetchRequest", request.message)
         name = asked.groups[0].group_id if request.version >= 8 else asked.group_id
+        if self.moved_to not in (None, self.node):
+            refused = gr.OffsetFetchGroupResponse(group_id=name, error_code=16)
+            return gr.OffsetFetchResponse(error_code=16, groups=[refused])
         if request.version < 8:
             return gr.OffsetFetchResponse(
                 topics=[

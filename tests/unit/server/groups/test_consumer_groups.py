@@ -303,6 +303,43 @@ def test_a_classic_member_that_does_not_join_again_is_fenced(world: World) -> No
     assert classic.member_id not in world.consumers.members
 
 
+def test_a_classic_member_that_goes_on_by_the_new_protocol_need_not_join_again(
+    world: World,
+) -> None:
+    new = Member(world, "A")
+    classic = join(world)
+    assert not synced(world, classic)
+    new.beat()
+    new.beat()
+    assert world.heartbeat(classic) is ErrorCode.REBALANCE_IN_PROGRESS
+    moved = Member(world, classic.member_id)
+    for _ in range(6):
+        moved.beat()
+        new.beat()
+        world.wait(900)
+    assert world.consumers.members.keys() == {"A", classic.member_id}
+
+
+def test_a_static_member_that_comes_back_as_a_classic_one_takes_its_group_with_it(
+    world: World,
+) -> None:
+    new = Member(world, "A", instance_id="seat")
+    classic = join(world)
+    synced(world, classic)
+    settle(new)
+    again = join(world, classic.member_id)
+    has = synced(world, again)
+    settle(new)
+    assert new.numbers() | has == set(range(5))
+    back = world.ask_join(instance_id="seat", protocols=[("range", subscription())]).value
+    assert back.code is ErrorCode.NONE
+    assert world.group.members.keys() == {classic.member_id, back.member_id}
+    assert new.beat().code is not ErrorCode.NONE
+    assert synced(world, back) == new.numbers()
+    world.restart()
+    assert world.group.members.keys() == {classic.member_id, back.member_id}
+
+
 def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
     world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
