@@ -20,12 +20,9 @@ def candidates(keys: list[bytes], first: int, *, is_dead: bool = False) -> Candi
 def test_more_and_longer_keys_than_the_first_map_holds_keep_their_winners() -> None:
     keys = [b"%060d" % number for number in range(5000)]
     winners = Winners(bytes(16), memory_bytes=1 << 30)
-    winners.fold(candidates(keys[:100], 0, is_dead=True))
-    winners.fold(candidates(keys[::-1], 100))
-    winners.fold(candidates(keys[:10], 5100, is_dead=True))
+    winners.fold(candidates(keys[:100], 0))
+    winners.fold(candidates(keys[:10], 100, is_dead=True))
+    winners.fold(candidates(keys[50:], 110))
     assert (winners.count, winners.left) == (5000, [])
-    ascending = [*range(5100, 5110), *range(5089, 99, -1)]
-    newest = dict(zip(keys, ascending, strict=True))
-    in_map = [*keys[:100], *reversed(keys[100:])]  # in the order of their first records
-    assert winners.offsets().tolist() == [newest[key] for key in in_map]
+    assert winners.offsets().tolist() == [*range(100, 110), *range(10, 50), *range(110, 5060)]
     assert winners.living().tolist() == [False] * 10 + [True] * 4990
