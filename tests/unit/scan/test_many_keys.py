@@ -1,9 +1,9 @@
-"""The map of winners grows with the keys, and what it knew before stays."""
+"""The map of latest records grows with the keys, and what it knew before stays."""
 
 import numpy as np
 import pyarrow as pa
 
-from tidelog.scan.winners import Candidates, Winners
+from tidelog.scan.winners import Candidates, LatestByKey
 
 
 def candidates(keys: list[bytes], first: int, *, is_dead: bool = False) -> Candidates:
@@ -17,12 +17,15 @@ def candidates(keys: list[bytes], first: int, *, is_dead: bool = False) -> Candi
     )
 
 
-def test_more_and_longer_keys_than_the_first_map_holds_keep_their_winners() -> None:
+def test_more_and_longer_keys_than_the_first_map_holds_keep_their_latest_records() -> None:
     keys = [b"%060d" % number for number in range(5000)]
-    winners = Winners(bytes(16), memory_bytes=1 << 30)
-    winners.fold(candidates(keys[:100], 0))
-    winners.fold(candidates(keys[:10], 100, is_dead=True))
-    winners.fold(candidates(keys[50:], 110))
-    assert (winners.count, winners.left) == (5000, [])
-    assert winners.offsets().tolist() == [*range(100, 110), *range(10, 50), *range(110, 5060)]
-    assert winners.living().tolist() == [False] * 10 + [True] * 4990
+    table = LatestByKey(bytes(16), memory_bytes=1 << 30)
+    table.fold(candidates(keys[:100], 0))
+    table.fold(candidates(keys[:10], 100, is_dead=True))
+    table.fold(candidates(keys[50:], 110))
+    table.fold(candidates(keys[60:70], 5060, is_dead=True))
+    assert (table.count, table.left) == (5000, [])
+    offsets = [*range(100, 110), *range(10, 50), *range(110, 5060)]
+    offsets[60:70] = range(5060, 5070)
+    assert table.offsets().tolist() == offsets
+    assert np.flatnonzero(~table.living()).tolist() == [*range(10), *range(60, 70)]
