@@ -19,7 +19,7 @@ from tests.worlds.directories.random_logs import (
 )
 
 from tidelog import scan
-from tidelog.errors import InvalidRequest, MissingTimestamps
+from tidelog.errors import InvalidRequest, LostOffsets, MissingTimestamps
 from tidelog.record.record import Record
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -252,3 +252,15 @@ def test_strict_makes_them_an_error(roots: list[str], clock: ClockName) -> None:
         scan.to_table(plan, options=scan.ReadOptions(strict=True))
     everything = scan.plan(roots[0], TOPIC, clock=clock)
     scan.to_table(everything, options=scan.ReadOptions(strict=True))
+
+
+def test_the_total_of_several_statistics_adds_each_field_and_joins_what_was_lost() -> None:
+    lost = LostOffsets("t", 0, 1, 3, "deleted")
+    parts = [
+        scan.ScanStats(rows=2, batches=1, lost=[lost]),
+        scan.ScanStats(rows=3, log_bytes=7),
+        scan.ScanStats(),
+    ]
+    total = scan.ScanStats.total(iter(parts))
+    assert total == scan.ScanStats(rows=5, batches=1, log_bytes=7, lost=[lost])
+    assert scan.ScanStats.total([]) == scan.ScanStats()
