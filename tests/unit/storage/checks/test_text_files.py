@@ -7,6 +7,7 @@ from tests.worlds.directories.sick import PARTITION, counting, look, mend
 
 from tidelog.storage import files
 from tidelog.storage.checks import Finding, Severity
+from tidelog.storage.commits import Commit, Move, commit_path, encode_commit
 
 
 def put(env: SeededEnv, path: str, content: bytes) -> None:
@@ -48,6 +49,14 @@ def test_primary_text_files_are_reported_and_left(
     mend(env)
     assert bytes(env.files.map(path)) == content
     assert any(says in finding.damage for finding in told(env, path))
+
+
+def test_a_commit_that_a_crash_left_is_a_warning_until_it_is_finished(env: SeededEnv) -> None:
+    path = commit_path(PATH, "0" * 32)
+    put(env, path, encode_commit(Commit(moves=(Move("t-0", "a.staged", f"{99:020d}.log"),))))
+    (finding,) = told(env, path)
+    assert finding.severity is Severity.WARNING
+    assert "a commit of 1 files waits to be finished" in finding.damage
 
 
 def test_a_partition_of_another_topic(env: SeededEnv) -> None:
@@ -129,6 +138,7 @@ def test_a_sound_snapshot_of_another_log_is_found(env: SeededEnv) -> None:
         (f"{0:020d}.log.cleaned", Severity.NOTE),
         (f"{0:020d}.log.staged", Severity.NOTE),
         ("core", Severity.NOTE),
+        ("tidelog-unsynced", Severity.NOTE),
         (f"{77:020d}.timeindex", Severity.WARNING),
         (f"{77:020d}.appendtime", Severity.WARNING),
     ],
