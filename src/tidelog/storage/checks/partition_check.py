@@ -155,7 +155,11 @@ class SegmentCheck:
 
     def _check_zones(self, file: File) -> Iterator[Finding]:
         path = self.path(files.ZONES_SUFFIX)
-        data = self._read(files.ZONES_SUFFIX)
+        try:
+            data = self._read(files.ZONES_SUFFIX)
+        except CorruptFile as error:
+            yield derived(path, error.reason, severity=Severity.WARNING)
+            return
         if data is None:
             if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
                 damage = "missing: changes outside of the batches' own checksums can't be seen"

@@ -15,6 +15,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import seal
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
+from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks import append_times
 
 FIRST = f"{0:020d}.log"
@@ -173,3 +174,39 @@ def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -
     by_kernel = list(check.findings())
     places = [(each.path, each.position, each.severity) for each in plain]
     assert [(each.path, each.position, each.severity) for each in by_kernel] == places
+
+
+def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> None:
+    """Retention deletes beside the check: the rest is checked, and nothing is called lost."""
+    batch = batches_in(env)[0]
+    change(env, batch.at + 21, b"\xff")  # a finding of the first segment, to stop behind
+    check = DirectoryCheck(env.files, PATH)
+    findings = [*check.load()]
+    for finding in check.findings():
+        findings.append(finding)
+        path = f"{PARTITION}/{60:020d}.log"
+        if env.files.exists(path):
+            env.files.remove(path)
+    (gone,) = [each for each in findings if each.path == path and each.position is None]
+    assert (gone.severity, gone.damage) == (Severity.NOTE, "it went while it was looked at")
+    assert not any(each.counts for each in findings if each.path != f"{PARTITION}/{FIRST}")
+
+
+def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededEnv) -> None:
+    """It can't be built anew, and the repair says so."""
+    name = f"{0:020d}.index"
+    change(env, 9, b"\xee", name)
+    before = read(env, name)
+    check = DirectoryCheck(env.files, PATH)
+    findings = [*check.load(), *check.findings()]
+    change(env, batches_in(env)[1].at, bytes(40))
+    notes = repair(env, check, findings)
+    assert any(line.startswith(f"{PARTITION}/{name}: can't be built anew") for line in notes)
+    assert read(env, name) == before
+
+
+def test_a_negative_leader_epoch_is_named(env: SeededEnv) -> None:
+    batch = batches_in(env)[3]
+    change(env, batch.at + 12, (-5).to_bytes(4, "big", signed=True))
+    found = [each for each in of_log(look(env)) if "leader epoch -5 is negative" in each.damage]
+    assert [(each.position, each.offset) for each in found] == [(batch.at, batch.base_offset)]

@@ -1,12 +1,16 @@
 """Checks of text files, names and snapshots: one damage each, what is said, what a repair does."""
 
+import os
+from pathlib import Path
+
 import pytest
 from tests.faults import SeededEnv
 from tests.worlds.directories.logs import PATH, read, write
-from tests.worlds.directories.sick import PARTITION, counting, look, mend
+from tests.worlds.directories.sick import PARTITION, BytesFileSystem, counting, look, mend
 
+from tidelog.env import OsFileSystem
 from tidelog.storage import files
-from tidelog.storage.checks import Finding, Severity
+from tidelog.storage.checks import DirectoryCheck, Finding, Severity
 from tidelog.storage.commits import Commit, Move, commit_path, encode_commit
 
 
@@ -151,3 +155,31 @@ def test_names(env: SeededEnv, name: str, severity: Severity) -> None:
     gone = finding.repairable
     assert env.files.exists(f"{PARTITION}/{name}") is not gone
     assert gone == name.endswith(files.TIME_INDEX_SUFFIX)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "meta.properties",
+        "tidelog-metadata.log",
+        f"t-0/{60:020d}.index",
+        f"t-0/{60:020d}.zones",
+        f"t-0/{60:020d}.snapshot",
+        "t-0/leader-epoch-checkpoint",
+        "t-0/compaction-history",
+    ],
+)
+def test_a_fifo_in_the_place_of_a_file_is_named_and_not_waited_for(
+    env: SeededEnv, tmp_path: Path, name: str
+) -> None:
+    for path, content in BytesFileSystem.copy_of(env.files, PATH).contents.items():
+        copied = tmp_path / path.removeprefix(f"{PATH}/")
+        copied.parent.mkdir(exist_ok=True)
+        copied.write_bytes(content)
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    check = DirectoryCheck(OsFileSystem(), str(tmp_path))
+    found = [*check.load(), *check.findings()]
+    damages = [each.damage for each in found if each.path == f"{tmp_path}/{name}"]
+    assert any("a FIFO, where a regular file is expected" in damage for damage in damages)
+    assert check.unseen == []
