@@ -1,6 +1,7 @@
 """The broker's cleaners: who is next, what happens to one that fails, what stops one."""
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.worlds.waiting import PATIENCE_S, Patience, until_so
 
 from tidelog.config import BrokerConfig
 from tidelog.env import Env, ManualClock
-from tidelog.errors import CleaningFailed, InvalidRequest
+from tidelog.errors import CleaningFailed, InvalidRequest, StorageFailure
 from tidelog.server.api import topic_changes
 from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
@@ -266,6 +267,52 @@ def test_what_is_asked_for_is_done_once_at_a_time(node: Node) -> None:
         assert (await first).records_after == 1
         with pytest.raises(InvalidRequest, match="not compacted"):
             await cleaners.clean_now(TopicPartition("plain", 0))
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_what_failed_when_it_was_asked_for_can_be_asked_for_again(
+    node: Node, disk: HookedDisk
+) -> None:
+    def fail(call: str, path: str) -> None:
+        if call in {"open", "map"} and "/t-0/" in path:
+            raise OSError(errno.EIO, "the disk fails", path)
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        cleaners = LogCleaner(node, lambda: Worker(node.env))
+        name = TopicPartition("t", 0)
+        disk.hook = fail
+        try:
+            with pytest.raises((OSError, StorageFailure), match="the disk fails"):
+                await cleaners.clean_now(name)
+        finally:
+            disk.hook = lambda _call, _path: None
+        assert (await cleaners.clean_now(name)).records_after == 1
+        await cleaners.stop()
+
+    asyncio.run(story())
+
+
+def test_an_error_that_nobody_expects_stops_no_cleaner(node: Node) -> None:
+    """The partition is tried again later, and the others are cleaned."""
+
+    async def story() -> None:
+        await make_segments(node, "t", 3)
+        await make_segments(node, "u", 2)
+        worker = Worker(node.env)
+        plain = worker.clean
+
+        def clean(job: CleaningJob) -> CleaningResult:
+            if job.topic == "t":
+                raise ZeroDivisionError("nobody expects it")
+            return plain(job)
+
+        worker.clean = clean  # type: ignore[method-assign] # a worker with a defect
+        cleaners = await run(node, worker)
+        assert cleaners.failing() == {TopicPartition("t", 0): "nobody expects it"}
+        assert (count(node, "t"), count(node, "u")) == (3, 1)
         await cleaners.stop()
 
     asyncio.run(story())

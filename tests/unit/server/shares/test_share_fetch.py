@@ -1,7 +1,9 @@
 """ShareFetch and ShareAcknowledge as a client sees them: each rule once."""
 
+import errno
 from pathlib import Path
 
+from tests.faults.hooked import HookedDisk
 from tests.unit.server.loops import on_a_loop, turns
 from tests.unit.server.shares.share_worlds import (
     GROUP,
@@ -413,3 +415,45 @@ async def test_what_is_kept_of_a_topic_goes_with_it(path: Path) -> None:
         it.node.topics.delete(TOPIC)
         assert it.node.shares.states.of_group(GROUP) == []
         it.node.topics.create(TOPIC, 3)
+
+
+def fail_reads(call: str, path: str) -> None:
+    """A hook of a disk that can't read the topic any more."""
+    if call in {"pread", "map", "open"} and "/jobs-" in path:
+        raise OSError(errno.EIO, "the disk fails", path)
+
+
+@on_a_loop
+async def test_a_group_does_not_begin_where_a_failing_disk_can_not_tell_where(path: Path) -> None:
+    disk = HookedDisk()
+    async with world(path, files=disk) as it:
+        it.produce(10)
+        partition = it.node.partitions.get(TOPIC, 0)
+        partition.log.roll()
+        await partition.flushed()
+        await it.set_group({"share.auto.offset.reset": "by_duration:PT1H"})
+        disk.hook = fail_reads
+        one = it.member()
+        data = of(await one.fetch(0))
+        assert data is not None
+        assert data.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        disk.hook = lambda _call, _path: None
+        assert acquired(await one.fetch(0)) == [(0, 9, 1)]
+
+
+@on_a_loop
+async def test_records_that_a_failing_disk_can_not_read_are_not_counted_as_delivered(
+    path: Path,
+) -> None:
+    disk = HookedDisk()
+    async with world(path, files=disk) as it:
+        it.produce(10)
+        one = it.member()
+        assert acquired(await one.fetch(0, records=1)) != []
+        it.produce(5)
+        disk.hook = fail_reads
+        data = of(await one.fetch(0))
+        assert data is not None
+        assert data.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        disk.hook = lambda _call, _path: None
+        assert acquired(await one.fetch(0)) == [(10, 14, 1)]

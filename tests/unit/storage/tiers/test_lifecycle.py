@@ -19,10 +19,12 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.files import write_atomically
 from tidelog.storage.log.producers import ProducerEntry, ProducerStates
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.tier.manifest import Manifest, TierSegment
+from tidelog.storage.tier.tier_files import record_path
 from tidelog.storage.tier.tier_record import read_deleted, read_record, write_record
 from tidelog.storage.tier_manager.mover import MoveOptions, exchange, tier_partition, tier_status
 from tidelog.storage.tier_manager.orphans import collect, restore
@@ -295,6 +297,17 @@ def test_a_topic_created_anew_has_a_tier_of_its_own_and_the_old_one_is_collected
     assert values(tiered.reader()) == list(range(20))
 
 
+def test_a_deleted_topic_whose_record_is_damaged_leaves_its_objects_and_says_so() -> None:
+    tiered = moved()
+    objects = set(tiered.store.objects)
+    write_atomically(tiered.disk, record_path(f"{PATH}/{TOPIC}-0"), b"{}")
+    tiered.directory.delete_topic(TOPIC)
+    assert any("stays there" in line for line in tiered.directory.reports)
+    assert read_deleted(tiered.disk, PATH) == []
+    collect(tiered.directory, [])
+    assert set(tiered.store.objects) == objects
+
+
 def test_a_topic_without_an_id_or_a_store_is_refused() -> None:
     tiered = Tiered().start()
     tiered.directory.alter_config(TOPIC, {"tidelog.tier.url": None})
@@ -400,6 +413,9 @@ def test_a_store_from_a_backup_or_without_its_manifest_is_refused() -> None:
     del older[key]
     with pytest.raises(TierConflict, match="manifest is gone"):
         tiered.move()
+    (problem,) = verify(tiered.directory, [NAME])
+    assert (problem.first_offset, problem.end_offset) == (0, manifest_of(tiered).end_offset)
+    assert problem.text == "the manifest is missing"
 
 
 # -- the exchange ------------------------------------------------------------------------------

@@ -127,3 +127,24 @@ def test_latency_is_the_same_over_both() -> None:
     found = latency(PATH, TOPIC, env=tiered.env)[TOPIC]
     expected = latency(PATH, TOPIC, env=plain.env)[TOPIC]
     assert dict(found.by_hour.items()) == dict(expected.by_hour.items())
+
+
+@pytest.mark.parametrize("damage", [None, b"\xee" * 7])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_object_that_is_gone_or_damaged_is_built_in_memory(
+    suffix: str, damage: bytes | None
+) -> None:
+    _, tiered = _pair()
+    for key in [key for key in tiered.store.objects if key.endswith(suffix)]:
+        if damage is None:
+            del tiered.store.objects[key]
+        else:
+            _, etag, modified_ms = tiered.store.objects[key]
+            tiered.store.objects[key] = damage, etag, modified_ms
+    reader = tiered.reader()
+    records = {record.offset: record for record in reader.records()}
+    for offset in (0, 21, 40):
+        assert next(iter(reader.records(offset))).offset == offset
+        match = reader.offset_for_time(records[offset].timestamp)
+        assert match is not None
+        assert match.offset == offset
