@@ -25,7 +25,13 @@ from tests.unit.storage.compaction.segments import (
 from tests.worlds.constants import set_constant
 
 from tidelog.config import TopicConfig
-from tidelog.errors import CleaningFailed, StorageFailure
+from tidelog.errors import (
+    CleaningFailed,
+    ConfigError,
+    CorruptFile,
+    InvalidRequest,
+    StorageFailure,
+)
 from tidelog.record.batch_walk import walk
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT, DEFAULT_DECOMPRESSION_LIMIT
 from tidelog.record.record import Record
@@ -33,7 +39,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Group
-from tidelog.storage.compaction.worker import clean
+from tidelog.storage.compaction.worker import CleanerProcess, clean
 from tidelog.storage.segment.append_time_trust import fingerprint
 from tidelog.storage.segment.derived_files import IndexBuilder
 from tidelog.types import Codec, NewRecord
@@ -315,6 +321,63 @@ def test_a_job_goes_through_json() -> None:
     job = make_job(sources, active_producers={4: (7, 1)})
     assert CleaningJob.from_json(job.to_json()) == job
     assert job.seed.hex() not in repr(job)
+    with pytest.raises(CorruptFile, match="`seed` is no 16 bytes"):
+        CleaningJob.from_json(job.to_json().replace(job.seed.hex(), "no digits"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"strategy": "newest"}, "strategy"),
+        ({"strategy": "header"}, "header"),
+        ({"header": "version"}, "header"),
+        ({"hash_name": "crc"}, "hash of keys"),
+        ({"delete_retention_ms": -1}, "delete.retention.ms"),
+        ({"dedupe_buffer_bytes": 1023}, "log.cleaner.dedupe.buffer.size"),
+        ({"load_factor": 0.0}, "log.cleaner.io.buffer.load.factor"),
+        ({"load_factor": 1.0}, "log.cleaner.io.buffer.load.factor"),
+        ({"index_interval_bytes": -1}, "index.interval.bytes"),
+        ({"segment_index_bytes": 0}, "segment.index.bytes"),
+    ],
+)
+def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        small_rules(**changes)
+
+
+def test_a_job_that_makes_no_sense_is_refused() -> None:
+    """Segments in a wrong order, or in two groups, would be written twice or over each other."""
+    first, second = write_log(new_env(), make_log(), [10])
+    sound = make_job([first, second])
+    groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in (first, second)]
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({"seed": b"short"}, "seed of 5 bytes"),
+        ({"sources": (second, first)}, f"segment {first.base_offset} is out of order"),
+        ({"groups": (Group(bases=(), drop_expired=True),)}, "without segments"),
+        ({"groups": (Group(bases=(3,), drop_expired=True),)}, "not a source"),
+        ({"groups": (groups[0], groups[0])}, "in two groups"),
+        ({"groups": (groups[1], groups[0])}, "out of order"),
+        ({"map_from": sound.map_to + 1}, "can't be mapped"),
+    ]
+    for changes, says in wrong:
+        with pytest.raises(InvalidRequest, match=says):
+            replace(sound, **changes)  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
+    env = new_env()
+    job = make_job(write_log(env, make_log(), [10]))
+    worker = CleanerProcess(1e308)
+    process = worker._begin()
+    assert process.stdin is not None
+    process.stdin.close()  # it ends as if the machine had killed it
+    with pytest.raises(CleaningFailed, match="ended with status 0"):
+        worker.clean(job)
+    with pytest.raises(StorageFailure, match="/data/t-0"):
+        worker.clean(job)  # a new process, which finds no such directory
+    worker.stop()
+    with pytest.raises(CleaningFailed, match="the cleaner was stopped"):
+        worker.clean(job)
 
 
 @pytest.mark.slow  # some 700 MB of memory
