@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.worlds.directories.topics import make
 
 from tidelog.env import Env
 from tidelog.errors import InvalidChoice, InvalidTime
 from tidelog.jobs.audit.job import audit
-from tidelog.jobs.audit.plan import plan_audit
+from tidelog.jobs.audit.plan import Pair, Side, pairs_of, plan_audit
 from tidelog.spark.places import Place
 
 
@@ -25,3 +26,17 @@ def test_a_time_that_can_not_be_read_is_refused_before_the_places_are_asked(
     a, b = (Place(str(tmp_path / name)) for name in "ab")
     with pytest.raises(InvalidTime, match="noonish"):
         plan_audit(Env(), a, b, **{bound: "noonish"})  # type: ignore[arg-type]
+
+
+def test_topics_are_paired_by_name_and_what_one_side_lacks_has_no_partner(tmp_path: Path) -> None:
+    for side, topics in {"a": ("both", "only-a", "old"), "b": ("both", "only-b", "new")}.items():
+        for topic in topics:
+            make(str(tmp_path / side), topic)
+    a, b = (Side(letter=letter, place=Place(str(tmp_path / letter))) for letter in "ab")
+    assert pairs_of(a, b, None, {"old": "new"}) == [
+        Pair("both", "both"),
+        Pair("old", "new"),
+        Pair("only-a", None),
+        Pair(None, "only-b"),
+    ]
+    assert pairs_of(a, None, ["only-.*"], {}) == [Pair("only-a", None)]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.faults import seeded_env
 from tests.worlds.clusters.two_clusters import APPEND, CREATE, MemoryCluster, watched
 
 from tidelog.env import Env, ManualClock
@@ -180,6 +181,14 @@ def test_the_same_with_hardly_any_memory(tmp_path: Path, buffer_bytes: int) -> N
     roomy = verify(a, b, plan, Spill(Env(), str(folder)))
     assert verify(a, b, plan, Spill(Env(), str(folder), buffer_bytes)) == roomy
     assert not folder.exists()
+
+
+def test_no_bytes_of_a_spill_stay_on_the_disk() -> None:
+    env = seeded_env(0)
+    a, b = cluster("a", "abcdefghij"), cluster("b", "cabdefghijk")
+    verify(a, b, plan_of(a, b, 4, 2), Spill(env, "/spill", 100))
+    assert env.files.calls > 0
+    assert env.files.used_bytes() == 0
 
 
 def record(

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import selectors
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -27,8 +28,9 @@ HELD_MAX = CHUNK_BYTES
 class Side(asyncio.Protocol):
     """A broker's side of a connection with nothing but what sends."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, watched: selectors.BaseSelector) -> None:
         self.work = work
+        self.watched = watched
         self.failures: list[Exception] = []
         self.emptied = asyncio.Event()
 
@@ -51,12 +53,14 @@ def piece(path: Path, content: bytes, size: int | None = None) -> FilePiece:
 
 
 def run(scene: Callable[[Side, socket.socket], object]) -> None:
+    selector = selectors.DefaultSelector()
+
     async def main() -> None:
         work = Work()
         ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         loop = asyncio.get_running_loop()
-        transport, side = await loop.create_connection(lambda: Side(work), sock=ours)
+        transport, side = await loop.create_connection(lambda: Side(work, selector), sock=ours)
         try:
             found = scene(side, theirs)
             if asyncio.iscoroutine(found):
@@ -67,7 +71,8 @@ def run(scene: Callable[[Side, socket.socket], object]) -> None:
             theirs.close()
             work.close()
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(main())
 
 
 async def received(theirs: socket.socket, size: int) -> bytes:
@@ -321,5 +326,26 @@ def test_client_that_has_gone_is_a_failure_of_the_connection() -> None:
         theirs.close()
         side.out.send([bytes(100)])
         assert isinstance(side.failures[0], ConnectionError)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_loop_watches_for_room_only_while_something_waits(is_read: bool) -> None:
+    """A socket with room that is watched on would wake the loop without end."""
+
+    def awaits_room(side: Side) -> bool:
+        return any(key.events & selectors.EVENT_WRITE for key in side.watched.get_map().values())
+
+    async def scene(side: Side, theirs: socket.socket) -> None:
+        assert not awaits_room(side)
+        side.out.send([bytes(SIZE)])
+        assert awaits_room(side)
+        if is_read:
+            await received(theirs, SIZE)
+            await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
+        else:
+            side.out.close()
+        assert not awaits_room(side)
 
     run(scene)

@@ -100,6 +100,7 @@ def test_what_the_connector_refuses_is_refused_with_the_reason(name: str, said: 
     ("more", "said"),
     [
         ({"request_timeout_ms": "soon"}, "kafka.request.timeout.ms"),
+        ({"request_timeout_ms": "2147483648"}, "a number from 1 to 2147483647"),
         ({"fetch_min_bytes": "0"}, "kafka.fetch.min.bytes"),
         ({"ssl_truststore_location": "x.jks"}, "PEM"),
     ],

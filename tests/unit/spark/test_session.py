@@ -1,10 +1,18 @@
 """Settings of sessions, and whose words an error of Spark's holds."""
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from tidelog.spark.session import PUSHDOWN, SessionOptions, our_words, settings
+from tidelog.spark.session import (
+    PUSHDOWN,
+    SessionOptions,
+    our_words,
+    settings,
+    use_this_python,
+)
 
 TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
   File "worker.py", line 1, in main
@@ -36,6 +44,19 @@ def test_elsewhere_spark_knows_its_own_addresses(tmp_path: Path) -> None:
     found = given(tmp_path, master="spark://master:7077", conf={PUSHDOWN: "false"})
     assert not found.keys() & {"spark.driver.host", "spark.local.dir"}
     assert found[PUSHDOWN] == "false"
+
+
+@pytest.mark.parametrize("chosen", [None, "/opt/python"])
+def test_workers_run_this_python_unless_another_was_chosen(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None
+) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, chosen or "")
+        if chosen is None:
+            monkeypatch.delenv(name)
+    use_this_python()
+    assert os.environ["PYSPARK_PYTHON"] == (chosen or sys.executable)
+    assert os.environ["PYSPARK_DRIVER_PYTHON"] == (chosen or sys.executable)
 
 
 def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:

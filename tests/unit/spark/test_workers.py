@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.errors import MissingDependency
+from tidelog.errors import InvalidRequest, MissingDependency
 from tidelog.spark import workers
 from tidelog.spark.tasks import TaskPartition, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
@@ -86,3 +86,14 @@ def test_processes_of_a_machine_compile_once(tmp_path: Path) -> None:
     assert later[:2] == [0, 0]
     assert [read for _, read, _ in first] == [0, 0, 0]
     assert len({rows for _, _, rows in [*first, later]}) == 1
+
+
+@pytest.mark.parametrize("is_worker", [True, False])
+def test_only_in_a_worker_an_error_of_ours_is_shown_without_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, is_worker: bool
+) -> None:
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    monkeypatch.setenv("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER" if is_worker else "")
+    with pytest.raises(InvalidRequest), workers.hide_traceback():
+        raise InvalidRequest("no")
+    assert os.environ["SPARK_HIDE_TRACEBACK"] == ("1" if is_worker else "")
