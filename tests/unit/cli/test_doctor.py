@@ -109,6 +109,18 @@ def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
     assert flights.run("doctor", str(flights.data / "other-0")).code == 0
 
 
+def test_a_directory_that_is_named_like_a_partition_is_a_directory(
+    flights: Cli, partition: Path
+) -> None:
+    """Else a backup called `backup-1` would be called sound without a look at its partitions."""
+    backup = flights.data.parent / "backup-1"
+    shutil.copytree(flights.data, backup)
+    flip(backup / "flights-0" / LOG, 70)
+    result = flights.run("doctor", str(backup))
+    assert result.code == 1
+    assert "flights-0" in result.out
+
+
 def test_what_cannot_be_looked_at_is_not_called_sound(flights: Cli, partition: Path) -> None:
     for arguments in (("doctor", "flighs"), ("doctor", "flights:7")):
         result = flights.run(*arguments)
