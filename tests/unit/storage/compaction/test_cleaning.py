@@ -364,6 +364,19 @@ def test_a_job_that_makes_no_sense_is_refused() -> None:
             replace(sound, **changes)  # type: ignore[arg-type] # wrong on purpose
 
 
+@pytest.mark.parametrize("is_mapped", [True, False])
+def test_a_batch_that_is_larger_than_a_group_is_cleaned_alone(is_mapped: bool) -> None:
+    env, log = new_env(), Log()
+    log.data([record(1)], codec=Codec.LZ4)
+    log.data([NewRecord(key=b"large", value=bytes(6 << 20))], codec=Codec.LZ4)
+    log.data([record(2), record(1)], codec=Codec.LZ4)
+    sources = write_log(env, log, [])
+    clean(make_job(sources, map_from=0 if is_mapped else 2), env)
+    found = cleaned_records(env)
+    assert [each.offset for each in found] == [1, 2, 3]
+    assert found[0].value == bytes(6 << 20)
+
+
 def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
     env = new_env()
     job = make_job(write_log(env, make_log(), [10]))
