@@ -181,6 +181,14 @@ def test_offsets_that_no_segment_can_hold_are_refused_with_their_place() -> None
     assert build_with_kernels(segment, {}) is None
 
 
+def test_kernels_describe_records_of_the_smallest_size() -> None:
+    log = b"".join(
+        build_batch([NewRecord(timestamp=5)] * 8, base_offset=base) for base in (0, 8, 16)
+    )
+    segment = MemorySegment(0, log, AppendTimes(0, TOPIC_ID), 24)
+    assert build_with_kernels(segment, {}) == build_plain(segment, {})
+
+
 KAFKA_LOGS = sorted((Path(__file__).parents[1] / "vectors").glob("**/*.log"))
 
 
