@@ -323,6 +323,23 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
     assert table.to_table()["value"].to_pylist() == [b"1", b"3"]
 
 
+def test_a_question_says_what_it_asks_and_an_inexact_one_is_refused_at_once() -> None:
+    """DuckDB's errors would come only once it reads, in its own words."""
+    taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
+    env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
+    clean(env)
+    table = Table(source=records_of(env), topic=TOPIC, at_ms=middle)
+    diff = Diff(source=records_of(env), topic=TOPIC, before_ms=middle, after_ms=middle + 9)
+    assert repr(table) == f"Table('{TOPIC}' as of {middle} ms, record clock)"
+    assert repr(replace(table, at_ms=None)) == f"Table('{TOPIC}' as of now, record clock)"
+    assert repr(diff) == f"Diff('{TOPIC}' from {middle} ms to {middle + 9} ms, record clock)"
+    for question in (table, diff):
+        with pytest.raises(InexactTable):
+            question.to_duckdb()
+    rows = replace(table, at_ms=None).to_duckdb()
+    assert [str(name) for name in rows.columns] == list(table.schema.names)
+
+
 def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
     env, _, _ = play_steps([Step("put", b"a", b"1")], "offset", {"cleanup.policy": "compact"})
     write_atomically(env.files, f"{PATH}/{CLEANER_CHECKPOINT_FILE}", b"no number")
