@@ -7,6 +7,7 @@ import stat
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -347,6 +348,45 @@ def test_requests_of_one_connection_come_one_by_one(server: ControlServer, log_d
         counts.append(server.run_pending())
     assert counts == [1, 1, 1, 0, 0, 0]
     link.close()
+
+
+def test_who_goes_before_the_answer_breaks_nothing(
+    server: ControlServer, ask: Asking, log_dir: LogDir
+) -> None:
+    link = raw(server, log_dir.path)
+    link.sendall(encode_frame(channel.request("status", {})))
+    server.wait(1.0)
+    link.close()
+    assert server.run_pending() == 1
+    assert ask()["pid"] == os.getpid()
+
+
+def test_answers_that_wait_when_the_holder_retires_are_still_sent(
+    server: ControlServer, log_dir: LogDir
+) -> None:
+    """What was done would else be unknown to those who asked for it."""
+    link, asked = raw(server, log_dir.path), encode_frame(channel.request("status", {}))
+    count = -1
+    ran = 1
+    while ran:  # until the socket takes no more answers
+        count += 1
+        link.sendall(asked)
+        server.wait(0.1)
+        ran = server.run_pending()
+    received = bytearray()
+
+    def receive() -> None:
+        with suppress(ConnectionResetError):  # the last request is left unread
+            while data := link.recv(1 << 16):
+                received.extend(data)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    server.retire(PATIENCE_S)
+    server.close()
+    thread.join()
+    link.close()
+    assert received.count(b'"pid"') == count
 
 
 def test_a_holder_that_goes_away_leaves_the_question_open(
