@@ -1,13 +1,15 @@
 """Records of the coordinator's log: what is written is read, what can't be is refused."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
 from tidelog.protocol.messages.state_records import TRANSACTION_LOG_VALUE, TransactionLogValue
-from tidelog.record.batch_walk import walk
-from tidelog.record.builder import build_batch
+from tidelog.record.columns.decode import SECRET_BYTES
+from tidelog.server.coordinator.log_kernels import KernelPieces
 from tidelog.server.transactions.metadata import TransactionMetadata, TransactionState
 from tidelog.server.transactions.state_topic import (
     TransactionReplay,
@@ -17,6 +19,7 @@ from tidelog.server.transactions.state_topic import (
     encode_key,
     encode_value,
 )
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord, TopicPartition
 
 PLACES = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 5))
@@ -87,7 +90,8 @@ def test_partitions_are_told_by_topic_and_in_order() -> None:
     assert list(by_topic(places).items()) == [("a", [1]), ("b", [0, 2])]
 
 
-def test_the_last_record_of_a_key_is_what_counts() -> None:
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_the_last_record_of_a_key_is_what_counts(by_kernels: bool, tmp_path: Path) -> None:
     def record(name: str, producer_id: int | None) -> NewRecord:
         made = TransactionMetadata(
             transactional_id=name, producer_id=producer_id or 0, timeout_ms=1
@@ -96,13 +100,19 @@ def test_the_last_record_of_a_key_is_what_counts() -> None:
         return NewRecord(key=encode_key(name), value=value, timestamp=0)
 
     replay = TransactionReplay()
-    for records in (
+    writings = (
         [record("kept", 1), record("gone", 2), record("back", 3)],
         [record("kept", 4), record("gone", None), record("back", None)],
         [record("back", 5), NewRecord(key=b"\0\7of another kind", value=b"?", timestamp=0)],
-    ):
-        for batch in walk(build_batch(records)):
-            replay.add(batch)
+    )
+    with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic("t")
+        for records in writings:
+            log_dir.log("t", 0).append(records)
+        log_dir.flush()
+        slices = list(log_dir.reader("t", 0).slices())
+        kernels = KernelPieces(bytes(SECRET_BYTES), piece_bytes=200) if by_kernels else None
+        list(replay.take(slices, lambda: kernels))
     assert {name: found.producer_id for name, found in replay.result().items()} == {
         "kept": 4,
         "back": 5,
