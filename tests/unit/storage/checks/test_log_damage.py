@@ -182,9 +182,9 @@ def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> N
     change(env, batch.at + 21, b"\xff")  # a finding of the first segment, to stop behind
     check = DirectoryCheck(env.files, PATH)
     findings = [*check.load()]
+    path = f"{PARTITION}/{60:020d}.log"
     for finding in check.findings():
         findings.append(finding)
-        path = f"{PARTITION}/{60:020d}.log"
         if env.files.exists(path):
             env.files.remove(path)
     (gone,) = [each for each in findings if each.path == path and each.position is None]
