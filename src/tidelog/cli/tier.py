@@ -174,7 +174,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # What it goes with, where that is one option.
+            # --sizes needs --verify. The error names it, since no other action helps.
             other = "without --verify" if name == "--sizes" else f"with {action}"
             raise UsageProblem(f"{name} has no meaning {other}")
     if options.drop_theirs and not options.take_over:

@@ -4,7 +4,7 @@ Verifying checks each partition as `tidelog doctor` does, and only reads. Buildi
 files of our own directories under their lock, which the driver holds until the last task has ended,
 and adds missing zone maps. A directory that another program wrote, or one in an object store, is
 never written to: its zone maps go to a separate folder (`zone_cache`), where readers find them.
-That needs no lock, so a broker may use the directory meanwhile.
+Adding files to that folder needs no lock, so a broker may use the directory at the same time.
 """
 
 import json

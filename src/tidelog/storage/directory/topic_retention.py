@@ -1,4 +1,4 @@
-"""What retention does with a topic's segments: the facts of `tidelog why`, and a run on request.
+"""Retention of a topic's segments: the facts that `tidelog why` prints, and a run on request.
 
 `explain` tells why each segment of a partition exists, and how long it will be kept. `retain`
 deletes what has expired, or only lists it (`Directory.retain`, `tidelog retain`). Brokers, tier
