@@ -255,7 +255,8 @@ class Client:
         self._admin: AdminClient | None = None
         self._last_words = ""
         self._is_closed = False
-        self._may_know_append_times = is_direct(config)
+        self._is_direct = is_direct(config)
+        self._without_append_times: set[int] = set()
 
     def ensure_open(self) -> None:
         """Raise Closed if the connection was closed for good."""

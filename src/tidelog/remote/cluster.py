@@ -8,7 +8,7 @@ Life cycle: connect, calls, close; best used in a `with` block. For one thread.
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -336,7 +336,7 @@ class Cluster(Closing, Client):
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Return append times in ms of the records at these offsets, if brokers return them."""
-        with self._append_time_lookup() as lookup:
+        with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             times = {name: lookup.time_at(name, offset) for name, offset in offsets.items()}
         return {name: append_ms for name, append_ms in times.items() if append_ms != UNKNOWN_MS}
 
@@ -344,7 +344,7 @@ class Cluster(Closing, Client):
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
         """Search by append time, if the brokers support it: tidelog's, in plain text."""
-        with self._append_time_lookup() as lookup:
+        with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             answers = {
                 name: lookup.first_appended(name, time_ms)
                 if mark.start < mark.end
@@ -353,18 +353,34 @@ class Cluster(Closing, Client):
             }
         return {name: answer for name, answer in answers.items() if answer is not None}
 
-    @contextmanager
-    def _append_time_lookup(self) -> "Iterator[AppendTimeLookup]":
-        """Yield a lookup of single batches; it is closed at the end of the block."""
-        from tidelog.remote.time_lookup import AppendTimeLookup  # few callers need it
+    def append_time_lookup(
+        self,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        *,
+        max_bytes: int | None = None,
+    ) -> "AppendTimeLookup":
+        """Return a lookup of append times from the partitions' leaders; the caller closes it.
 
-        fetch = partial(self.open_fetch, max_bytes=1) if self._may_know_append_times else None
-        lookup = AppendTimeLookup(fetch, self._clock, rest_ms=self.fetch_timeout_ms)
-        try:
-            yield lookup
-        finally:
-            lookup.close()
-            self._may_know_append_times = lookup.is_supported
+        Args:
+            isolation: READ_COMMITTED ends at the last stable offset.
+            max_bytes: Maximum size of a response; 1 for single batches.
+        """
+        from tidelog.remote.time_lookup import AppendTimeLookup, Leaders  # few callers need it
+
+        fetch = partial(self.open_fetch, isolation=isolation, max_bytes=max_bytes)
+        return AppendTimeLookup(
+            fetch if self._is_direct else None,
+            self._clock,
+            Leaders(self._leaders, self._without_append_times),
+            rest_ms=self.fetch_timeout_ms,
+        )
+
+    def _leaders(self, topic: str) -> dict[int, int]:
+        """Return the id of the leader of each partition of a topic, -1 for none."""
+        with self.typed(f"look up leaders of {topic}"):
+            metadata = self.admin().list_topics(topic, timeout=self.timeout_s)
+        partitions = metadata.topics[topic].partitions
+        return {number: partition.leader for number, partition in partitions.items()}
 
     @property
     def fetch_timeout_ms(self) -> int:

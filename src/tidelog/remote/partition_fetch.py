@@ -145,7 +145,11 @@ class FetchSeams:
 
 
 class PartitionFetch:
-    """Reader of one partition from its current leader."""
+    """Reader of one partition from its current leader.
+
+    Attributes:
+        leader_id: Broker id of the last known leader; None before the first request.
+    """
 
     def __init__(
         self,
@@ -177,6 +181,7 @@ class PartitionFetch:
         self._servers = [self._client(*split_server(server)) for server in bootstrap.split(",")]
         self._leader: BrokerConnection | None = None
         self._leader_epoch = NO_LEADER_EPOCH
+        self.leader_id: int | None = None
         self._has_replicas = False
         self._deadline_ms = 0
         self._unknown_count = 0
@@ -408,10 +413,11 @@ class PartitionFetch:
         part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
         if part.without_append_time < 0:
             return None
-        hit = OffsetAndTimestamp(
-            part.offset, part.timestamp, part.leader_epoch, part.without_append_time
-        )
-        return Appended(hit if part.offset >= 0 else None, part.without_append_time)
+        if part.offset < 0:
+            return Appended(None, part.without_append_time)
+        epoch = None if part.leader_epoch == NO_LEADER_EPOCH else part.leader_epoch
+        hit = OffsetAndTimestamp(part.offset, part.timestamp, epoch, part.without_append_time)
+        return Appended(hit, part.without_append_time)
 
     # -- leaders -----------------------------------------------------------------------------
 
@@ -442,6 +448,7 @@ class PartitionFetch:
             raise self._refusal("ask who leads", ErrorCode.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
         self._leader_epoch = part.leader_epoch
+        self.leader_id = part.leader_id
         self._has_replicas = len(part.replica_nodes) > 1
         self._leader = self._client(*nodes[part.leader_id])
         return self._leader

@@ -13,7 +13,6 @@ compacted topic is inexact.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env
@@ -393,8 +392,7 @@ class ClusterRecords(RecordSource):
 
     def append_time_lookup(self, isolation: IsolationLevel) -> AppendTimeLookup:
         """Return a lookup of append times of records that librdkafka returned; to be closed."""
-        fetch = partial(self.cluster.open_fetch, isolation=isolation) if self.is_direct else None
-        return AppendTimeLookup(fetch, self.env.clock, rest_ms=self.cluster.fetch_timeout_ms)
+        return self.cluster.append_time_lookup(isolation)
 
 
 def _check_times(split: Split, stats: ScanStats) -> None:

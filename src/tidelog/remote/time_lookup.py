@@ -502,11 +502,43 @@ class _PartitionTimes:
     resting_until_ms: int = 0
 
 
+class Leaders:
+    """Leaders of partitions, as far as one of them is known to return no append times.
+
+    No leader is looked up while all may return them; afterwards once for each topic.
+    """
+
+    def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:
+        """Create it.
+
+        Args:
+            look_up: Returns the leader's id of each partition of a topic.
+            unsupported: Ids of leaders that return no append times; `note_unsupported` adds to it.
+        """
+        self._look_up = look_up
+        self._unsupported = unsupported
+        self._by_topic: dict[str, Mapping[int, int]] = {}
+
+    def may_know(self, name: TopicPartition) -> bool:
+        """Return whether a partition's leader may return append times."""
+        if not self._unsupported:
+            return True
+        leaders = self._by_topic.get(name.topic)
+        if leaders is None:
+            leaders = self._by_topic[name.topic] = self._look_up(name.topic)
+        return leaders.get(name.partition) not in self._unsupported
+
+    def note_unsupported(self, leader_id: int | None) -> None:
+        """Note that a leader returns no append times."""
+        assert leader_id is not None, "a leader has responded"
+        self._unsupported.add(leader_id)
+
+
 class AppendTimeLookup:
     """Append times from the partitions' leaders, which only tidelog's brokers return.
 
-    Keeps the times that came with the last fetched batches of each partition. After a response
-    without append times no broker is asked again.
+    Keeps the times that came with the last fetched batches of each partition. A leader that has
+    returned a response without append times is not asked again, about any of its partitions.
 
     Life cycle: lookups, then close. For one owner.
     """
@@ -515,6 +547,7 @@ class AppendTimeLookup:
         self,
         open_fetch: Callable[[TopicPartition], PartitionFetch] | None,
         clock: Clock,
+        leaders: "Leaders",
         *,
         rest_ms: int,
     ) -> None:
@@ -523,17 +556,14 @@ class AppendTimeLookup:
         Args:
             open_fetch: Opens a partition's fetch; None if leaders can't be reached in plain text.
             clock: For pauses after failures.
+            leaders: Leaders of partitions, and those without append times.
             rest_ms: After a failure, lookups of the partition return unknown for this time.
         """
         self._open_fetch = open_fetch
         self._clock = clock
+        self._leaders = leaders
         self._rest_ms = rest_ms
         self._partitions: dict[TopicPartition, _PartitionTimes] = {}
-
-    @property
-    def is_supported(self) -> bool:
-        """Whether brokers may return append times; False once one did not."""
-        return self._open_fetch is not None
 
     def time_of(self, name: TopicPartition, record: Record) -> int | None:
         """Return a record's append time in ms, or the stamp that it bears; None if unknown.
@@ -552,13 +582,13 @@ class AppendTimeLookup:
         Raises:
             OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
         """
-        if self._open_fetch is None:
+        if self._open_fetch is None or not self._leaders.may_know(name):
             return UNKNOWN_MS
         known = self._of(name, self._open_fetch)
         if not known.start <= offset < known.end:
             if self._clock.monotonic_ms() < known.resting_until_ms:
                 return UNKNOWN_MS
-            self._fetch(known, offset)
+            self._fetch(name, known, offset)
         return known.runs.time_of(offset) if known.start <= offset < known.end else UNKNOWN_MS
 
     def first_appended(self, name: TopicPartition, time_ms: int) -> Appended | None:
@@ -567,11 +597,11 @@ class AppendTimeLookup:
         Raises:
             UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
         """
-        if self._open_fetch is None:
+        if self._open_fetch is None or not self._leaders.may_know(name):
             return None
         answer = self._of(name, self._open_fetch).fetch.first_appended(time_ms)
         if answer is None:
-            self._give_up()
+            self._give_up(name)
         return answer
 
     def _of(
@@ -587,7 +617,7 @@ class AppendTimeLookup:
             self._partitions.pop(next(iter(self._partitions))).fetch.close()
         return known
 
-    def _fetch(self, known: _PartitionTimes, offset: int) -> None:
+    def _fetch(self, name: TopicPartition, known: _PartitionTimes, offset: int) -> None:
         """Fetch the batches at an offset, and keep their append times."""
         try:
             part = next(known.fetch.parts(offset, offset + 1), None)
@@ -602,11 +632,13 @@ class AppendTimeLookup:
         known.start, known.end = part.offset, part.next_offset
         known.runs = AppendRuns(part.append_times)
         if not part.append_times:
-            self._give_up()
+            self._give_up(name)
 
-    def _give_up(self) -> None:
-        self.close()
-        self._open_fetch = None
+    def _give_up(self, name: TopicPartition) -> None:
+        """Ask the leader of a partition no more."""
+        fetch = self._partitions.pop(name).fetch
+        self._leaders.note_unsupported(fetch.leader_id)
+        fetch.close()
 
     def close(self) -> None:
         """Close all connections."""

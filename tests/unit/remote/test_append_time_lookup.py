@@ -4,13 +4,16 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.unit.remote.test_fetched_records import NAME, open_fetch, told
-from tests.worlds.clusters.fake_leader import FakeLeader, leader_of_twelve
+from tests.unit.remote.test_partition_fetch import seams_of
+from tests.worlds.clusters.fake_leader import HOST, NODE, PORT, FakeLeader, leader_of_twelve
 
-from tidelog.protocol.messages import FETCH
+from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.record.record import Record
 from tidelog.remote.records import fetched_records
-from tidelog.remote.time_lookup import AppendTimeLookup
-from tidelog.types import TimestampType, TopicPartition
+from tidelog.remote.partition_fetch import PartitionFetch
+from tidelog.remote.time_lookup import AppendTimeLookup, Leaders
+from tidelog.remote.view import Appended
+from tidelog.types import OffsetAndTimestamp, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +21,8 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from tidelog.protocol.messages import fetch as fe
+    from tidelog.protocol.messages import list_offsets as of
     from tidelog.protocol.requests import ReceivedRequest
-    from tidelog.remote.partition_fetch import PartitionFetch
 
 REST_MS = 60_000
 
@@ -32,11 +35,19 @@ def record(offset: int, stamp_ms: int | None = None) -> Record:
     return Record(offset, 7 if stamp_ms is None else stamp_ms, kind, None, b"x")
 
 
+def leaders_of(leader: FakeLeader, unsupported: set[int] | None = None) -> Leaders:
+    def look_up(topic: str) -> dict[int, int]:
+        partitions = range(leader.directory.topic(topic).partitions)
+        return {number: NODE + leader.node_of(number) for number in partitions}
+
+    return Leaders(look_up, set() if unsupported is None else unsupported)
+
+
 def open_times(
     leader: FakeLeader, opened: "Callable[[TopicPartition], PartitionFetch] | None" = None
 ) -> AppendTimeLookup:
     opened = opened or (lambda _name: open_fetch(leader))
-    return AppendTimeLookup(opened, leader.env.clock, rest_ms=REST_MS)
+    return AppendTimeLookup(opened, leader.env.clock, leaders_of(leader), rest_ms=REST_MS)
 
 
 def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> None:
@@ -67,8 +78,36 @@ def test_a_broker_that_tells_nothing_is_not_asked_again(leader: FakeLeader) -> N
     assert leader.asked.count("Fetch") == 1
 
 
+def test_a_leader_without_append_times_does_not_end_the_search_at_others() -> None:
+    """Two brokers, of which the first can't search by append time."""
+    leader = FakeLeader(nodes=2)
+    leader.create(partitions=4)
+
+    def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
+        if request.api.key == LIST_OFFSETS.key:
+            part = cast("of.ListOffsetsResponse", answer).topics[0].partitions[0]
+            part.without_append_time = -1 if leader.node == 0 else 0
+            part.offset, part.timestamp, part.leader_epoch = 3, 5_000, -1
+        return answer
+
+    leader.mangle = mangle
+    unsupported: set[int] = set()
+    times = AppendTimeLookup(
+        lambda name: PartitionFetch(f"{HOST}:{PORT}", name, seams_of(leader)),
+        leader.env.clock,
+        leaders_of(leader, unsupported),
+        rest_ms=REST_MS,
+    )
+    answers = [times.first_appended(TopicPartition("t", number), 4_000) for number in range(4)]
+    hit = Appended(OffsetAndTimestamp(3, 5_000, None, 0), 0)
+    assert answers == [None, hit, None, hit]
+    assert unsupported == {NODE}
+    assert leader.asked.count("ListOffsets") == 3
+    times.close()
+
+
 def test_nobody_is_asked_where_leaders_can_not_be(leader: FakeLeader) -> None:
-    times = AppendTimeLookup(None, leader.env.clock, rest_ms=REST_MS)
+    times = AppendTimeLookup(None, leader.env.clock, leaders_of(leader), rest_ms=REST_MS)
     assert times.time_of(NAME, record(0)) is None
     assert times.time_of(NAME, record(0, stamp_ms=9_000)) == 9_000
     times.close()
