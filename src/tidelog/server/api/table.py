@@ -609,6 +609,10 @@ _GROUP, _TRANSACTION = 0, 1
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 
 
+# OffsetCommit and TxnOffsetCommit. Without topics, as when all were denied, nothing is committed.
+_COMMITS: Final = frozenset({8, 28})
+
+
 # APIs about stored state of share partitions; ShareFetch and ShareAcknowledge wait only for those
 # they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
@@ -664,6 +668,8 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
         if kind == _TRANSACTION:
             return [(node.transactions.log, name)]
         return [(node.groups.shards, name)] if kind == _GROUP else []
+    if key in _COMMITS and not getattr(request, "topics", ()):
+        return []
     logs: list[tuple[_StateLog, str | None]] = [
         (node.groups.shards, getattr(request, "group_id", None) or None)
     ]

@@ -12,10 +12,20 @@ from tests.unit.server.loops import on_a_loop
 from tests.worlds.waiting import turn_until
 
 from tidelog.config import BrokerConfig
+from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.env import Env, ManualClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import StorageFailure
-from tidelog.server.api.node import Node
+from tidelog.protocol.messages import OFFSET_COMMIT
+from tidelog.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidelog.protocol.requests import ClientConnection
+from tidelog.server.api.dispatch import answer
+from tidelog.server.api.node import ClientInfo, Node
+from tidelog.server.api.table import import_coordinators
 from tidelog.server.broker import open_node
 from tidelog.server.coordinator.state_topic import RETRY_MS, KeyValue
 from tidelog.server.groups.coordinator import GroupCoordinator
@@ -23,11 +33,22 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.reply import Reply
+from tidelog.server.security.authorizer import Acl
+from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 from tidelog.types import OFFSETS_TOPIC, Codec
 
 SETTINGS = {"offsets.topic.num.partitions": "3"}
 GROUP = "readers"
 NAMES = [f"group {number}" for number in range(300)]
+MAY_READ_GROUPS = Acl(
+    resource_type=ResourceType.GROUP,
+    name="*",
+    pattern=PatternType.LITERAL,
+    principal="User:*",
+    host="*",
+    operation=Operation.READ,
+    permission=Permission.ALLOW,
+)
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
@@ -99,6 +120,32 @@ async def test_groups_are_refused_until_their_partition_is_loaded(tmp_path: Path
         assert shards.error_for(others[0]) is LOADING
         await until_loaded(node.groups)
         assert [committed(node.groups, name) for name in NAMES] == list(range(300))
+
+
+@on_a_loop
+async def test_a_commit_of_denied_topics_alone_waits_for_no_group(tmp_path: Path) -> None:
+    """Kafka refuses it at once, too; librdkafka would wait for the response."""
+    import_coordinators(with_transactions=True)
+    async with running_node(tmp_path) as node:
+        await node.groups.shards.ensure_topic()
+        node.topics.create("flights", 1)
+    async with running_node(tmp_path, authorizer_class_name=STANDARD_AUTHORIZER) as node:
+        assert node.groups.shards.error_for(GROUP) is LOADING
+        assert node.authorizer is not None
+        node.authorizer.replace([MAY_READ_GROUPS])
+        commit = OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=0, committed_metadata=None
+        )
+        request = OffsetCommitRequest(
+            group_id=GROUP,
+            topics=[OffsetCommitRequestTopic(name="flights", partitions=[commit])],
+        )
+        frame = b"".join(ClientConnection("app").request(OFFSET_COMMIT, 8, request))[4:]
+        pieces = answer(node, ClientInfo(1, "here"), memoryview(frame))
+        assert isinstance(pieces, list)
+        assert b"".join(pieces).endswith(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED.to_bytes(2) + b"\0" * 3
+        )
 
 
 @on_a_loop
