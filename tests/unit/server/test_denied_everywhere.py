@@ -1,0 +1,114 @@
+"""A client without rights: every API refuses it in each version, in a form that can be sent."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.worlds.records.messages import Fill, Sampler, samples
+
+from tidelog.config import BrokerConfig
+from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.error_codes import ErrorCode
+from tidelog.protocol.messages import BY_KEY
+from tidelog.protocol.requests import ReceivedRequest, write_response
+from tidelog.protocol.schema import fields_of
+from tidelog.server.api.context import RequestContext
+from tidelog.server.api.guards import DENIED_TEXT, Access
+from tidelog.server.api.node import ClientInfo, Node
+from tidelog.server.api.table import ROWS, Row, guard_of
+from tidelog.server.broker import open_node
+from tidelog.server.runtime.errors import NotLoggedIn, UnansweredRequest
+from tidelog.server.runtime.reply import Reply
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+# These show nothing, or refuse the sample for another reason first: an unknown type of resource.
+WITHOUT_CODE = {
+    "AlterConfigs",
+    "DescribeCluster",
+    "DescribeConfigs",
+    "IncrementalAlterConfigs",
+    "ListGroups",
+    "ListTransactions",
+    "Metadata",
+}
+
+# Fields that name what an element is about.
+IDENTIFIERS = {"name", "topic", "topic_name", "group_id", "transactional_id", "user"}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    opened = open_node(
+        str(tmp_path), BrokerConfig.parse({"authorizer.class.name": STANDARD_AUTHORIZER})[0]
+    )
+    yield opened
+    opened.close()
+
+
+def refusal(
+    node: Node, row: Row, version: int, message: "DataclassInstance"
+) -> "DataclassInstance | None":
+    """Return the response with all refusals of a guard; None if it refuses nothing."""
+    guard, api = guard_of(row.key), BY_KEY[row.key]
+    assert guard is not None
+    context = RequestContext(node, api, version, "c", ClientInfo(1, "here"))
+    allowed, denied = guard(Access(context), message)
+    if denied is None:
+        return None
+    response = denied.add_to(None if allowed is None else api.response())
+    assert not isinstance(response, Reply)
+    write_response(ReceivedRequest(api, version, 1, "c", message), response)
+    return response
+
+
+def values(message: object, names: set[str]) -> Iterator[object]:
+    """Yield all values of fields with these names, also of nested elements."""
+    if isinstance(message, list):
+        for each in message:
+            yield from values(each, names)
+    elif is_dataclass(message):
+        for field in fields(message):
+            value = getattr(message, field.name)
+            if field.name in names:
+                yield value
+            yield from values(value, names)
+
+
+GUARDED = [row for row in ROWS if guard_of(row.key) is not None]
+
+
+@pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
+def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Row) -> None:
+    for version in range(row.first, row.last + 1):
+        for message in samples(BY_KEY[row.key].request, version):
+            with suppress(NotLoggedIn, UnansweredRequest):  # the connection is closed instead
+                refusal(node, row, version, message)
+
+
+@pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
+def test_refusals_name_what_was_denied(node: Node, row: Row) -> None:
+    """Every element of a refusal has the code, and the names of the request's element."""
+    api = BY_KEY[row.key]
+    if api.name in WITHOUT_CODE:
+        return
+    message = Sampler(row.last, 7, Fill.FULL).message(api.request)
+    named = set(values(message, IDENTIFIERS))
+    for field in fields_of(api.request, row.last):
+        listed = getattr(message, field.name)
+        if field.kind.item is not None and field.kind.item.struct is None and listed:
+            named |= set(listed)
+    try:
+        response = refusal(node, row, row.last, message)
+    except NotLoggedIn:
+        return
+    if response is None:
+        return
+    codes = set(values(response, {"error_code"}))
+    assert codes & DENIED_TEXT.keys()
+    assert codes <= DENIED_TEXT.keys() | {ErrorCode.NONE, ErrorCode.INVALID_REQUEST}
+    assert set(values(response, IDENTIFIERS)) <= named | {""}
