@@ -9,8 +9,8 @@ from tests.worlds.clusters.fake_leader import HOST, NODE, PORT, FakeLeader, lead
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.record.record import Record
-from tidelog.remote.records import fetched_records
 from tidelog.remote.partition_fetch import PartitionFetch
+from tidelog.remote.records import fetched_records
 from tidelog.remote.time_lookup import AppendTimeLookup, Leaders
 from tidelog.remote.view import Appended
 from tidelog.types import OffsetAndTimestamp, TimestampType, TopicPartition
