@@ -371,11 +371,11 @@ class Cluster(Closing, Client):
         return AppendTimeLookup(
             fetch if self._is_direct else None,
             self._clock,
-            Leaders(self._leaders, self._without_append_times),
+            Leaders(self._leader_ids, self._without_append_times),
             rest_ms=self.fetch_timeout_ms,
         )
 
-    def _leaders(self, topic: str) -> dict[int, int]:
+    def _leader_ids(self, topic: str) -> dict[int, int]:
         """Return the id of the leader of each partition of a topic, -1 for none."""
         with self.typed(f"look up leaders of {topic}"):
             metadata = self.admin().list_topics(topic, timeout=self.timeout_s)

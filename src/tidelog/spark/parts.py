@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.errors import InvalidRequest
 from tidelog.spark.places import Place
+from tidelog.spark.session import context_of
 from tidelog.spark.workers import PromptAck, make_ready
 
 if TYPE_CHECKING:
@@ -165,11 +166,13 @@ def _arrow_schema(text: str) -> "pa.Schema":
 @contextmanager
 def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
     """Report finished tasks while the block runs."""
-    ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, done, ended), daemon=True)
-    if done.listener is NOBODY or _tracker(spark) is None:
+    context = None if done.listener is NOBODY else context_of(spark)
+    if context is None:
         yield
         return
+    ended = threading.Event()
+    arguments = (context.statusTracker(), done, ended)
+    watcher = threading.Thread(target=_watch, args=arguments, daemon=True)
     watcher.start()
     try:
         yield
@@ -178,20 +181,10 @@ def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(spark: "SparkSession", done: _Done, ended: threading.Event) -> None:
-    tracker = _tracker(spark)
-    assert tracker is not None
+def _watch(tracker: "StatusTracker", done: _Done, ended: threading.Event) -> None:
     while not ended.wait(_LOOK_SECONDS):
         stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
         done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
-
-
-def _tracker(spark: "SparkSession") -> "StatusTracker | None":
-    """Return Spark's status tracker; None over Spark Connect, which has none."""
-    try:
-        return spark.sparkContext.statusTracker()
-    except Exception:  # noqa: BLE001 - each release refuses it by another error
-        return None
 
 
 # Reading a split of this size takes some seconds; for smaller ones Spark's overhead dominates.
@@ -213,7 +206,5 @@ def directory_env(place: Place) -> "Env":
 
 def parallelism(spark: "SparkSession") -> int:
     """Return how many tasks run in parallel; 1 if Spark doesn't say, as over Spark Connect."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - each release refuses it by another error
-        return 1
+    context = context_of(spark)
+    return 1 if context is None else context.defaultParallelism

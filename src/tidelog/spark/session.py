@@ -18,7 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -327,6 +327,14 @@ def is_connect(spark: "SparkSession") -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def context_of(spark: "SparkSession") -> "SparkContext | None":
+    """Return the session's SparkContext; None over Spark Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except Exception:  # noqa: BLE001 - each release refuses it by another error
+        return None
+
+
 @contextmanager
 def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iterator[None]:
     """Show the name of a job and its topics in Spark's UI for queries run within.
@@ -339,9 +347,7 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
         job: Name of the job, as in the command.
         topics: Names of its topics or partitions.
     """
-    context: SparkContext | None = None
-    with suppress(Exception):  # Spark Connect refuses it, with another error in each release
-        context = spark.sparkContext
+    context = context_of(spark)
     if context is None:
         yield
         return

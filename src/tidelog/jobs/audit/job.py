@@ -31,7 +31,7 @@ from tidelog.jobs.audit.state import new_state, read_state, write_state
 from tidelog.jobs.options import takes_options
 from tidelog.spark.parts import parallelism
 from tidelog.spark.places import Place, as_place
-from tidelog.spark.session import described
+from tidelog.spark.session import context_of, described
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -133,10 +133,8 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 def _is_local(spark: "SparkSession") -> bool:
     """Whether workers are processes of this machine; false if Spark doesn't say."""
-    try:
-        return str(spark.sparkContext.master).startswith("local")
-    except Exception:  # noqa: BLE001 - each release refuses it by another error
-        return False
+    context = context_of(spark)
+    return context is not None and str(context.master).startswith("local")
 
 
 @contextmanager

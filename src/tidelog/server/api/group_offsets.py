@@ -341,19 +341,39 @@ GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
 NamedPartition = tuple[str, UUID, int]
 
 
+class _Codes:
+    """Error codes of partitions by topic, in the order of the topics' first codes."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
+
+    def put(self, named_partition: NamedPartition, code: int) -> None:
+        """Add the error code of one partition."""
+        name, topic_id, partition = named_partition
+        self.by_topic.setdefault((name, topic_id), []).append((partition, code))
+
+    def put_all(
+        self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[int]
+    ) -> None:
+        """Add the coordinator's error codes."""
+        for (named_partition, _), code in zip(commits, codes, strict=True):
+            self.put(named_partition, code)
+
+
 def offset_commit(
     context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     """Commit offsets of existing partitions."""
-    response = _CommitResponse(context.version)
-    commits: list[tuple[NamedPartition, Commit]] = []
-    for topic in request.topics:
-        commits.extend(_known(context, topic, response))
-    if not commits:
-        return response.message
-    code = context.node.groups.shards.error_for(request.group_id)
-    if code is not ErrorCode.NONE:
-        return response.add(commits, [code] * len(commits))
+    codes = _Codes()
+    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
+    commits = [
+        commit
+        for topic in request.topics
+        for commit in _known(context.node, topic, codes, topic_id=topic.topic_id if by_id else None)
+    ]
+    code = context.node.groups.shards.error_for(request.group_id) if commits else ErrorCode.NONE
+    if not commits or code is not ErrorCode.NONE:
+        return _commit_response(codes, commits, [code] * len(commits))
     commit_request = CommitRequest(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -363,23 +383,33 @@ def offset_commit(
         is_late_version=context.version >= GROUP_NOT_FOUND_FIRST_VERSION,
     )
     reply = context.node.groups.commits.commit(commit_request, [commit for _, commit in commits])
-    return reply.map(lambda codes: response.add(commits, codes))
+    return reply.map(lambda outcome: _commit_response(codes, commits, outcome))
 
 
 def _known(
-    context: RequestContext, topic: OffsetCommitRequestTopic, response: "_CommitResponse"
+    node: Node,
+    topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+    codes: _Codes,
+    *,
+    topic_id: UUID | None = None,
 ) -> Iterable[tuple[NamedPartition, Commit]]:
-    """Yield the commits of existing partitions; the others are refused in the response."""
-    node = context.node
-    by_id = context.version >= TOPIC_IDS_FIRST_VERSION
-    info = node.topics.find_by_id(topic.topic_id) if by_id else node.topics.find(topic.name)
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    """Yield the commits of existing partitions; the others get their error codes.
+
+    Args:
+        node: The node.
+        topic: A topic of the request.
+        codes: Gets the error codes.
+        topic_id: Id that names the topic; None if its name does.
+    """
+    by_name = topic_id is None
+    info = node.topics.find(topic.name) if topic_id is None else node.topics.find_by_id(topic_id)
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID
     for each in topic.partitions:
-        named_partition = (topic.name, topic.topic_id, each.partition_index)
+        named_partition = (topic.name, topic_id or NO_UUID, each.partition_index)
         if info is None:
-            response.put(named_partition, unknown)
+            codes.put(named_partition, unknown)
         elif not 0 <= each.partition_index < info.partitions:
-            response.put(named_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            codes.put(named_partition, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             commit = Commit(
                 info.name,
@@ -398,33 +428,26 @@ def has_partition(node: Node, topic: str, partition: int) -> bool:
     return info is not None and 0 <= partition < info.partitions
 
 
-class _CommitResponse:
-    """A response under construction: topics in the order of their first error code."""
-
-    def __init__(self, version: int) -> None:
-        self._by_id = version >= TOPIC_IDS_FIRST_VERSION
-        self._topics: dict[str | UUID, OffsetCommitResponseTopic] = {}
-        self.message = OffsetCommitResponse()
-
-    def put(self, named_partition: NamedPartition, code: ErrorCode) -> None:
-        """Add the error code of one partition."""
-        name, topic_id, partition = named_partition
-        key = topic_id if self._by_id else name
-        topic = self._topics.get(key)
-        if topic is None:
-            topic = self._topics[key] = OffsetCommitResponseTopic(name=name, topic_id=topic_id)
-            self.message.topics.append(topic)
-        topic.partitions.append(
-            OffsetCommitResponsePartition(partition_index=partition, error_code=code)
-        )
-
-    def add(
-        self, commits: Sequence[tuple[NamedPartition, Commit]], codes: Sequence[ErrorCode]
-    ) -> OffsetCommitResponse:
-        """Add the coordinator's error codes, and return the complete response."""
-        for (named_partition, _), code in zip(commits, codes, strict=True):
-            self.put(named_partition, code)
-        return self.message
+def _commit_response(
+    codes: _Codes,
+    commits: Sequence[tuple[NamedPartition, Commit]],
+    outcome: Sequence[ErrorCode],
+) -> OffsetCommitResponse:
+    """Add the coordinator's error codes, and return the complete response."""
+    codes.put_all(commits, outcome)
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=name,
+                topic_id=topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                    for partition, code in partitions
+                ],
+            )
+            for (name, topic_id), partitions in codes.by_topic.items()
+        ]
+    )
 
 
 async def offset_delete(
@@ -466,33 +489,22 @@ async def txn_offset_commit(
     context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     """Store offsets of existing partitions as pending until the transaction ends."""
-    response = _Response()
-    commits: list[Commit] = []
-    for topic in request.topics:
-        commits.extend(_known_transaction(context.node, topic, response))
+    codes = _Codes()
+    commits = [commit for topic in request.topics for commit in _known(context.node, topic, codes)]
     if commits:
-        codes = await _commit(context, request, commits)
-        for commit, code in zip(commits, codes, strict=True):
-            response.put(commit.topic, commit.partition, code)
-    return response.message
-
-
-def _known_transaction(
-    node: Node, topic: TxnOffsetCommitRequestTopic, response: "_Response"
-) -> Iterable[Commit]:
-    info = node.topics.find(topic.name)
-    for each in topic.partitions:
-        if info is None or not 0 <= each.partition_index < info.partitions:
-            response.put(topic.name, each.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        else:
-            yield Commit(
-                info.name,
-                each.partition_index,
-                each.committed_offset,
-                each.committed_leader_epoch,
-                each.committed_metadata,
-                info.topic_id or NO_UUID,
+        codes.put_all(commits, await _commit(context, request, [commit for _, commit in commits]))
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponseTopic(
+                name=name,
+                partitions=[
+                    TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
+                    for partition, code in partitions
+                ],
             )
+            for (name, _), partitions in codes.by_topic.items()
+        ]
+    )
 
 
 async def _commit(
@@ -538,21 +550,3 @@ def _is_there(node: Node, commit: Commit) -> bool:
     """Whether the commit's topic still exists, and not just another one of its name."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id
-
-
-class _Response:
-    """A response under construction: topics in the order of their first error code."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, TxnOffsetCommitResponseTopic] = {}
-        self.message = TxnOffsetCommitResponse()
-
-    def put(self, name: str, partition: int, code: int) -> None:
-        """Add the error code of one partition."""
-        topic = self._topics.get(name)
-        if topic is None:
-            topic = self._topics[name] = TxnOffsetCommitResponseTopic(name=name)
-            self.message.topics.append(topic)
-        topic.partitions.append(
-            TxnOffsetCommitResponsePartition(partition_index=partition, error_code=code)
-        )
