@@ -49,7 +49,7 @@ COMMANDS: Final = {
         "Show how long records took from their making to the log, by hour of append time.",
     ),
     "offsets": ("offsets", "Find offsets by time, in each partition."),
-    "produce": ("produce", "Append the rows of a file."),
+    "produce": ("produce", "Append one record, lines of a pipe, or the rows of a file."),
     "read": ("read", "Print records by time and by offset."),
     "reopen": (
         "serve",

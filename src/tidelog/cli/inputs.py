@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BufferedReader, TextIOWrapper
@@ -42,10 +42,15 @@ _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_00
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Columns to read; None for all. `time` is the column with times, None without one."""
+    """Columns to read; None for all. `time` is the column with times, None without one.
+
+    `infers` writes the numbers of CSV as numbers; `numbers` gets one place where they became text.
+    """
 
     columns: frozenset[str] | None
     time: str | None
+    infers: bool = False
+    numbers: list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[I
         yield InputRow(fields, line.strip(), where)
 
 
-def _csv_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[InputRow]:
+def _csv_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[InputRow]:
     csv.field_size_limit(_CSV_CELL_MAX)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     lines = _KeptLines(text)
@@ -93,12 +98,41 @@ def _csv_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[In
             if len(cells) != len(names):
                 raise InvalidInput(f"{where}: not {len(names)} columns as the heading has")
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
-            yield InputRow(fields, to_json(fields), where)
+            if wanted.numbers == [] and (numeric := _first_number(fields)) is not None:
+                wanted.numbers.append(f"{where}, column {numeric}")
+            raw_json = _inferred_json(fields) if wanted.infers else to_json(fields)
+            yield InputRow(fields, raw_json, where)
     except (csv.Error, UnicodeDecodeError) as error:
         raise InvalidInput(f"{name}: not CSV in UTF-8: {error}") from error
     finally:
         if not source.closed:
             text.detach()  # TextIOWrapper would close the caller's source
+
+
+# A number as JSON writes it: `007`, `+1` and `1,000` are text.
+_JSON_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
+
+
+def _is_number(cell: str | None) -> bool:
+    return cell is not None and _JSON_NUMBER.fullmatch(cell) is not None
+
+
+def _first_number(fields: Mapping[str, str | None]) -> str | None:
+    """Return the name of the first column whose cell is a number."""
+    return next((name for name, cell in fields.items() if _is_number(cell)), None)
+
+
+def _inferred_json(fields: Mapping[str, str | None]) -> bytes:
+    """Return a row as JSON, with the cells that are JSON numbers unquoted, digit for digit."""
+    cells = (
+        f"{_json_text(name)}:{cell if _is_number(cell) else _json_text(cell)}"
+        for name, cell in fields.items()
+    )
+    return f"{{{','.join(cells)}}}".encode()
+
+
+def _json_text(cell: str | None) -> str:
+    return json.dumps(cell, ensure_ascii=False)
 
 
 class _KeptLines:
@@ -337,19 +371,23 @@ class Columns:
 
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, is "no key".
+        key_separator: In a file of lines: what ends the key of a line and begins its value.
         time: Its create time, in the grammar of docs/time.md; null becomes the time of the log's
             clock.
         value: Its value; the whole row if None.
         headers: An object of header names and values.
+        infer: Whether numbers of CSV are numbers in a row as JSON.
         key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
         value_as: Encoding of the value, or of a line in a file of lines.
         headers_as: Encoding of the values of headers.
     """
 
     key: str | None = None
+    key_separator: str | None = None
     time: str | None = None
     value: str | None = None
     headers: str | None = None
+    infer: bool = False
     key_as: Encoding = Encoding.AUTO
     value_as: Encoding = Encoding.AUTO
     headers_as: Encoding = Encoding.AUTO
@@ -357,22 +395,28 @@ class Columns:
     def __bool__(self) -> bool:
         return any((self.key, self.time, self.value, self.headers))
 
-    @property
-    def wanted(self) -> ColumnChoice:
-        """The columns to read: all, if the value is the whole row."""
+    def wanted(self, numbers: list[str]) -> ColumnChoice:
+        """Return the columns to read: all, if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
-        names = None if self.value is None else frozenset(name for name in named if name)
-        return ColumnChoice(names, self.time)
+        if self.value is not None:
+            return ColumnChoice(frozenset(name for name in named if name), self.time)
+        return ColumnChoice(None, self.time, self.infer, None if self.infer else numbers)
 
     def ensure_consistent(self, kind: InputFormat) -> None:
         """Raise UsageProblem for an encoding of a part that has no column."""
-        if self.key is None and self.key_as is not Encoding.AUTO:
+        is_lines = kind is InputFormat.LINES
+        if self.key_separator is not None and not is_lines:
+            raise UsageProblem(f"--key-separator divides lines; {kind} has columns: --key COL")
+        if self.infer and (kind is not InputFormat.CSV or self.value is not None):
+            raise UsageProblem("--infer is for whole rows of CSV as JSON; leave it out")
+        has_key = self.key is not None or self.key_separator is not None
+        if not has_key and self.key_as is not Encoding.AUTO:
             raise UsageProblem(f"--key-as {self.key_as} needs the column of the key: --key COL")
         if self.headers is None and self.headers_as is not Encoding.AUTO:
             raise UsageProblem(
                 f"--headers-as {self.headers_as} needs the column of headers: --headers COL"
             )
-        is_row = self.value is None and kind is not InputFormat.LINES
+        is_row = self.value is None and not is_lines
         if is_row and self.value_as not in (Encoding.AUTO, Encoding.JSON):
             raise UsageProblem(
                 f"--value-as {self.value_as}: a whole row is JSON; give its column: --value COL"
@@ -385,6 +429,7 @@ def read_records(
     kind: InputFormat,
     columns: Columns,
     parse_time: Callable[[str], int],
+    numbers: list[str],
 ) -> Iterator[NewRecord]:
     """Return the records in an open file, in its order.
 
@@ -394,6 +439,7 @@ def read_records(
         kind: Format of the file.
         columns: Columns for the parts of a record.
         parse_time: Parses text in the grammar of times to ms.
+        numbers: Gets the place of the first number of CSV that became text.
 
     Raises:
         UsageProblem: Columns are given for a format without columns.
@@ -403,24 +449,91 @@ def read_records(
     columns.ensure_consistent(kind)
     if kind is InputFormat.LINES:
         if columns:
-            raise UsageProblem("lines have no columns; say --format json, csv, arrow or parquet")
-        return _line_records(source, name, columns.value_as)
-    rows = ROW_READERS[kind](source, name, columns.wanted)
+            raise UsageProblem(
+                "lines have no columns; say --format json, csv, arrow or parquet,"
+                " or --key-separator SEP for lines of KEY SEP VALUE"
+            )
+        return _line_records(source, name, columns, parse_time)
+    rows = ROW_READERS[kind](source, name, columns.wanted(numbers))
     to_record = _RecordMaker(columns, parse_time, text_only=kind is InputFormat.CSV)
     return map(to_record.record, rows)
 
 
-def _line_records(source: BinaryIO, name: str, value_as: Encoding) -> Iterator[NewRecord]:
-    if value_as is Encoding.AUTO:
+def typed_records(
+    source: BinaryIO, typed: Columns, parse_time: Callable[[str], int]
+) -> Iterator[NewRecord]:
+    """Return the record that was typed as arguments, or one for each line of a pipe.
+
+    Args:
+        source: The pipe, which is read if no value is typed.
+        typed: The texts themselves, in place of names of columns.
+        parse_time: Parses text in the grammar of times to ms.
+
+    Raises:
+        UsageProblem: The key is given twice.
+        InvalidInput: A text is not of its encoding.
+    """
+    if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
+        given = "--value" if typed.key is None else "--key"
+        raise UsageProblem(f"--key-separator divides lines of a pipe; leave it or {given} out")
+    typed.ensure_consistent(InputFormat.LINES)
+    if typed.value is None:
+        return _line_records(source, "stdin", typed, parse_time)
+    maker = _RecordMaker(_named(typed), parse_time, text_only=True)
+    return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
+
+
+# Names of the parts of a record that is no row of a file, for errors.
+_TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
+
+
+def _texts(typed: Columns) -> dict[str, object]:
+    return {option: getattr(typed, part) for part, option in _TYPED.items()}
+
+
+def _named(typed: Columns) -> Columns:
+    """Return columns that read `_texts`, and lines as the value."""
+    return replace(
+        typed,
+        key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],
+        value=_TYPED["value"],
+        time=None if typed.time is None else _TYPED["time"],
+        headers=None if typed.headers is None else _TYPED["headers"],
+    )
+
+
+def _line_records(
+    source: BinaryIO, name: str, typed: Columns, parse_time: Callable[[str], int]
+) -> Iterator[NewRecord]:
+    """Yield a record for each line; `typed` has texts that all of them share."""
+    separator = None if typed.key_separator is None else typed.key_separator.encode()
+    if separator == b"":
+        raise UsageProblem("--key-separator '': at least one character")
+    if not typed and separator is None and typed.value_as is Encoding.AUTO:
         yield from (NewRecord(value=line) for line in file_lines(source))
         return
-    encode = encoder(value_as, text_only=True)
+    maker = _RecordMaker(_named(typed), parse_time, text_only=True)
+    shared = _texts(typed)
     for number, line in enumerate(file_lines(source), 1):
         where = f"{name} line {number}"
-        try:
-            yield NewRecord(value=encode(line.decode()))
-        except (SerdeError, UnicodeDecodeError) as error:
-            raise InvalidInput(f"{where}: {error}") from error
+        fields, value = dict(shared), line
+        if separator is not None:
+            key, found, value = line.partition(separator)
+            if not found:
+                raise InvalidInput(f"{where}: no {typed.key_separator!r} that ends the key")
+            fields[_TYPED["key"]] = _line_cell(key, typed.key_as, where)
+        fields[_TYPED["value"]] = _line_cell(value, typed.value_as, where)
+        yield maker.record(InputRow(fields, b"", where))
+
+
+def _line_cell(data: bytes, encoding: Encoding, where: str) -> bytes | str:
+    """Return bytes of a line as they are, or as text for an encoding that parses it."""
+    if encoding is Encoding.AUTO:
+        return data
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{where}: {error}") from error
 
 
 class _RecordMaker:

@@ -1,8 +1,9 @@
-"""`tidelog produce`: appends rows of a file as records of a topic."""
+"""`tidelog produce`: appends rows of a file, lines of a pipe or one typed record to a topic."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
@@ -59,13 +60,21 @@ def codec_of(name: str) -> Codec:
 _columns: Final = bundled(
     "columns",
     Columns,
-    click.option("--key", metavar="COL", help="Column of the key."),
+    click.option("--key", metavar="COL", help="Column of the key; without --from the key itself."),
+    click.option(
+        "--key-separator", metavar="SEP", help="Of lines: ends the key and begins the value."
+    ),
     click.option("--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}."),
     click.option(
-        "--value", metavar="COL", help="Column of the value; the row as JSON if left out."
+        "--value",
+        metavar="COL",
+        help="Column of the value, default: the row as JSON; without --from the value itself.",
     ),
     click.option(
         "--headers", metavar="COL", help="Column of headers, an object of names and values."
+    ),
+    click.option(
+        "--infer", is_flag=True, help="Write numbers of CSV as JSON numbers. Default: as text."
     ),
     key_as_option,
     value_as_option,
@@ -78,7 +87,11 @@ class ProduceOptions:
     """Options of `tidelog produce`."""
 
     topic: str = given(topic_argument)
-    source: str = option("--from", required=True, metavar="FILE", help="A file, or - for stdin.")
+    source: str | None = option(
+        "--from",
+        metavar="FILE",
+        help="A file, or - for stdin. Default: one record of --key and --value, or lines of stdin.",
+    )
     place: Place = given(place_options)
     input_format: InputFormat | None = given(
         one_of(
@@ -120,6 +133,7 @@ class _Tally:
     oldest_ms: int = 0  # retention deletes older records
     old: int = 0  # number of older rows
     committed: int = 0  # rows appended by a numbered load that then failed
+    numbers: list[str] = field(default_factory=list)  # place of a number that became text
 
     def take(self, results: dict[int, AppendResult]) -> None:
         for number, result in results.items():
@@ -147,16 +161,22 @@ class _Tally:
 @click.command(
     "produce",
     epilog=examples(
-        "tidelog produce flights --from flights.csv --key tailnum --time departure",
-        "tidelog produce flights --from flights.parquet --key tailnum --codec zstd",
-        "kcat -C -t flights | tidelog produce flights --from - --format lines",
-        "tidelog produce flights --from flights.csv --key tailnum --bootstrap broker:9092",
-        "tidelog produce flights --from flights.csv --key tailnum --once flights-2013 --check",
+        "tidelog produce notes --key N14228 --value 'engine checked'",
+        "echo 'N14228:engine checked' | tidelog produce notes --key-separator :",
+        "tidelog produce flights --from flights.csv --key tailnum --infer",
+        "tidelog produce flights --from flights.parquet --key tailnum --time departure",
+        "kcat -C -t flights | tidelog produce flights --codec zstd",
+        "tidelog produce flights --from flights.csv --once flights-2013 --check",
+        "tidelog produce notes --value 'engine checked' --bootstrap broker:9092",
     ),
 )
 @with_options(ProduceOptions)
 def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
-    """Append the rows of a file."""
+    """Append one record, lines of a pipe, or the rows of a file.
+
+    With --from, --key, --value, --time and --headers name columns. Without it they are the key,
+    value, time and headers (as JSON) themselves; without --value each line of stdin is a value.
+    """
     tally = _Tally()
     with (
         _open_target(surroundings, options) as directory,
@@ -165,7 +185,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         tally.oldest_ms = _oldest_ms(surroundings, directory, options.topic)
         if options.check:
             _check(surroundings, source, options)
-        records = _records(surroundings, source, options)
+        records = _records(surroundings, source, options, tally.numbers)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
@@ -179,7 +199,13 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     counts = output.number("partition", "records", "first", "last")
     columns = output.columns(counts, output.time("append_time"))
     output.print_rows(surroundings, columns, tally.rows(), options.kind, zone=options.zone)
-    surroundings.say(f"appended {tally.records} records to {options.topic}")
+    ending = "" if tally.records == 1 else "s"
+    surroundings.say(f"appended {tally.records} record{ending} to {options.topic}")
+    if tally.numbers:
+        surroundings.say(
+            f"note: numbers became text in the rows' JSON, first at {tally.numbers[0]};"
+            " --infer writes them as numbers"
+        )
     if tally.old:
         surroundings.say(
             f"note: {tally.old} of them are older than the topic's retention.ms: retention deletes"
@@ -228,7 +254,7 @@ def _open_target(
 def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
     """Read the whole input, so that an invalid row is found before any is appended."""
     try:
-        for _ in _records(surroundings, source, options):
+        for _ in _records(surroundings, source, options, []):
             pass
     except InvalidInput as error:
         raise InvalidInput(f"{error}; nothing was appended") from error
@@ -327,39 +353,48 @@ def _size_of(record: NewRecord) -> int:
 
 
 def _records(
-    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
+    surroundings: Surroundings, source: BinaryIO, options: ProduceOptions, numbers: list[str]
 ) -> Iterator[NewRecord]:
     def parse_time(text: str) -> int:
         return times.read_create_time(surroundings, text, options.zone)
 
+    if options.source is None:
+        if options.input_format not in (None, InputFormat.LINES):
+            raise UsageProblem(f"--format {options.input_format} reads rows: add --from FILE or -")
+        return inputs.typed_records(source, options.columns, parse_time)
     kind = options.input_format or inputs.format_of(options.source)
     if kind is InputFormat.PARQUET and options.source == STDIN:
         raise UsageProblem("Parquet can't be read from a pipe; give --from FILE")
     name = "stdin" if options.source == STDIN else options.source
-    return inputs.read_records(source, name, kind, options.columns, parse_time)
+    return inputs.read_records(source, name, kind, options.columns, parse_time, numbers)
 
 
 @contextmanager
 def _open_source(surroundings: Surroundings, options: ProduceOptions) -> Iterator[BinaryIO]:
     """Open the input; `--check` reads it twice, so it copies a pipe to a file first."""
-    is_stdin = options.source == STDIN
+    if options.source is None and options.columns.value is not None:
+        yield BytesIO()
+        return
+    is_stdin = options.source in (None, STDIN)
+    if is_stdin and surroundings.stdin.isatty():
+        surroundings.say("reading lines from the terminal; Ctrl-D ends them")
     with (
-        nullcontext(surroundings.stdin) if is_stdin else Path(options.source).open("rb") as source,
-        TemporaryFile() as copy,
-    ):
+        nullcontext(surroundings.stdin) if is_stdin else Path(str(options.source)).open("rb")
+    ) as source:
         if not options.check or (source.seekable() and not is_stdin):
             yield source
             return
-        copyfileobj(source, copy)
-        copy.seek(0)
-        yield cast("BinaryIO", copy)
+        with TemporaryFile() as copy:
+            copyfileobj(source, copy)
+            copy.seek(0)
+            yield cast("BinaryIO", copy)
 
 
 @contextmanager
 def _progress(
     surroundings: Surroundings, source: BinaryIO, options: ProduceOptions
 ) -> Iterator[Callable[[], None]]:
-    if options.source == STDIN:
+    if options.source is None or options.source == STDIN:
         yield lambda: None
         return
     size = Path(options.source).stat().st_size

@@ -218,3 +218,102 @@ def test_a_csv_cell_may_be_long(flights: Cli) -> None:
     )
     (row,) = read(flights)
     assert len(str(row["key"])) == 200_000
+
+
+# -- one record, and lines with keys ---------------------------------------------------------------
+
+
+def pairs(cli: Cli) -> list[tuple[object, object]]:
+    return [(row["key"], row["value"]) for row in read(cli)]
+
+
+def test_one_record_is_typed_as_arguments(flights: Cli) -> None:
+    headers = '{"source": "shell"}'
+    typed = ("--key", "N1", "--value", "late", "--time", "2013-02-08T12:00Z", "--headers", headers)
+    result = flights.ok("produce", "flights", *typed)
+    assert result.err == "tidelog: appended 1 record to flights\n"
+    (row,) = read(flights)
+    assert (row["key"], row["value"], row["headers"]) == ("N1", "late", [["source", "shell"]])
+    assert row["timestamp"] == "2013-02-08T12:00:00.000Z"
+
+
+def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> None:
+    flights.ok("produce", "flights", "--key", "7", "--key-as", "int64", "--value", "")
+    rows = flights.ok("read", "flights", "-o", "json", "--key-as", "int64").objects
+    assert [(row["key"], row["value"]) for row in rows] == [(7, "")]
+    refused = flights.run("produce", "flights", "--key", "x", "--key-as", "int64", "--value", "v")
+    assert refused.code == 1
+    assert refused.err.startswith("tidelog: arguments: --key: 'x' is no int64:")
+
+
+def test_a_pipe_gives_a_value_a_line_and_all_have_the_typed_key(flights: Cli) -> None:
+    flights.ok("produce", "flights", "--key", "k", stdin=b"one\n\xff\n")
+    rows = flights.ok("read", "flights", "-o", "json", "--value-as", "bytes").objects
+    assert [row["key"] for row in rows] == ["k", "k"]
+    assert [row["value"] for row in rows] == [{"base64": "b25l"}, {"base64": "/w=="}]
+
+
+@pytest.mark.parametrize("source", [(), ("--from", "-")])
+def test_a_separator_ends_the_key_of_a_line(flights: Cli, source: tuple[str, ...]) -> None:
+    lines = b"a:1\nb:2:3\n:4\nc:\n"
+    flights.ok("produce", "flights", *source, "--key-separator", ":", stdin=lines)
+    assert pairs(flights) == [("a", "1"), ("b", "2:3"), ("", "4"), ("c", "")]
+
+
+def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
+    result = flights.run("produce", "flights", "--key-separator", "::", stdin=b"a::1\nb:2\n")
+    assert result.code == 1
+    assert result.err == (
+        "tidelog: stdin line 2: no '::' that ends the key; 1 rows before it were appended\n"
+    )
+    assert pairs(flights) == [("a", "1")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--value", "v", "--key-separator", ":"), "--key-separator divides lines of a pipe"),
+        (("--key", "k", "--key-separator", ":"), "leave it or --key out"),
+        (("--key-separator", ""), "--key-separator '': at least one character"),
+        (("--format", "json", "--key", "k"), "--format json reads rows: add --from FILE or -"),
+        (("--from", "-", "-f", "json", "--key-separator", ":"), "json has columns: --key COL"),
+        (("--value", "v", "--infer"), "--infer is for whole rows of CSV"),
+        (("--from", "-", "-f", "csv", "--infer", "--value", "a"), "--infer is for whole rows"),
+        (("--value", "v", "--key-as", "int64"), "--key-as int64 needs"),
+    ],
+)
+def test_contradicting_options_are_usage_errors(
+    flights: Cli, arguments: tuple[str, ...], text: str
+) -> None:
+    result = flights.run("produce", "flights", *arguments, stdin=b"a\n")
+    assert result.code == 3
+    assert text in result.err
+    assert read(flights) == []
+
+
+ROWS = b'n,code,note\n1,007,a\n-2.50,1e3,"1,000"\n,+1,""\n'
+
+
+def test_numbers_of_csv_become_text_and_a_note_says_so(flights: Cli) -> None:
+    result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=ROWS)
+    assert read(flights)[0]["value"] == '{"n":"1","code":"007","note":"a"}'
+    assert result.err == (
+        "tidelog: appended 3 records to flights\n"
+        "tidelog: note: numbers became text in the rows' JSON, first at stdin line 2, column n;"
+        " --infer writes them as numbers\n"
+    )
+
+
+def test_infer_keeps_numbers_of_csv_digit_for_digit(flights: Cli) -> None:
+    result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", "--infer", stdin=ROWS)
+    assert [row["value"] for row in read(flights)] == [
+        '{"n":1,"code":"007","note":"a"}',
+        '{"n":-2.50,"code":1e3,"note":"1,000"}',
+        '{"n":null,"code":"+1","note":""}',
+    ]
+    assert result.err == "tidelog: appended 3 records to flights\n"
+
+
+def test_csv_without_numbers_has_no_note(flights: Cli) -> None:
+    result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=b"a\nx\n")
+    assert result.err == "tidelog: appended 1 record to flights\n"
