@@ -138,6 +138,8 @@ def test_questions_by_time_and_range_agree_with_the_list(
     ]
     assert all(writer.times.time_at(first) == ms for first, _, ms in runs)
     assert all(x[2] != y[2] for x, y in pairwise(runs))
+    known = [ms for _, _, ms in runs if ms is not None]
+    assert writer.times.span(start, stop) == ((known[0], known[-1]) if known else None)
 
     at_or_after = [offset for offset in writer.model_range(a, 2**62) if offset >= start]
     found = writer.times.first_at_or_after(a, start)

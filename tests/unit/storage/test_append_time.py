@@ -54,6 +54,26 @@ def test_a_whole_file_comes_back() -> None:
     assert list(reversed(times.rows()))[:2] == [(140, -1, 0), (130, 1003, 0xC)]
 
 
+def test_rows_of_a_proven_file_are_not_checked_again() -> None:
+    times = gapped()
+    data = bytearray(times.encode())
+    whole = list(times.rows())
+    proven = times.digest
+    again, damage = AppendTimes.decode(data, BASE, TOPIC, proven=proven)
+    assert (list(again.rows()), again.digest, damage) == (whole, proven, None)
+
+    for other in ((proven[0] - 1, proven[1]), (proven[0], proven[1] ^ 1)):
+        data[HEADER_SIZE + 3] ^= 1  # damage in the first row
+        again, damage = AppendTimes.decode(data, BASE, TOPIC, proven=other)
+        assert damage is not None
+        assert again.row_count == 0
+        data[HEADER_SIZE + 3] ^= 1
+
+    torn = bytes(data[:-1])
+    again, damage = AppendTimes.decode(torn, BASE, TOPIC, proven=proven)
+    assert damage is not None
+
+
 @pytest.mark.parametrize(
     ("offset", "expected"),
     [

@@ -143,6 +143,7 @@ ROW_SIZE: Final = 20
 
 
 _FACTS_SIZE: Final = 16
+_CRC_SIZE: Final = ROW_SIZE - _FACTS_SIZE
 
 
 assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FACTS_SIZE)
@@ -320,6 +321,17 @@ class AppendTimes:
             return None
         return self._times[slot]
 
+    def span(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and last known append time in [start, end) in ms; None if none is."""
+        first = max(bisect_right(self._offsets, start) - 1, 0)
+        last = bisect_left(self._offsets, end) - 1
+        # The row beside one that ends a run is known.
+        if first <= last and self._times[first] == UNKNOWN_MS:
+            first += 1
+        if first <= last and self._times[last] == UNKNOWN_MS:
+            last -= 1
+        return (self._times[first], self._times[last]) if first <= last and start < end else None
+
     def runs(self, start: int, end: int) -> list[tuple[int, int, int | None]]:
         """Return [start, end) as (first offset, end offset, append ms or None), without gaps."""
         runs: list[tuple[int, int, int | None]] = []
@@ -387,6 +399,7 @@ class AppendTimes:
         topic_id: UUID,
         *,
         open_end: bool = False,
+        proven: tuple[int, int] | None = None,
     ) -> tuple[Self, str | None]:
         """Decode the trusted part of a file, and its problem.
 
@@ -397,6 +410,8 @@ class AppendTimes:
             open_end: The caller knows that no row is missing at the end: a writer is active, and
                 the log's end was read before the file. Else a file without an end row counts as
                 damaged, because a hard stop may have lost rows.
+            proven: Number of rows and checksum of the last one, if the file is known to have the
+                bytes that it had when these rows were checked; they are then not checked again.
 
         Returns:
             The times, and the damage; None for a whole file. A damaged file must be replaced by
@@ -406,7 +421,7 @@ class AppendTimes:
         damage = times._header_damage(data)
         if damage is not None:
             return times, damage
-        damage = times._read_rows(bytes(data[HEADER_SIZE:]))
+        damage = times._read_rows(bytes(data[HEADER_SIZE:]), proven)
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
@@ -451,10 +466,12 @@ class AppendTimes:
             return f"topic id {UUID(bytes=topic)}, {self.topic_id} expected"
         return f"header checksum is wrong for base offset {self.base_offset}"
 
-    def _read_rows(self, data: bytes) -> str | None:
+    def _read_rows(self, data: bytes, proven: tuple[int, int] | None) -> str | None:
         """Add rows up to the first untrusted one; return what is wrong with that one."""
         count, rest = divmod(len(data), ROW_SIZE)
-        valid, damage = self._count_valid(data[: count * ROW_SIZE])
+        valid, damage = count, None
+        if proven != (count, int.from_bytes(data[-_CRC_SIZE:], "big")) or rest:
+            valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
             times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
             base = self.base_offset

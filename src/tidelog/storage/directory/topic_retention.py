@@ -199,6 +199,8 @@ class _Explanation:
         self._notes = Notes(log)
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
+        for segment in self._segments:
+            segment.zones  # noqa: B018 - loaded first: it proves the file of append times
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
     def run(self) -> PartitionStory:
@@ -279,8 +281,10 @@ class _Explanation:
         segment, times = self._segments[number], self._times[number]
         roll_ms = self._notes.roll_ms(segment)
         rows = self._log.append_times_of(segment)
-        runs = rows.runs(segment.base_offset, segment.end_offset)
-        known_ms = [ms for _, _, ms in runs if ms is not None]
+        first_append_ms, last_append_ms = rows.span(segment.base_offset, segment.end_offset) or (
+            None,
+            None,
+        )
         zones = segment.zones
         is_timed = zones is not None and zones.total.timed_records > 0
         return SegmentStory(
@@ -291,8 +295,8 @@ class _Explanation:
             roll_ms=None if roll_ms == UNKNOWN_MS else roll_ms,
             times=times,
             smallest_timestamp=zones.total.min_record_ms if zones and is_timed else None,
-            first_append_ms=known_ms[0] if known_ms else None,
-            last_append_ms=known_ms[-1] if known_ms else None,
+            first_append_ms=first_append_ms,
+            last_append_ms=last_append_ms,
             unknown_append=rows.unknown_in(segment.base_offset, segment.end_offset),
             keeping=keeping,
             record=_deciding_record(segment, keeping.counted),
