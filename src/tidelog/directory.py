@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
 from tidelog.arguments import codec_of, reads_arguments
-from tidelog.config import ConfigNote
+from tidelog.config import ConfigNote, plain_settings
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.front_door import FrontDoor
@@ -141,7 +141,8 @@ class Directory(FrontDoor):
         Args:
             name: A name that Kafka allows.
             partitions: Number of partitions, at least 1.
-            config: Settings under Kafka's names, see docs/config.md.
+            config: Settings under Kafka's names, see docs/config.md; values may have a unit
+                (`7d`, `1GiB`).
             topic_id: Id of the topic, to match another cluster's; random if None.
             exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
 
@@ -150,7 +151,10 @@ class Directory(FrontDoor):
         """
         try:
             return self._log_dir.create_topic(
-                name, partitions=partitions, config=config, topic_id=topic_id
+                name,
+                partitions=partitions,
+                config=plain_settings(config or {}),
+                topic_id=topic_id,
             )[1]
         except TopicExists:
             if exist_ok:
@@ -163,8 +167,8 @@ class Directory(FrontDoor):
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets one to its default."""
-        return self._log_dir.alter_config(name, changes)
+        """Change a topic's settings; None resets one to its default, `7d` and `1GiB` are values."""
+        return self._log_dir.alter_config(name, plain_settings(changes))
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""

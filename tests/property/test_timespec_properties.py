@@ -1,6 +1,7 @@
 """Every printed time reads back; local times agree with a brute-force look at the zone."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -83,6 +84,85 @@ def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
     assert parse_point(f"{following} {zone}", now_ms=NOW) == end
 
 
+def local_midnight(day: date, zone: str) -> int:
+    """Return the first second of a day, by a look at every quarter of an hour around it."""
+    target = ZoneInfo(zone)
+    noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
+    quarters = range(noon - 40 * 3600, noon + 40 * 3600, 900)
+    return next(at for at in quarters if datetime.fromtimestamp(at, target).date() >= day)
+
+
+@given(st.one_of(st.integers(10**6, 2 * 10**9), change_seconds), zones)
+def test_words_of_days_and_times_of_day_follow_the_clock_in_the_zone(now: int, zone: str) -> None:
+    """A plain model: the day comes from the clock in the zone, its start from a search."""
+    today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
+    starts = [local_midnight(today + timedelta(days=days), zone) for days in range(-1, 3)]
+    for word, (start, end) in zip(
+        ("yesterday", "today", "tomorrow"), pairwise(starts), strict=True
+    ):
+        if start == end:  # Samoa had no 30 December 2011.
+            continue
+        for text, default in ((f"{word} {zone}", None), (word, zone)):
+            assert parse_range(text, now_ms=now * 1000, zone=default) == (start * 1000, end * 1000)
+            assert parse_point(text, now_ms=now * 1000, zone=default) == start * 1000
+    for clock, text in ((time(12), "noon"), (time(9, 30), "9:30"), (time(23, 59, 59), "23:59:59")):
+        wall = datetime.combine(today, clock)
+        expected = parse_or_none(f"{wall.isoformat()} {zone}", now)
+        assert parse_or_none(f"{text} {zone}", now) == expected
+        assert parse_or_none(f"today {text} {zone}", now) == expected
+
+
+def parse_or_none(text: str, now: int) -> int | None:
+    try:
+        return parse_point(text, now_ms=now * 1000)
+    except InvalidTime:
+        return None
+
+
+@given(st.dates(date(1971, 1, 1), date(2037, 12, 31)), zones)
+def test_months_and_years_are_their_days(day: date, zone: str) -> None:
+    first = day.replace(day=1)
+    following = (first + timedelta(days=31)).replace(day=1)
+    bounds = [local_midnight(one, zone) * 1000 for one in (first, following)]
+    assert [*parse_range(f"{day:%Y-%m} {zone}", now_ms=NOW)] == bounds
+    assert [*parse_range(f"{day:%Y-%m}", now_ms=NOW, zone=zone)] == bounds
+    year = [local_midnight(date(day.year + more, 1, 1), zone) * 1000 for more in (0, 1)]
+    for text, default in ((f"{day.year} {zone}", None), (f"{day.year}", zone)):
+        assert [*parse_range(text, now_ms=NOW, zone=default)] == year
+
+
+UNITS = {
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+    " seconds": 1000,
+    " minutes": 60_000,
+    " hours": 3_600_000,
+    " day": 86_400_000,
+    " Weeks": 7 * 86_400_000,
+    " week": 7 * 86_400_000,
+}
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 999), st.sampled_from(sorted(UNITS))), min_size=1, max_size=3
+    ),
+    st.sampled_from(["-{}", "- {}", "{} ago", "{} AGO", "now-{}", "now - {}", "+{}", "now+{}"]),
+    st.integers(4 * 10**12, 5 * 10**12),
+)
+def test_lengths_from_now_count_from_the_clock(
+    parts: list[tuple[int, str]], form: str, now: int
+) -> None:
+    text = " ".join(f"{number}{unit}" for number, unit in parts)
+    length = sum(number * UNITS[unit] for number, unit in parts)
+    sign = 1 if "+" in form else -1
+    assert parse_point(form.format(text), now_ms=now) == now + sign * length
+
+
 @given(st.integers(0, 10**12), st.integers(1, 10**12), st.sampled_from(["ms", "us", "ns"]))
 def test_lengths_and_ranges_add_up(start: int, length: int, unit: str) -> None:
     per_ms = {"ms": 1, "us": 1000, "ns": 1_000_000}[unit]
@@ -114,6 +194,7 @@ def test_rounding_up_keeps_from_and_until_exact(ns: int, width_ns: int) -> None:
 PIECES = (
     *("2013-02-08", "12:00", "T", " ", "Z", "..", "-6h", "+", "P1D", "now", "@", ":", "s"),
     *("America/New_York", "[", "]", "-05:00", "1360342800", "000", "end", " ago"),
+    *("yesterday", "today", "noon", "midnight", "2013-02", "2013", "9:00", " minutes", "2"),
 )
 
 

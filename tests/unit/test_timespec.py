@@ -100,6 +100,39 @@ def test_examples_of_the_documentation() -> None:
         ("6 hours ago", NOW - 6 * HOUR),
         ("1 day 2 hours ago", NOW - 26 * HOUR),
         ("1 Week Ago", NOW - 7 * DAY),
+        ("2h ago", NOW - 2 * HOUR),
+        ("1d12h ago", NOW - 36 * HOUR),
+        ("90min ago", NOW - 90 * MINUTE),
+        ("-90 minutes", NOW - 90 * MINUTE),
+        ("-1 day", NOW - DAY),
+        ("- 1 day 2 hours", NOW - 26 * HOUR),
+        ("+2 hours", NOW + 2 * HOUR),
+        ("now - 1 day", NOW - DAY),
+        ("2013-02Z", utc(2013, 2, 1)),
+        ("2013-02 America/New_York", utc(2013, 2, 1, 5)),
+        ("2013-02 -05:00", utc(2013, 2, 1, 5)),
+        ("2013Z", utc(2013, 1, 1)),
+        ("2013 Europe/Zurich", utc(2012, 12, 31, 23)),
+        ("2013-02-08 noon America/New_York", utc(2013, 2, 8, 17)),
+        ("2013-02-08 midnight Z", utc(2013, 2, 8)),
+        ("2013-02-08 9:00Z", utc(2013, 2, 8, 9)),
+        # NOW is 2023-11-14T22:13:20Z: the 15th in Tokyo, the 14th in New York.
+        ("today Z", utc(2023, 11, 14)),
+        ("Yesterday UTC", utc(2023, 11, 13)),
+        ("tomorrow Z", utc(2023, 11, 15)),
+        ("today Asia/Tokyo", utc(2023, 11, 14, 15)),
+        ("yesterday Asia/Tokyo", utc(2023, 11, 13, 15)),
+        ("today America/New_York", utc(2023, 11, 14, 5)),
+        ("today-05:00", utc(2023, 11, 14, 5)),
+        ("yesterday 12:00 America/New_York", utc(2023, 11, 13, 17)),
+        ("yesterday noon America/New_York", utc(2023, 11, 13, 17)),
+        ("tomorrow midnight Z", utc(2023, 11, 15)),
+        ("12:00Z", utc(2023, 11, 14, 12)),
+        ("9:30:15.5Z", utc(2023, 11, 14, 9, 30, 15) + 500),
+        ("12:00 Asia/Tokyo", utc(2023, 11, 15, 3)),
+        ("noon Asia/Tokyo", utc(2023, 11, 15, 3)),
+        ("midnight America/New_York", utc(2023, 11, 14, 5)),
+        ("24:00Z", utc(2023, 11, 15)),
         ("@1360342800000", 1_360_342_800_000),
         ("@1360342800", 1_360_342_800_000),
         ("@2013-02-08", utc(2013, 2, 8)),
@@ -123,7 +156,23 @@ def test_point(text: str, expected: int | None) -> None:
     [
         ("", "no time; write an ISO 8601 time"),
         ("x" * 500, "no time"),
-        ("tomorrow", "not a time; write an ISO 8601 time"),
+        ("someday", "not a time; write an ISO 8601 time"),
+        ("tomorrow", "which time zone?"),
+        ("noon", "which time zone?"),
+        ("2013-02", "which time zone?"),
+        ("2013", "a year, or ms since 1970? Write 2013Z"),
+        ("2013", "1970-01-01T00:00:02.013Z for the other"),
+        ("2013-02-05:00", "not a time"),
+        ("2013-02+05:00", "not a time"),
+        ("2013-02 12:00Z", "a time of day belongs to one day"),
+        ("2013 noon Z", "a time of day belongs to one day"),
+        ("2013-13Z", "no such date or time"),
+        ("yesterday 25:00Z", "no such date or time"),
+        ("todayish", "not a time"),
+        ("6 hours", "write -6 hours for that long ago"),
+        ("ago", "not a time"),
+        ("- 6", "6 of what?"),
+        ("6 fortnights ago", "not a length of time"),
         ("1360342800", "looks like s; write 1360342800s"),
         ("1360342800000000", "looks like us; write 1360342800000000us"),
         ("1360342800000000000", "looks like ns; write 1360342800000000000ns"),
@@ -171,7 +220,12 @@ def test_point(text: str, expected: int | None) -> None:
         ("2013-02-08 12:00+05:60", "beyond 18 hours"),
         ("2013-02-08 12:00[../passwd]", "no time zone"),
         ("2013-02-08 12:00[a/./b]", "no time zone"),
-        ("12:00", "a time of day without its date"),
+        ("2013-02-08 12:00 New York", "no time zone 'New York'; did you mean America/New_York?"),
+        ("2013-02-08 12:00 europe/zurich", "did you mean Europe/Zurich?"),
+        ("2013-02-08 12:00 utc", "did you mean UTC?"),
+        ("2013-02-08 12:00 Mars", "no time zone 'Mars'; write a place as in America/New_York"),
+        ("2013-02-08 12:00 x", "no time zone 'x'; write a place"),
+        ("12:00", "which time zone?"),
         ("2013-02-08Z..2013-02-09Z", "a range, where one point"),
         ("@1360342800:1h", "a range, where one point"),
         ("@:1h", "a range, where one point"),
@@ -304,6 +358,33 @@ def test_zone_may_be_given_as_an_object_and_a_written_one_wins() -> None:
         ("..P1D", (OPEN_START, NOW - DAY)),
         ("..", (OPEN_START, OPEN_END)),
         ("5..7", (5, 7)),
+        ("2013-02Z", (utc(2013, 2, 1), utc(2013, 3, 1))),
+        ("2013-12 UTC", (utc(2013, 12, 1), utc(2014, 1, 1))),
+        ("2012-02 America/New_York", (utc(2012, 2, 1, 5), utc(2012, 3, 1, 5))),
+        ("2013-03 America/New_York", (utc(2013, 3, 1, 5), utc(2013, 4, 1, 4))),
+        ("2013-02..2013-04 UTC", (utc(2013, 2, 1), utc(2013, 4, 1))),
+        ("2013Z", (utc(2013, 1, 1), utc(2014, 1, 1))),
+        ("2013Z..2014Z", (utc(2013, 1, 1), utc(2014, 1, 1))),
+        ("2013-11-03 America/New_York", (utc(2013, 11, 3, 4), utc(2013, 11, 4, 5))),
+        ("yesterday Z", (utc(2023, 11, 13), utc(2023, 11, 14))),
+        ("today Asia/Tokyo", (utc(2023, 11, 14, 15), utc(2023, 11, 15, 15))),
+        ("yesterday..today UTC", (utc(2023, 11, 13), utc(2023, 11, 14))),
+        ("yesterday Z..now", (utc(2023, 11, 13), NOW)),
+        ("noon Z..", (utc(2023, 11, 14, 12), OPEN_END)),
+        ("12:00..13:00 UTC", (utc(2023, 11, 14, 12), utc(2023, 11, 14, 13))),
+        ("12:00..+90 minutes UTC", None),
+        ("12:00Z..+90 minutes", (utc(2023, 11, 14, 12), utc(2023, 11, 14, 13, 30))),
+        (
+            "2013-02-08 noon America/New_York..13:00",
+            (utc(2013, 2, 8, 17), utc(2013, 2, 8, 18)),
+        ),
+        (
+            "yesterday noon..13:00 America/New_York",
+            (utc(2023, 11, 13, 17), utc(2023, 11, 13, 18)),
+        ),
+        ("2h ago..1h ago", (NOW - 2 * HOUR, NOW - HOUR)),
+        ("-1 day", (NOW - DAY, NOW + 1)),
+        ("2h ago", (NOW - 2 * HOUR, NOW + 1)),
         ("@2013-02-08:1h", (utc(2013, 2, 8), utc(2013, 2, 8, 1))),
         ("@1360342800:-1h", None),
         ("@-48h:-24h", (NOW - 48 * HOUR, NOW - 24 * HOUR)),
@@ -322,10 +403,24 @@ def test_zone_may_be_given_as_an_object_and_a_written_one_wins() -> None:
 )
 def test_range(text: str, expected: tuple[int, int] | None) -> None:
     if expected is None:
-        with pytest.raises(InvalidTime, match="holds nothing"):
+        with pytest.raises(InvalidTime):
             span(text)
         return
     assert span(text) == expected
+
+
+def test_year_alone_is_a_range_but_no_point() -> None:
+    assert span("2013", "UTC") == (utc(2013, 1, 1), utc(2014, 1, 1))
+    with pytest.raises(InvalidTime, match="a year, or ms since 1970"):
+        span("2013..2014", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"), [("2013-03-10", 23), ("2013-11-03", 25), ("2013-03-11", 24)]
+)
+def test_day_of_a_clock_change_has_its_own_number_of_hours(day: str, hours: int) -> None:
+    start, end = span(day, "America/New_York")
+    assert end - start == hours * HOUR
 
 
 @pytest.mark.parametrize(
@@ -343,7 +438,11 @@ def test_range(text: str, expected: tuple[int, int] | None) -> None:
         ("2013-02-08Z...2013-02-09Z", "more than one '..'"),
         ("2013-02-08Z..2013-02-09Z..", "more than one '..'"),
         ("2013-02-08..2013-02-09", "in '2013-02-08': which time zone?"),
-        ("2013-02-08Z..tomorrow", "in 'tomorrow': not a time"),
+        ("2013-02-08Z..someday", "in 'someday': not a time"),
+        ("12:00..2013-02-08 13:00Z", "12:00 of which day?"),
+        ("22:00..02:00 UTC", "holds nothing"),
+        ("12:00Z", "one point, where a range is needed"),
+        ("yesterday", "which time zone?"),
         ("@1:2:3", "after @ comes"),
         ("@2013-02-08:noon", "'noon' can't be read"),
     ],

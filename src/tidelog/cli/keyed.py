@@ -124,6 +124,7 @@ def _refuse_ranges(options: ReadOptions) -> None:
     wrong = {
         "--from": options.start,
         "--to": options.end,
+        "--during": options.during,
         "--offset": options.offset,
         "--follow": options.follow or None,
     }

@@ -40,6 +40,7 @@ class LatencyOptions:
         "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
     )
     end: str | None = given(times.to_option)
+    during: str | None = given(times.during_option)
     late: bool = option(
         "--late", is_flag=True, help="What watermark delays would lose; reads all records."
     )
@@ -74,7 +75,9 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     from tidelog.scan.latency import latency as measure
 
     topic, number = parse_target(options.target)
-    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    start_ms, end_ms = times.read_bounds(
+        surroundings, options.start, options.end, options.zone, during=options.during
+    )
     with open_directory(surroundings, options.data) as directory:
         partitions = partitions_of(directory, topic, number)
         if options.late or options.delays:

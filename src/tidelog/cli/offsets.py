@@ -147,6 +147,7 @@ class CountOptions:
     target: str = given(target_argument)
     start: str | None = given(times.from_option)
     end: str | None = given(times.to_option)
+    during: str | None = given(times.during_option)
     place: Place = given(place_options)
     clock: ClockName = given(clock_option)
     isolation: IsolationLevel = given(isolation_option)
@@ -158,7 +159,7 @@ class CountOptions:
 @click.command(
     "count",
     epilog=examples(
-        "tidelog count flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
+        "tidelog count flights --during '2013-02-08 America/New_York'",
         "tidelog count flights:0 --from -6h --clock append -o json",
         "tidelog count flights --isolation read_committed",
         "tidelog count flights --from -6h --bootstrap broker:9092",
@@ -173,7 +174,9 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     """
     if options.place.access is not None and options.zone_cache is not None:
         raise UsageProblem("--zone-cache is about a directory's files; leave it out")
-    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    start_ms, end_ms = times.read_bounds(
+        surroundings, options.start, options.end, options.zone, during=options.during
+    )
     with open_topics(surroundings, options.place) as directory:
         scan = directory.scan(
             parse_choice(options.target),

@@ -337,8 +337,30 @@ def read_format_option(text: str) -> _Decorator:
     return one_of("--format", "-o", "kind", kind=ReadFormat, default=ReadFormat.TABLE, text=text)
 
 
+def _answer_zone(
+    context: click.Context, _parameter: click.Parameter, zone: str | None
+) -> str | None:
+    """Return --zone, by default the zone that the times of the question name.
+
+    Click converts options that are not given after those that are, so the times are known here.
+    """
+    if zone is not None:
+        return zone
+    from tidelog.timespec import zone_of_question  # `--help` parses no times
+
+    times = (
+        context.params.get(one.name or "")
+        for one in context.command.params
+        if one.make_metavar(context).strip("[]") in ("TIME", "RANGE")
+    )
+    return zone_of_question(text for text in times if isinstance(text, str))
+
+
 zone_option: Final = click.option(
-    "--zone", metavar="ZONE", help="Of times without one and of times printed."
+    "--zone",
+    metavar="ZONE",
+    callback=_answer_zone,
+    help="Of times without one and of times printed. Default: the zone named in the times, or UTC.",
 )
 
 

@@ -53,7 +53,7 @@ _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
 @click.command(
     "read",
     epilog=examples(
-        "tidelog read flights --from 2013-02-08 --to 2013-02-09 --zone America/New_York",
+        "tidelog read flights --during '2013-02-08 America/New_York'",
         "tidelog read flights --from -1h --clock append --follow",
         "tidelog read flights --from -1h --follow --bootstrap broker:9092",
         "tidelog read flights --offset 100..110 --partition 2 -o json",
@@ -92,11 +92,13 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
 
 
 def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
-    if options.follow and options.end is not None:
-        raise UsageProblem("--follow has no end; leave --to out")
+    if options.follow and (options.end or options.during) is not None:
+        raise UsageProblem("--follow has no end; leave --to and --during out")
     if options.follow and options.kind.is_columns:
         raise UsageProblem("--follow writes table, json or csv")
-    start_ms, end_ms = times.read_bounds(surroundings, options.start, options.end, options.zone)
+    start_ms, end_ms = times.read_bounds(
+        surroundings, options.start, options.end, options.zone, during=options.during
+    )
     if options.follow and end_ms is not None:
         raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
     start, end = _offsets(options.offset)

@@ -61,6 +61,7 @@ class ReadOptions:
     place: Place = given(place_options)
     start: str | None = given(times.from_option)
     end: str | None = given(times.to_option)
+    during: str | None = given(times.during_option)
     clock: ClockName = given(clock_option)
     offset: str | None = option(
         "--offset", metavar="A..B", help="Offsets from A up to and without B."

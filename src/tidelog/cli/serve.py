@@ -81,7 +81,7 @@ class ServeOptions:
     "serve",
     epilog=examples(
         "tidelog serve --data data",
-        "tidelog serve --data data --listen 127.0.0.1:9093 --set log.retention.hours=24",
+        "tidelog serve --data data --listen 127.0.0.1:9093 --set log.retention.ms=7d",
         "tidelog serve --data data --config server.properties --durability fsync",
         "tidelog serve --data data --metrics 127.0.0.1:9404 --log-format json",
     ),
@@ -120,6 +120,7 @@ def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> E
 
 
 def _start(surroundings: Surroundings, options: ServeOptions) -> None:
+    from tidelog.config import plain_settings
     from tidelog.config.listeners import data_directory, ensure_private, parse_endpoint
     from tidelog.server.broker import planned
     from tidelog.server.runtime import loop as loops
@@ -129,7 +130,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
     # `--listen` overrides the file's listeners, too.
     listen = () if options.listen is None else ("listeners",)
     with _naming_places(file, {*own, *listen}):
-        config = _configure(surroundings, options, file.texts | own)
+        config = _configure(surroundings, options, file.texts | plain_settings(own))
         data = named(options.data or data_directory(config))
         endpoint = None if options.listen is None else parse_endpoint(options.listen)
         plans = planned(config, endpoint)

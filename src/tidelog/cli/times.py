@@ -24,6 +24,14 @@ from_option: Final = click.option(
 to_option: Final = click.option("--to", "end", metavar="TIME", help="Up to and without this time.")
 
 
+during_option: Final = click.option(
+    "--during",
+    metavar="RANGE",
+    help="In place of --from and --to: a whole day or month (2013-02-08, yesterday, 2013-02), or"
+    " a range A..B.",
+)
+
+
 def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
     """Return a point in time in ms; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
@@ -35,19 +43,28 @@ def read_create_time(surroundings: Surroundings, text: str, zone: str | None) ->
 
 
 def read_bounds(
-    surroundings: Surroundings, start: str | None, end: str | None, zone: str | None
+    surroundings: Surroundings,
+    start: str | None,
+    end: str | None,
+    zone: str | None,
+    *,
+    during: str | None = None,
 ) -> tuple[int | None, int | None]:
-    """Return the range [start, end) in ms of `--from` and `--to`, None for an open side.
+    """Return the range [start, end) in ms of `--from`, `--to`, `--during`; None for an open side.
 
     `--from` alone may contain a whole range.
 
     Raises:
         InvalidTime: A side can't be parsed, or the range is empty.
-        UsageProblem: `--from` is a range and `--to` is given too.
+        UsageProblem: `--from` is a range and `--to` is given too, or either beside `--during`.
     """
-    if start is None and end is None:
+    if during is not None and (start is not None or end is not None):
+        raise UsageProblem(f"--during {during} is a whole range; leave --from and --to out")
+    if start is None and end is None and during is None:
         return None, None
-    if start is not None and _is_range(start):
+    if during is not None:
+        text = during
+    elif start is not None and _is_range(start):
         if end is not None:
             raise UsageProblem(f"--from {start} is a range already; leave --to out")
         text = start
@@ -62,10 +79,13 @@ class _Range(TypedDict, total=False):
     end: int | str | None
 
 
-def fix_range(surroundings: Surroundings, options: _Range, zone: str | None) -> None:
-    """Convert the texts of `--from` and `--to` to ms; raises as `read_bounds`."""
+def fix_range(
+    surroundings: Surroundings, options: _Range, zone: str | None, *, during: str | None
+) -> None:
+    """Convert the texts of `--from`, `--to` and `--during` to ms; raises as `read_bounds`."""
     start, end = (cast("str | None", options[side]) for side in ("start", "end"))
-    options["start"], options["end"] = read_bounds(surroundings, start, end, zone)
+    bounds = read_bounds(surroundings, start, end, zone, during=during)
+    options["start"], options["end"] = bounds
 
 
 def _is_range(text: str) -> bool:

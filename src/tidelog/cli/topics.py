@@ -3,7 +3,7 @@
 `describe` shows each partition of a topic, with its times on both clocks.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from tidelog.cli.places import (
     place_options,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.config import ConfigNote, RetentionClock
+from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settings
 from tidelog.errors import OffsetsGone
 from tidelog.storage import files
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
@@ -53,7 +53,7 @@ def describe_remote(
         stamped = info.settings.get("message.timestamp.type", "-")
         surroundings.stdout.write(
             f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n"
-            f"settings   {settings_of(info)}\ntimestamps {stamped}\n\n"
+            f"settings   {settings_of(info, setting_text)}\ntimestamps {stamped}\n\n"
         )
     output.print_rows(surroundings, columns, rows, kind, zone=zone)
 
@@ -151,18 +151,30 @@ def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
     return None if info.topic_id is None else files.encode_topic_id(info.topic_id)
 
 
-def settings_of(info: "TopicInfo | RemoteTopic") -> str:
+def setting_text(name: str, text: str) -> str:
+    """Return a value for people, with its unit beside the number: `604800000 (7d)`."""
+    amount = amount_text(name, text)
+    return text if amount is None else f"{text} ({amount})"
+
+
+def _plain_text(_name: str, text: str) -> str:
+    return text
+
+
+def settings_of(
+    info: "TopicInfo | RemoteTopic", shown: Callable[[str, str], str] = _plain_text
+) -> str:
     """Return the topic's own settings as `key=value,key=value`."""
     if getattr(info, "foreign", False):
         return "unknown: another program made it"
-    return ",".join(f"{key}={value}" for key, value in info.given.items()) or "defaults"
+    return ",".join(f"{key}={shown(key, value)}" for key, value in info.given.items()) or "defaults"
 
 
 @click.command(
     "create",
     epilog=examples(
         "tidelog create flights --partitions 4",
-        "tidelog create audit --config retention.ms=-1 --config cleanup.policy=compact",
+        "tidelog create audit --config retention.ms=90d --config segment.bytes=1GiB",
         "tidelog create flights --partitions 4 --bootstrap broker:9092",
     ),
 )
@@ -189,14 +201,19 @@ def create(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Parse texts such as `retention.ms=-1` to settings; raises UsageProblem."""
+    """Parse texts such as `retention.ms=7d` to settings in Kafka's numbers.
+
+    Raises:
+        UsageProblem: A text is not KEY=VALUE.
+        ConfigError: A value with a unit doesn't fit its setting.
+    """
     settings = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise UsageProblem(f"{text!r}: write KEY=VALUE, e.g. retention.ms=-1")
+            raise UsageProblem(f"{text!r}: write KEY=VALUE, e.g. retention.ms=7d")
         settings[key.strip()] = value.strip()
-    return settings
+    return plain_settings(settings)
 
 
 def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
@@ -232,7 +249,7 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
     "config",
     epilog=examples(
         "tidelog config flights --all",
-        "tidelog config flights --set segment.bytes=104857600 --unset retention.ms",
+        "tidelog config flights --set segment.bytes=100MiB --unset retention.ms",
     ),
 )
 @topic_argument
@@ -268,8 +285,9 @@ def config(  # noqa: PLR0913 - one parameter for each option
         settings = list(info.config.texts().items())
     else:
         settings = sorted(info.settings.items())
+    shown = setting_text if kind is Format.TABLE else _plain_text
     rows: list[list[Cell]] = [
-        [key, value, "topic" if key in info.given else "default"]
+        [key, shown(key, value), "topic" if key in info.given else "default"]
         for key, value in settings
         if show_all or key in info.given
     ]
@@ -433,10 +451,12 @@ def _append_facts(log: "LogView") -> tuple[int | None, int | None, list[tuple[in
             if span is not None:  # avoids a request to the store
                 span_known = [span_known[0] if span_known else span[0], span[1]]
                 continue
-        for first, end, append_ms in log.append_times_of(segment).runs(start, segment.end_offset):
-            if append_ms is not None:
-                span_known = [span_known[0] if span_known else append_ms, append_ms]
-            elif unknown and unknown[-1][1] == first:
+        rows = log.append_times_of(segment)
+        span = rows.span(start, segment.end_offset)
+        if span is not None:
+            span_known = [span_known[0] if span_known else span[0], span[1]]
+        for first, end in rows.unknown_in(start, segment.end_offset):
+            if unknown and unknown[-1][1] == first:
                 unknown[-1] = (unknown[-1][0], end)
             else:
                 unknown.append((first, end))
@@ -497,7 +517,7 @@ def _print_tables(
     if kind is Format.TABLE:
         stamped = info.config.message_timestamp_type.config_name
         stdout.write(f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n")
-        stdout.write(f"settings   {settings_of(info)}\ntimestamps {stamped}\n")
+        stdout.write(f"settings   {settings_of(info, setting_text)}\ntimestamps {stamped}\n")
         stdout.write(f"retention  by {info.config.tidelog_retention_clock}\n\n")
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
     names = ("partition", "start", "end", "last_stable", "segments", "bytes")

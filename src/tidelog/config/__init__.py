@@ -19,6 +19,7 @@ from tidelog.config.topic import (
     normalize,
     plain_names,
 )
+from tidelog.config.units import amount_text, plain_settings
 from tidelog.config.values import (
     CompressionType,
     ConfigKey,
@@ -48,8 +49,10 @@ __all__ = [
     "RetentionClock",
     "Synonym",
     "TopicConfig",
+    "amount_text",
     "key_names",
     "normalize",
     "plain_names",
+    "plain_settings",
     "text_of",
 ]

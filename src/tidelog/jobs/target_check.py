@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.config import ConfigNote, RetentionClock, TopicConfig
+from tidelog.config import ConfigNote, RetentionClock, TopicConfig, plain_settings
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
 from tidelog.remote.view import Count
@@ -387,12 +387,13 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 
     Raises:
         InvalidRequest: Settings are given, but not a number of partitions.
+        ConfigError: A value with a unit doesn't fit its setting.
     """
     if create is None:
         if config:
             raise InvalidRequest("settings are for a topic that is made: say how many partitions")
         return None
-    return NewTarget(partitions=create, config=dict(config or {}))
+    return NewTarget(partitions=create, config=plain_settings(config or {}))
 
 
 def find_or_plan(

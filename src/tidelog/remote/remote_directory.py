@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.arguments import codec_of, reads_arguments
-from tidelog.config import ConfigNote, plain_names
+from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
@@ -122,7 +122,8 @@ class RemoteDirectory(FrontDoor):
         Args:
             name: A name that Kafka allows.
             partitions: Number of partitions, at least 1.
-            config: Settings under Kafka's names; the brokers refuse unknown ones.
+            config: Settings under Kafka's names; values may have a unit (`7d`, `1GiB`). The brokers
+                refuse unknown ones.
             exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
 
         Returns:
@@ -137,7 +138,7 @@ class RemoteDirectory(FrontDoor):
             return []
         if not 1 <= partitions <= INT32_MAX:
             raise InvalidPartitions(f"{name}: {partitions} partitions; give 1 to {INT32_MAX}")
-        settings, notes = plain_names(config or {})
+        settings, notes = plain_names(plain_settings(config or {}))
         try:
             topics.create(self._cluster, name, partitions=partitions, config=settings)
         except TopicExists:
@@ -154,7 +155,7 @@ class RemoteDirectory(FrontDoor):
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings; None resets one to its default. Raises as `create_topic`."""
-        return topics.alter_config(self._cluster, name, changes)
+        return topics.alter_config(self._cluster, name, plain_settings(changes))
 
     # -- appending ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from tidelog.arguments import reads_arguments
 from tidelog.closing import Closing
-from tidelog.config import BrokerConfig
+from tidelog.config import BrokerConfig, plain_settings
 from tidelog.config.files import setting_texts
 from tidelog.config.listeners import (
     LOOPBACK,
@@ -201,7 +201,7 @@ def broker(
         DirectoryLocked: Another process, or another broker in this one, has locked the directory.
         OSError: The port can't be bound.
     """
-    texts = setting_texts(settings or {})
+    texts = plain_settings(setting_texts(settings or {}))
     is_temporary = data is None and not texts.keys() & _DIRECTORIES
     config = BrokerConfig.parse({**_EAGER, **(_FEW if is_temporary else {}), **texts})[0]
     plans = _planned(config, port)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pyspark import TaskContext
 
+from tidelog.config import plain_settings
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
@@ -174,7 +175,7 @@ def _create_config(options: Options) -> dict[str, str]:
     for name, value in settings.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
             raise InvalidRequest(f"option createConfig: {name} is {value!r}, a text is needed")
-    return {name: str(value) for name, value in settings.items()}
+    return plain_settings({name: str(value) for name, value in settings.items()})
 
 
 def _check_directory(path: str, options: Options) -> None:

@@ -4,7 +4,14 @@
 refused, and the error lists the alternatives.
 """
 
-from tidelog.timespec.grammar import OPEN_END, OPEN_START, TIME_HELP, parse_point, parse_range
+from tidelog.timespec.grammar import (
+    OPEN_END,
+    OPEN_START,
+    TIME_HELP,
+    parse_point,
+    parse_range,
+    zone_of_question,
+)
 from tidelog.timespec.units import parse_duration
 from tidelog.timespec.zones import format_ms
 
@@ -16,4 +23,5 @@ __all__ = [
     "parse_duration",
     "parse_point",
     "parse_range",
+    "zone_of_question",
 ]

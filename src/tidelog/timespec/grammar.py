@@ -9,15 +9,22 @@ are exact to the record.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from typing import Final
 
 from tidelog.errors import InvalidTime
-from tidelog.timespec.points import TEXT_LIMIT, Moment, checked_ms, read_moment, zone_of
+from tidelog.timespec.points import (
+    TEXT_LIMIT,
+    Moment,
+    checked_ms,
+    read_moment,
+    read_year,
+    zone_of,
+)
 from tidelog.timespec.units import NS_PER_SECOND, parse_duration
-from tidelog.timespec.zones import format_ms, instant_ns, parse_zone
+from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 # A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.
@@ -102,7 +109,7 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
 # -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
-    " now, or back from now (-6h)"
+    " now, yesterday, noon, or back from now (-6h, '2h ago')"
 )
 OPEN_START: Final = -1
 
@@ -184,20 +191,22 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
 
 
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    """Parse a range without `..`: a date is that whole day, a length reaches back from now."""
-    moment = read_moment(text, now_ms)
+    """Parse a range without `..`.
+
+    A date is that whole day, a month or a year likewise; a length reaches back from now.
+    """
+    moment = read_year(text) or read_moment(text, now_ms)
     if moment.wall is None and (moment.is_ago or moment.from_now):
         start_ns = moment.resolve(now_ms * NS_PER_MS, zone)
         if start_ns < now_ms * NS_PER_MS:
             return checked_ms(text, start_ns), now_ms + 1
-    if moment.wall is None or not moment.wall.is_date:
+    if moment.wall is None or moment.wall.span is None:
         raise InvalidTime(text, f"one point, where a range is needed; write {text}.. or ..{text}")
-    day = moment.wall
     try:
-        next_day = replace(day, moment=day.moment + timedelta(days=1))
+        sides = (moment.wall, moment.wall.next())
     except OverflowError:
         raise InvalidTime(text, "outside the years 1 to 9999") from None
-    start, end = instant_ns(day, zone), instant_ns(next_day, zone)
+    start, end = (instant_ns(side, zone, now_ms * NS_PER_MS) for side in sides)
     return checked_ms(text, start), checked_ms(text, end)
 
 
@@ -208,6 +217,7 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
     start = _read_side(first, now_ms) if first else None
     end = _read_side(second, now_ms) if second else None
     zone = _shared_zone(text, start, end) or zone
+    end = _on_the_same_day(text, start, end)
     now_ns = now_ms * NS_PER_MS
     if start is not None and end is not None and _is_length(start) and _is_length(end):
         raise InvalidTime(text, "two lengths of time; one side must be a point")
@@ -222,6 +232,21 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
         OPEN_START if start_ns is None else checked_ms(text, start_ns),
         OPEN_END if end_ns is None else checked_ms(text, end_ns),
     )
+
+
+def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
+    """Return the end; a time of day alone gets the start's date, as in `2013-02-08 12:00..13:00`.
+
+    Raises:
+        InvalidTime: The start is a time of day alone, and the end has a date.
+    """
+    first, last = (None if side is None else side.wall for side in (start, end))
+    if first is None or last is None or first.has_date == last.has_date:
+        return end
+    if last.has_date:
+        raise InvalidTime(text, f"{first.text} of which day? Write the date on that side too")
+    day = first.moment.replace(hour=0, minute=0, second=0) + (last.moment - TODAY)
+    return Moment(last.text, wall=replace(last, moment=day, from_today=first.from_today))
 
 
 def _read_side(text: str, now_ms: int) -> Moment:
@@ -239,7 +264,35 @@ def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo 
     """Return the zone written on either side, for a side without one; None if there is none."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
-            name = moment.zone_text
-            inner = name[name.index("[") + 1 : -1] if name.endswith("]") else name
-            return parse_zone(text, inner)
+            return parse_zone(text, _zone_name(moment.zone_text))
     return None
+
+
+def _zone_name(zone_text: str) -> str:
+    return zone_text[zone_text.index("[") + 1 : -1] if zone_text.endswith("]") else zone_text
+
+
+def zone_of_question(texts: Iterable[str]) -> str | None:
+    """Return the zone that times and ranges name, so that answers can be printed in it.
+
+    Args:
+        texts: Times, ranges and other texts such as `latest`, which name no zone.
+
+    Returns:
+        An IANA name, or an offset as `-05:00`; None if no text has a zone, if two differ, and for
+        UTC written as Z.
+    """
+    names = set()
+    for text in texts:
+        for side in text.split(_SEPARATOR):
+            try:
+                zone_text = _read_side(side.strip(), 0).zone_text
+            except InvalidTime:
+                continue
+            if zone_text is not None:
+                names.add(_zone_name(zone_text))
+    name = names.pop() if len(names) == 1 else "Z"
+    if name in ("Z", "z"):
+        return None
+    digits = name[1:].replace(":", "").ljust(4, "0")
+    return f"{name[0]}{digits[:2]}:{digits[2:]}" if name[0] in "+-" else name

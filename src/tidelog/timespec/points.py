@@ -10,10 +10,9 @@ from tidelog.timespec.units import (
     EPOCH_UNITS,
     NS_PER_SECOND,
     parse_duration,
-    parse_spoken_duration,
     scaled,
 )
-from tidelog.timespec.zones import WallTime, ceil_ms, instant_ns, parse_zone
+from tidelog.timespec.zones import TODAY, Span, WallTime, ceil_ms, instant_ns, parse_zone
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 TEXT_LIMIT: Final = 120
@@ -21,21 +20,32 @@ TEXT_LIMIT: Final = 120
 _EPOCH_NUMBER: Final = re.compile(
     r"([0-9]{1,40})(?:[.,]([0-9]{1,18}))?\s*(s|ms|us|µs|ns)?", re.ASCII
 )
-_WALL: Final = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[Tt ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?)?"
-    r"\s*(Z|z|[+-][0-9]{2}(?::?[0-9]{2})?(?:\[[^\[\]]+\])?|\[[^\[\]]+\]|[A-Za-z][\w+/-]*)?",
-    re.ASCII,
+_DATE: Final = re.compile(
+    r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)\b)"
+    # An offset after a year or a month has a space before it, so that 2013-02 is not read as one.
+    r"(?(4)|(?(3)|(?![+-])))",
+    re.ASCII | re.IGNORECASE,
 )
+_CLOCK: Final = re.compile(
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?|(noon|midnight)\b",
+    re.ASCII | re.IGNORECASE,
+)
+_ZONE: Final = re.compile(
+    r"Z|z|[+-][0-9]{2}(?::?[0-9]{2})?(?:\[[^\[\]]+\])?|\[[^\[\]]+\]|[A-Za-z][\w+/ -]*", re.ASCII
+)
+_DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_HOURS: Final = {"noon": 12, "midnight": 0}
 _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 
+# Years that are no plausible number of ms.
+_YEARS: Final = range(1970, 2100)
 # 1973-03-03. A smaller number with a unit is more likely a length. From this time until the year
 # 5138, the number's size alone shows whether it is seconds, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
 _FORMS: Final = (
     "write an ISO 8601 time (2013-02-08T12:00Z, 2013-02-08 12:00 America/New_York), epoch ms,"
-    " now, or a length of time before now (-6h, P1D)"
+    " now, yesterday, noon, or a length of time before now (-6h, 2h ago)"
 )
 
 
@@ -71,7 +81,7 @@ class Moment:
             InvalidTime: A wall time has no zone, or is ambiguous or skipped in its zone.
         """
         if self.wall is not None:
-            return instant_ns(self.wall, zone)
+            return instant_ns(self.wall, zone, now_ns)
         if self.length_ns is not None:
             return now_ns - self.length_ns if self.is_ago else now_ns + self.length_ns
         assert self.at_ns is not None
@@ -111,7 +121,7 @@ def read_moment(text: str, now_ms: int) -> Moment:
     if first in "Pp":
         return Moment(stripped, length_ns=parse_duration(stripped), is_ago=True)
     if lower.endswith(" ago"):
-        length = parse_spoken_duration(lower[:-4].strip())
+        length = parse_duration(stripped[:-4].strip())
         return Moment(stripped, at_ns=now_ms * NS_PER_MS - length, from_now=True)
     if number := _EPOCH_NUMBER.fullmatch(stripped):
         return Moment(stripped, at_ns=_epoch_ns(stripped, number))
@@ -119,7 +129,7 @@ def read_moment(text: str, now_ms: int) -> Moment:
 
 
 def _read_now(text: str, now_ns: int) -> Moment:
-    rest = text[3:].replace(" ", "")
+    rest = text[3:].strip()
     if not rest:
         return Moment(text, at_ns=now_ns, from_now=True)
     if rest[0] not in "+-":
@@ -139,9 +149,12 @@ def _read_signed(text: str, now_ns: int) -> Moment:
 
 
 def _signed(text: str, signed: str) -> int:
-    if signed[1:].isdigit():
-        raise InvalidTime(text, f"{signed[1:]} of what? Write a unit, as in {signed}s or {signed}h")
-    length = parse_duration(signed[1:])
+    length_text = signed[1:].lstrip()
+    if length_text.isdigit():
+        raise InvalidTime(
+            text, f"{length_text} of what? Write a unit, as in {signed}s or {signed}h"
+        )
+    length = parse_duration(length_text)
     return -length if signed[0] == "-" else length
 
 
@@ -156,6 +169,10 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
     if decimals is not None:
         raise InvalidTime(text, f"bare numbers are whole epoch ms; write {text}s if it is seconds")
     _check_size(text, int(whole))
+    if len(whole) == 4 and int(whole) in _YEARS:
+        ms = f"1970-01-01T00:00:{int(whole) / 1000:06.3f}Z"
+        reason = f"a year, or ms since 1970? Write {text}Z or a zone's name after it for the year,"
+        raise InvalidTime(text, f"{reason} {ms} for the other")
     return int(whole) * NS_PER_MS
 
 
@@ -182,21 +199,61 @@ def _check_size(text: str, number: int) -> None:
     raise InvalidTime(text, f"{reason}; write {text}{unit}, or {text}ms if it is ms")
 
 
+def read_year(text: str) -> Moment | None:
+    """Return the year of four digits alone, which a point refuses; None for another text."""
+    if re.fullmatch(r"[0-9]{4}", text) and int(text) in _YEARS:
+        return _read_wall(text)
+    return None
+
+
 def _read_wall(text: str) -> Moment:
-    match = _WALL.fullmatch(text)
-    if match is None:
+    """Parse `DATE`, `DATE CLOCK` or `CLOCK`, each with or without a zone after it."""
+    date = _DATE.match(text)
+    at = 0 if date is None else date.end()
+    gap = re.compile(r"[Tt]|\s*").match(text, at) if date else None
+    clock = _CLOCK.match(text, gap.end() if gap else 0)
+    if clock is not None:
+        at = clock.end()
+    zone = text[at:].strip() or None
+    if (date or clock) is None or (zone is not None and not _ZONE.fullmatch(zone)):
         raise InvalidTime(text, _hint(text))
-    year, month, day, hour, minute, second = (int(part or 0) for part in match.groups()[:6])
-    is_midnight_after = (hour, minute, second, int(match[7] or 0)) == (24, 0, 0, 0)
+    if clock is not None and date is not None and date[3] is None and date[4] is None:
+        raise InvalidTime(text, "a time of day belongs to one day; write the day, as in 2013-02-08")
     try:
-        moment = datetime(  # noqa: DTZ001 - a wall time, its zone counts later
-            year, month, day, 0 if is_midnight_after else hour, minute, second
-        ) + timedelta(days=int(is_midnight_after))
+        moment, fraction_ns = _naive(text, date, clock)
     except (ValueError, OverflowError) as error:
         raise InvalidTime(text, f"no such date or time: {error}") from None
-    fraction = scaled(text, "0", match[7], NS_PER_SECOND) if match[7] else 0
-    wall = WallTime(text, moment, fraction, match[8], is_date=match[4] is None)
+    span = None if clock else _span_of(date)
+    from_today = date is None or date[4] is not None
+    wall = WallTime(text, moment, fraction_ns, zone, span, from_today, has_date=date is not None)
     return Moment(text, wall=wall)
+
+
+def _naive(
+    text: str, date: re.Match[str] | None, clock: re.Match[str] | None
+) -> tuple[datetime, int]:
+    """Return the date and time before a zone applies, and ns after it; raises as datetime does."""
+    if date is None or date[4] is not None:
+        day = TODAY + timedelta(days=_DAYS[date[4].lower()] if date else 0)
+    else:
+        day = datetime(  # noqa: DTZ001 - a wall time, its zone counts later
+            int(date[1]), int(date[2] or 1), int(date[3] or 1)
+        )
+    if clock is None:
+        return day, 0
+    if clock[5]:
+        return day.replace(hour=_HOURS[clock[5].lower()]), 0
+    hour, minute, second = (int(part or 0) for part in clock.groups()[:3])
+    if (hour, minute, second, int(clock[4] or 0)) == (24, 0, 0, 0):
+        return day + timedelta(days=1), 0
+    fraction_ns = scaled(text, "0", clock[4], NS_PER_SECOND) if clock[4] else 0
+    return day.replace(hour=hour, minute=minute, second=second), fraction_ns
+
+
+def _span_of(date: re.Match[str] | None) -> Span:
+    if date is None or date[3] is not None or date[4] is not None:
+        return Span.DAY
+    return Span.YEAR if date[2] is None else Span.MONTH
 
 
 def _hint(text: str) -> str:
@@ -209,6 +266,4 @@ def _hint(text: str) -> str:
         return f"a length of time; write -{text} for that long ago"
     if ".." in text:
         return "a range, where one point in time is needed"
-    if re.match(r"[0-9]{1,2}:[0-9]{2}", text):
-        return "a time of day without its date; write 2013-02-08 12:00 and a zone"
     return f"not a time; {_FORMS}"

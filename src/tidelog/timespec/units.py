@@ -39,9 +39,11 @@ _WORDS: Final = {
 EPOCH_UNITS: Final = {"s": NS_PER_SECOND, "ms": NS_PER_MS, "us": 1000, "µs": 1000, "ns": 1}
 
 _NUMBER: Final = r"([0-9]{1,19})(?:[.,]([0-9]{1,18}))?"
-_PART: Final = re.compile(_NUMBER + r"(ns|us|µs|ms|min|[smhdw])", re.ASCII)
-_WORD_PART: Final = re.compile(
-    _NUMBER + r"\s*(millisecond|second|minute|hour|day|week)s?\s*", re.ASCII
+# Words may have capitals; a capital letter alone is no unit, because M could be a month.
+_PART: Final = re.compile(
+    _NUMBER
+    + r"\s*(?:(?i:(millisecond|second|minute|hour|day|week)s?)|(ns|us|µs|ms|min|[smhdw]))\s*",
+    re.ASCII,
 )
 _ISO: Final = re.compile(
     rf"P(?:{_NUMBER}Y)?(?:{_NUMBER}M)?(?:{_NUMBER}W)?(?:{_NUMBER}D)?"
@@ -51,29 +53,24 @@ _ISO: Final = re.compile(
 # None: the length depends on the calendar.
 _ISO_UNITS: Final = (None, None, _WEEK, _DAY, _HOUR, _MINUTE, NS_PER_SECOND)
 
-FORMS: Final = "write it like 6h, 90s, 1d12h or PT6H"
+FORMS: Final = "write it like 6h, 90s, 1d12h, 90 minutes or PT6H"
 
 
 def parse_duration(text: str) -> int:
-    """Parse a length of time to ns, from `6h`, `1d12h`, `1.5h` or ISO 8601 (`P1DT12H`); no sign.
+    """Parse a length of time without a sign to ns.
+
+    Args:
+        text: Such as `6h`, `1d12h`, `1.5h`, `90 minutes`, or ISO 8601 (`P1DT12H`).
 
     Raises:
         InvalidTime: The text is none of these.
     """
     if text[:1] in ("P", "p"):
         return _parse_iso(text)
-    return _sum_parts(text, _PART, _UNITS)
-
-
-def parse_spoken_duration(text: str) -> int:
-    """Parse a length of time to ns, from `6 hours` or `1 day 2 hours`; raises InvalidTime."""
-    return _sum_parts(text, _WORD_PART, _WORDS)
-
-
-def _sum_parts(text: str, part: re.Pattern[str], units: dict[str, int]) -> int:
     at, total = 0, 0
-    while match := part.match(text, at):
-        total += scaled(text, match[1], match[2], units[match[3]])
+    while match := _PART.match(text, at):
+        unit_ns = _WORDS[match[3].lower()] if match[3] else _UNITS[match[4]]
+        total += scaled(text, match[1], match[2], unit_ns)
         at = match.end()
     if at < len(text) or not text:
         rest = f" (can't go on at {text[at:]!r})" if at else ""

@@ -7,8 +7,9 @@ Source: IANA time zone database, through `zoneinfo`.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from enum import Enum
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -19,8 +20,22 @@ from tidelog.types import NS_PER_MS
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])([0-9]{2})(?::?([0-9]{2}))?", re.ASCII)
+# Similarity of a name that is suggested: one letter of six may be wrong, but Mars is not Paris.
+_SIMILAR: Final = 0.8
 # Maximum distance of a zone from UTC, including skipped days.
 _FAR: Final = timedelta(hours=48)
+
+
+# Stands for the current day where it depends on the zone which day that is.
+TODAY: Final = _EPOCH
+
+
+class Span(Enum):
+    """Part of the calendar that a date without a time of day names."""
+
+    DAY = "day"
+    MONTH = "month"
+    YEAR = "year"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +44,30 @@ class WallTime:
 
     Attributes:
         text: The text, for errors.
-        moment: Naive date and time, in whole seconds.
+        moment: Naive date and time, in whole seconds; counted from `TODAY` if `from_today`.
         fraction_ns: Nanoseconds after it.
         zone_text: Zone as written, None without one.
-        is_date: The text has no time of day.
+        span: Day, month or year, if the text has no time of day.
+        from_today: The date is relative to the current day in the zone.
+        has_date: The text has a date, or a word for one; False for a time of day alone.
     """
 
     text: str
     moment: datetime
     fraction_ns: int
     zone_text: str | None
-    is_date: bool
+    span: Span | None
+    from_today: bool = False
+    has_date: bool = True
+
+    def next(self) -> "WallTime":
+        """Return the start of the next day, month or year; raises OverflowError after year 9999."""
+        days = {Span.DAY: 1, Span.MONTH: 31, Span.YEAR: 366}
+        assert self.span is not None
+        moment = self.moment + timedelta(days=days[self.span])
+        if self.span is not Span.DAY:
+            moment = moment.replace(day=1)
+        return replace(self, moment=moment)
 
 
 def parse_zone(text: str, name: str) -> tzinfo:
@@ -66,14 +94,18 @@ def parse_zone(text: str, name: str) -> tzinfo:
 
 def _nearest(name: str) -> str:
     """Return a suggestion for an unknown zone, found by the last part of the name."""
-    if name.isupper():
+    if name.isupper() and len(name) > 1 and name != "UTC" and "/" not in name:
         return "; abbreviations are ambiguous, write a place (America/New_York) or an offset"
-    zones = {zone.rsplit("/", 1)[-1].lower(): zone for zone in sorted(available_timezones())}
-    city = name.rsplit("/", 1)[-1].lower()
+    names = sorted(available_timezones())
+    cities = {zone.rsplit("/", 1)[-1].lower(): zone for zone in names}
+    known = cities | {zone.lower(): zone for zone in names}
+    written = name.lower().replace(" ", "_")
     import difflib  # imported only for errors, because it takes 3 ms
 
-    matches = difflib.get_close_matches(city, zones, n=1)
-    return f"; did you mean {zones[matches[0]]}?" if matches else ""
+    for text in (written, written.rsplit("/", 1)[-1]):
+        if matches := difflib.get_close_matches(text, known, n=1, cutoff=_SIMILAR):
+            return f"; did you mean {known[matches[0]]}?"
+    return "; write a place as in America/New_York, an offset such as -05:00, or Z"
 
 
 def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
@@ -84,19 +116,24 @@ def _parse_offset(text: str, match: re.Match[str]) -> tzinfo:
     return timezone(-size if match[1] == "-" else size)
 
 
-def instant_ns(wall: WallTime, default: tzinfo | None) -> int:
+def instant_ns(wall: WallTime, default: tzinfo | None, now_ns: int) -> int:
     """Return a wall time in ns since the epoch.
 
     Args:
         wall: The wall time.
         default: Zone of a wall time without one; None refuses it.
+        now_ns: The current time, which decides the day of `today` and of a time without a date.
 
     Raises:
         InvalidTime: There is no zone, or the wall time is ambiguous or skipped in it.
     """
     zone, offset = _zone_of(wall, default)
     try:
-        if wall.is_date and offset is None:
+        if wall.from_today:
+            today = _local(_EPOCH + timedelta(microseconds=now_ns // 1000), zone)
+            days = timedelta(days=(today - _EPOCH).days)
+            wall = replace(wall, moment=wall.moment + days)
+        if wall.span is not None and offset is None:
             return _ns(_start_of_day(wall.moment, zone))
         return _ns(_instant(wall, zone, offset)) + wall.fraction_ns
     except OverflowError:

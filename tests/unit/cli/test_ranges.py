@@ -112,3 +112,65 @@ def test_a_bound_at_the_epoch_is_a_bound(cli: Cli, bound: tuple[str, ...]) -> No
     assert "1 records have no time" in counted.err
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
     assert len(cli.ok("read", "flights", "-o", "json", *bound).objects) == 1
+
+
+class TestZoneOfTheQuestion:
+    """Answers are in the zone that all times of the question name; --zone wins."""
+
+    @pytest.mark.parametrize(
+        ("options", "offset"),
+        [
+            (("--from", "2023-11-14 12:00 America/New_York"), "-05:00"),
+            (("--from", "2023-11-14 America/New_York", "--to", "2023-11-15"), "-05:00"),
+            (("--during", "2023-11-14 America/New_York"), "-05:00"),
+            (("--from", "2023-11-14T12:00-0500[America/New_York]"), "-05:00"),
+            (("--from", "2023-11-14T12:00+0530"), "+05:30"),
+            (("--from", "2023-11-14 Asia/Tokyo", "--to", "2023-11-16 America/New_York"), "Z"),
+            (("--from", "2023-11-14 Asia/Tokyo", "--zone", "America/New_York"), "-05:00"),
+            (("--from", "2023-11-14Z"), "Z"),
+            (("--from", "-1d"), "Z"),
+            ((), "Z"),
+        ],
+    )
+    def test_of_read(self, topic: Cli, options: tuple[str, ...], offset: str) -> None:
+        found = topic.ok("read", "flights", "-o", "json", *options).objects
+        assert found
+        assert all(str(row["timestamp"]).endswith(offset) for row in found)
+
+    def test_of_offsets_and_latency(self, topic: Cli) -> None:
+        time = "2023-11-14 12:00 America/New_York"
+        (found, _) = topic.ok("offsets", "flights", "--at", time, "-o", "json").objects
+        assert found["time"] == "2023-11-14T17:13:19.990-05:00"
+        hours = topic.ok("latency", "flights", "--from", time, "-o", "json").objects
+        assert hours
+        assert all(str(row["hour"]).endswith("-05:00") for row in hours)
+
+
+class TestDuring:
+    @pytest.mark.parametrize(
+        ("text", "records"),
+        [
+            ("2023-11-14 UTC", 6),
+            ("today Asia/Tokyo", 6),
+            ("2023-11 UTC", 6),
+            ("2023 UTC", 6),
+            ("yesterday UTC", 0),
+            ("2023-11-14 17:00..18:00 America/New_York", 5),
+            ("2h ago", 6),
+        ],
+    )
+    def test_whole_days_and_ranges(self, topic: Cli, text: str, records: int) -> None:
+        (found,) = topic.ok("count", "flights:0", "--during", text, "-o", "json").objects
+        assert found["records"] == records
+
+    @pytest.mark.parametrize("other", ["--from", "--to"])
+    def test_it_stands_alone(self, topic: Cli, other: str) -> None:
+        for command in ("count", "read", "latency"):
+            result = topic.run(command, "flights", "--during", "2023-11-14Z", other, "now")
+            assert result.code == 3
+            assert "leave --from and --to out" in result.err
+
+    def test_reading_on_has_no_end(self, topic: Cli) -> None:
+        result = topic.run("read", "flights", "--during", "2023-11-14Z", "--follow")
+        assert result.code == 3
+        assert "--follow has no end" in result.err

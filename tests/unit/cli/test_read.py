@@ -241,7 +241,7 @@ def test_follow_takes_a_range_without_an_end(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--follow", "--to", "now"), "leave --to out"),
+        (("--follow", "--to", "now"), "leave --to and --during out"),
         (("--follow", "--from", "-2h..-1h"), "--from -2h..-1h: --follow has no end; leave the end"),
         (("--follow", "--from", "..now"), "--from ..now: --follow has no end; leave the end"),
         (("--follow", "-o", "arrow"), "table, json or csv"),

@@ -109,6 +109,7 @@ class AuditCommand:
     html: str | None = option(
         "--html", metavar="FILE", help="Write an HTML page with tables and plots as well."
     )
+    during: str | None = given(times.during_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
     store: dict[str, str] = given(store_option)
@@ -141,7 +142,8 @@ class AuditCommand:
 @with_job_options(
     AuditCommand,
     AuditOptions,
-    order="a b topics rename group start end offset_map state history ignore isolation keys_max",
+    order="a b topics rename group start end during offset_map state history ignore isolation"
+    " keys_max",
 )
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
     """Follow every key from A to B: what is missing, stale, in another order, or there twice.
@@ -169,7 +171,7 @@ def _audit(
     from tidelog.jobs.audit.plan import plan_audit
 
     a, b = _places(surroundings, request)
-    times.fix_range(surroundings, options, request.zone)
+    times.fix_range(surroundings, options, request.zone, during=request.during)
     check_before(surroundings, [Use(place) for place in (a, b) if place is not None], request.html)
     options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")
     plan = plan_audit(surroundings.env, a, b, **options)

@@ -109,6 +109,7 @@ class Request:
         )
     )
     report: str | None = given(report_option)
+    during: str | None = given(times.during_option)
     command_config: str | None = given(command_config_option)
     store: dict[str, str] = given(store_option)
     spark: SparkAccess = given(spark_options)
@@ -124,7 +125,7 @@ class Request:
         "tidelog spark latency data flights --show watermarks --delay 5m --delay 1h -o json",
     ),
 )
-@with_job_options(Request, LatencyOptions, order="source targets start end delays_ms")
+@with_job_options(Request, LatencyOptions, order="source targets start end during delays_ms")
 def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
     """Show how long records took to the log, by topic and hour, and what watermarks would lose.
 
@@ -140,7 +141,7 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     place = read_place(
         surroundings, request.source, command_config=request.command_config, store=request.store
     )
-    times.fix_range(surroundings, options, request.zone)
+    times.fix_range(surroundings, options, request.zone, during=request.during)
     topics = read_targets(request.targets)
     check_before(surroundings, [Use(place, tuple(topics or ()))], request.report)
     options["listener"] = progress = JobProgress(surroundings, "reading", unit="tasks")

@@ -70,6 +70,7 @@ class Request:
     topic: str = given(topic_argument)
     compression: str | None = given(compression_option)
     report: str | None = given(report_option)
+    during: str | None = given(times.during_option)
     command_config: str | None = given(command_config_option)
     to_command_config: str | None = given(to_command_config_option)
     store: dict[str, str] = given(store_option)
@@ -91,8 +92,8 @@ class Request:
 @with_job_options(
     Request,
     ReplayOptions,
-    order="source topic to to_topic start end clock isolation partitions rate progress create"
-    " config compression force",
+    order="source topic to to_topic start end during clock isolation partitions rate progress"
+    " create config compression force",
 )
 def replay(surroundings: Surroundings, request: Request, options: ReplayOptions) -> ExitCode:
     """Write a range of time of a topic once more.
@@ -142,8 +143,9 @@ def read_replay(
     )
     if isinstance(to := parse_target(options["to"]), Place):
         to = read_place(surroundings, str(options["to"]), command_config=request.to_command_config)
-    range_text = f"{options['start'] or ''} to {options['end'] or ''} {request.zone or ''}"
-    times.fix_range(surroundings, options, request.zone)
+    sides = request.during or f"{options['start'] or ''} to {options['end'] or ''}"
+    range_text = sides if request.zone in sides.split() else f"{sides} {request.zone or ''}"
+    times.fix_range(surroundings, options, request.zone, during=request.during)
     plain: ReplayOptions = {
         **options,
         "to": to,

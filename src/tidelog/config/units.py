@@ -1,0 +1,167 @@
+"""Amounts with a unit as values of settings, such as `retention.ms=7d` and `segment.bytes=1GiB`.
+
+People write them on the command line and in Python; they become Kafka's whole numbers before a
+setting is checked or stored. Requests of clients and server.properties have Kafka's rules: numbers
+alone. The unit of a setting is the last word of its name.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar, cast
+
+from tidelog.config.broker import BROKER_CONFIG_BY_NAME
+from tidelog.config.topic import key_names
+from tidelog.errors import ConfigError, ConfigErrors
+
+_Text = TypeVar("_Text", bound="str | None")
+
+_SECOND_NS: Final = 1_000_000_000
+_TIMES: Final = {
+    "ns": 1,
+    "us": 1000,
+    "ms": 1_000_000,
+    "s": _SECOND_NS,
+    "m": 60 * _SECOND_NS,
+    "min": 60 * _SECOND_NS,
+    "h": 3600 * _SECOND_NS,
+    "d": 86_400 * _SECOND_NS,
+    "w": 604_800 * _SECOND_NS,
+}
+_PREFIXES: Final = "kmgtp"
+_SIZES: Final = (
+    {"b": 1}
+    | {f"{prefix}b": 1000 ** (power + 1) for power, prefix in enumerate(_PREFIXES)}
+    | {f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate(_PREFIXES)}
+)
+_PLAIN: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
+# A number and letters, but no exponent.
+_AMOUNT: Final = re.compile(r"\s*[+-]?[0-9][0-9.]*\s*(?!e[+-]?[0-9])[A-Za-z].*", re.ASCII)
+_PART: Final = re.compile(r"([0-9]{1,19}(?:\.[0-9]{1,18})?)\s*([A-Za-z]+)\s*", re.ASCII)
+
+
+class _Unit(NamedTuple):
+    """Unit of a setting.
+
+    Attributes:
+        name: Plural name, for errors.
+        size: In ns or in bytes.
+        units: Units that a value may have, by name.
+        forms: Valid forms, for errors.
+    """
+
+    name: str
+    size: int
+    units: Mapping[str, int]
+    forms: str
+
+
+_LENGTHS: Final = "a length of time such as 7d, 36h, 90m, 1d12h or 500ms"
+_UNITS: Final = {
+    "bytes": _Unit("bytes", 1, _SIZES, "a size such as 1GiB (1024 MiB), 500MB (1000 kB) or 64KiB"),
+    "us": _Unit("microseconds", _TIMES["us"], _TIMES, _LENGTHS),
+    "ms": _Unit("milliseconds", _TIMES["ms"], _TIMES, _LENGTHS),
+    "seconds": _Unit("seconds", _TIMES["s"], _TIMES, _LENGTHS),
+    "minutes": _Unit("minutes", _TIMES["m"], _TIMES, _LENGTHS),
+    "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
+}
+# Units of printed values, from the largest, by whether they are sizes.
+_SHOWN: Final = (
+    [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
+    [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]
+    + [(f"{letter}B", 1000**power) for letter, power in (("G", 3), ("M", 2), ("k", 1))],
+)
+_PARTS_SHOWN: Final = 2
+# Larger numbers stand for no limit.
+_SHOWN_MAX: Final = 2**53
+# Settings in bytes, or in no unit, of which the name does not show it.
+_BY_NAME: Final = {
+    "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
+    "log.cleaner.io.max.bytes.per.second": None,
+}
+
+
+def plain_settings(texts: Mapping[str, _Text]) -> dict[str, _Text]:
+    """Return settings with amounts such as `7d` and `1GiB` as whole numbers of the setting's unit.
+
+    Args:
+        texts: Texts by any name of a setting. A text without a number and a unit stays as it is:
+            its setting accepts or refuses it.
+
+    Raises:
+        ConfigError: A value has another unit than its setting, or is no whole number of that unit;
+            ConfigErrors if there are several.
+    """
+    plain, errors = dict(texts), []
+    for name, text in texts.items():
+        unit = _unit_of(name)
+        if unit is not None and text is not None and _AMOUNT.fullmatch(text):
+            try:
+                plain[name] = cast("_Text", _plain(name, text, unit))
+            except ConfigError as error:
+                errors.append(error)
+    if errors:
+        raise errors[0] if len(errors) == 1 else ConfigErrors(errors)
+    return plain
+
+
+def _unit_of(name: str) -> _Unit | None:
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return _UNITS.get(name.rpartition(".")[2])
+
+
+def _plain(name: str, text: str, unit: _Unit) -> str:
+    from fractions import Fraction  # imported only for amounts, because it takes 3 ms
+
+    stripped = text.strip()
+    amount, at = Fraction(0), 0
+    while match := _PART.match(stripped, at):
+        word = match[2].lower() if unit.units is _SIZES else match[2]
+        if unit.units is _SIZES and word in _PREFIXES:
+            letter = match[2].upper() if word != "k" else "k"
+            either = f"{match[1]}{letter}B or {match[1]}{letter.upper()}iB"
+            raise ConfigError(name, text, f"may be powers of 1000 or 1024: write {either}")
+        if word not in unit.units:
+            break
+        amount += Fraction(match[1]) * unit.units[word]
+        at = match.end()
+    if at < len(stripped):
+        if not _is_known(name):
+            return text  # the name is the mistake, or a broker knows it
+        raise ConfigError(name, text, f"must be a whole number of {unit.name}, or {unit.forms}")
+    number = amount / unit.size
+    if number.denominator != 1:
+        raise ConfigError(name, text, f"must be a whole number of {unit.name}")
+    return str(number)
+
+
+def _is_known(name: str) -> bool:
+    if name in BROKER_CONFIG_BY_NAME:
+        return True
+    try:
+        return bool(key_names(name))
+    except ConfigError:
+        return False
+
+
+def amount_text(name: str, text: str) -> str | None:
+    """Return a setting's value as people write it, such as `7d` for `604800000` of `retention.ms`.
+
+    `plain_settings` reads it back to the same number.
+
+    Returns:
+        None for a setting without a unit, for special values (-1), and for numbers that no short
+        form gives exactly.
+    """
+    unit = _unit_of(name)
+    if unit is None or not _PLAIN.fullmatch(text) or int(text) <= 0:
+        return None
+    rest, parts = int(text) * unit.size, []
+    for word, size in _SHOWN[unit.units is _SIZES]:
+        number, below = divmod(rest, size)
+        if number and (unit.units is not _SIZES or not below):
+            parts.append(f"{number}{word}")
+            rest = below
+    if rest or not 1 <= len(parts) <= _PARTS_SHOWN or int(text) > _SHOWN_MAX:
+        return None
+    return "".join(parts)
