@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.worlds.brokers.certificates import Authority
 from tests.worlds.brokers.logins import SASL, is_closed, is_served, place, say, shake
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.brokers.signing import RsaKey, key_set, token
@@ -153,7 +155,7 @@ def test_only_algorithms_of_the_list(tmp_path: Path) -> None:
 class Site:
     """Keys on this machine; what is answered can be changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.keys = key_set(OLD.shown())
         self.status = 200
         self.asked = 0
@@ -171,12 +173,17 @@ class Site:
                 """Say nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/keys"
+        scheme = "http"
+        if certificate is not None:
+            context, scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.url = f"{scheme}://127.0.0.1:{self.server.server_address[1]}/keys"
 
 
 @contextmanager
-def serving() -> Iterator[Site]:
-    site = Site()
+def serving(certificate: Path | None = None) -> Iterator[Site]:
+    site = Site(certificate)
     thread = threading.Thread(target=site.server.serve_forever, daemon=True)
     thread.start()
     try:
@@ -197,6 +204,19 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 def names(keys: KeyUrl, key_id: str | None = None) -> list[str | None]:
     """The keys that are found."""
     return [key.key_id for key in keys.find(key_id)]
+
+
+def test_keys_are_fetched_over_tls_from_a_trusted_site_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    authority = Authority(tmp_path)
+    with serving(authority.issue("keys")) as site:
+        with pytest.raises(ConfigError, match="certificate"):
+            KeyUrl(Env(clock=ManualClock(0)), site.url, REFRESH_MS)
+        assert site.asked == 0
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+        assert names(KeyUrl(Env(clock=ManualClock(0)), site.url, REFRESH_MS)) == ["old"]
 
 
 def test_keys_are_fetched_in_time_and_for_a_new_name(site: Site) -> None:

@@ -3,12 +3,14 @@
 import uuid
 from pathlib import Path
 
+import obstore
+import obstore.exceptions as failures
 import pytest
 from tests.contracts.store_rules import StoreRules
 from tests.faults import DamageFileSystem, Keep, reopen
 
 from tidelog.errors import ConfigError, InvalidRequest, StorageFailure
-from tidelog.objects import ObjectStore, open_store
+from tidelog.objects import ObjectStore, obstore_store, open_store
 from tidelog.objects.folder_store import FolderStore
 
 
@@ -21,6 +23,30 @@ class TestMemory(StoreRules):
         opened.put("a", b"x")
         assert open_store(opened.url).read("a") == b"x"
         assert open_store(opened.url.rpartition("/")[0]).read("prefix/a") == b"x"
+
+    @pytest.mark.parametrize("stored", [b"mine", b"theirs", None])
+    def test_a_put_whose_response_was_lost_counts_if_its_bytes_are_there(
+        self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
+    ) -> None:
+        """The retry is refused because the object exists; which writer won, its bytes tell."""
+        attempts: list[bytes] = []
+        real = obstore.put
+
+        def put(store: object, key: str, data: bytes, **options: object) -> object:
+            if options.get("mode") != "create":
+                return real(store, key, data, **options)  # type: ignore[arg-type]
+            attempts.append(data)
+            if len(attempts) == 1:
+                raise failures.GenericError("the connection broke")
+            if stored is not None:
+                opened.put("m", stored)
+            raise failures.AlreadyExistsError("m")
+
+        monkeypatch.setattr(obstore_store, "_BACKOFF_S", 0)
+        monkeypatch.setattr(obstore, "put", put)
+        written = opened.put_if("m", b"mine", etag=None)
+        assert len(attempts) == 2
+        assert (written is not None) == (stored == b"mine")
 
 
 class TestFolder(StoreRules):

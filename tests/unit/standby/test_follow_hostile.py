@@ -140,6 +140,18 @@ class TestRecords:
             with pytest.raises(ClusterFailure, match="they part at 1"):
                 raise follower.problems[T0]
 
+    def test_append_times_running_back_are_left_out(
+        self, leader: FakeLeader, env: SeededEnv
+    ) -> None:
+        """An append time must not fall: unknown is allowed, a wrong one is not."""
+        lie_about_t(leader, lambda found: setattr(found, "append_times", [0, 9_000, 1, 5_000]))
+        with follow(leader, env) as follower:
+            follower.catch_up()
+            assert not follower.problems
+            log = follower.copies[T0].log
+            assert values(log) == [b"a", b"b"]
+            assert [log.append_time_of(offset) for offset in (0, 1)] == [9_000, None]
+
     def test_a_partition_that_nobody_asked_for(self, leader: FakeLeader, env: SeededEnv) -> None:
         lie_about_t(leader, lambda found: setattr(found, "partition_index", 9))
         with (

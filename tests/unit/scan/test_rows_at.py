@@ -1,0 +1,67 @@
+"""Rows of a table that are read by their offsets."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidelog.errors import OffsetsGone
+from tidelog.scan.keyed_table import TableStats, rows_at
+from tidelog.scan.split import Split
+from tidelog.types import ClockName, IsolationLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tidelog.scan.source import RecordSource
+
+
+@dataclass
+class Compacted:
+    """A source whose partition still has these offsets."""
+
+    offsets: tuple[int, ...]
+
+    def read(
+        self, _splits: "Sequence[Split]", columns: "Sequence[str]", *, stats: object
+    ) -> "Iterator[pa.RecordBatch]":
+        del stats
+        rows: dict[str, pa.Array[pa.Scalar[pa.DataType]]] = {
+            "value": pa.array([b"%d" % offset for offset in self.offsets]),
+            "offset": pa.array(self.offsets, pa.int64()),
+        }
+        yield pa.RecordBatch.from_arrays([rows[name] for name in columns], list(columns))
+
+
+def values(source: Compacted, *wanted: int) -> "Iterator[object]":
+    split = Split(
+        topic="t",
+        partition=0,
+        start_offset=0,
+        end_offset=100,
+        directory="",
+        clock=ClockName.RECORD,
+        time_range=None,
+        isolation=IsolationLevel.READ_UNCOMMITTED,
+    )
+    offsets = np.asarray(wanted, np.int64)
+    there = cast("RecordSource", source)
+    for batch in rows_at(there, [split], offsets, ["value"], TableStats()):
+        assert batch.schema.names == ["value"]
+        yield from batch.column("value").to_pylist()
+
+
+def test_wanted_rows_alone_are_returned() -> None:
+    assert list(values(Compacted((1, 4, 5, 9)), 4, 9)) == [b"4", b"9"]
+
+
+def test_rows_that_a_compaction_took_meanwhile_are_named_behind_the_others() -> None:
+    rows = values(Compacted((1, 4, 9)), 1, 3, 4, 7)
+    assert [next(rows), next(rows)] == [b"1", b"4"]
+    with pytest.raises(OffsetsGone) as raised:
+        next(rows)
+    (lost,) = raised.value.lost
+    assert (lost.topic, lost.partition, lost.start, lost.end) == ("t", 0, 3, 8)
+    assert "2 records" in lost.reason
