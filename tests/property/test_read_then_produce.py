@@ -6,9 +6,11 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
 
 from tidelog.directory import Directory
@@ -152,9 +154,6 @@ def test_the_create_time_can_be_chosen(kind: str, seed: int) -> None:
 @example(keys=["", None, "null"])
 @settings(max_examples=25)
 def test_text_columns_of_parquet_tell_empty_from_null(keys: list[str | None]) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     with TemporaryDirectory() as place:
         cli = Cli(Path(place) / "data")
         cli.ok("create", "flights")

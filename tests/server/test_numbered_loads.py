@@ -11,8 +11,6 @@ import tidelog
 from tidelog.errors import InvalidRequest, InvalidTimestamp
 from tidelog.types import NewRecord
 
-pytest.importorskip("confluent_kafka")
-
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[tidelog.RemoteDirectory]:

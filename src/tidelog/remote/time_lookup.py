@@ -322,17 +322,16 @@ def first_known_appended(
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
         mark = marks[name]
-        if hit is not None and hit.offset >= mark.end:
-            hit = None  # noqa: PLW2901 - appended after the watermarks were read
+        # One at the end or behind was appended after the watermarks were read.
+        matches[name] = None if hit is None or hit.offset >= mark.end else hit
         if without_time:
-            end = mark.end if hit is None else hit.offset
+            end = mark.end if hit is None else min(hit.offset, mark.end)
             before = last_record_below(cluster, name, mark.start, end)
             if before is not None and not cluster.append_times({name: before.offset}):
                 raise InvalidRequest(
                     f"{name}: records before offset {end} have no known append time, and may have"
                     f" been appended at {time_ms} or later; use --clock record"
                 )
-        matches[name] = hit
     return matches
 
 

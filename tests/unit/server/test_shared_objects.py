@@ -3,7 +3,7 @@
 import ctypes
 import ctypes.util
 
-import pytest
+from llvmlite import binding  # type: ignore[import-untyped]
 
 from tidelog.server.kernels import clean_maps, give_back, libraries
 
@@ -43,7 +43,6 @@ def test_only_what_is_as_in_the_file_may_go() -> None:
 
 
 def test_a_library_works_on_when_its_pages_were_dropped() -> None:
-    binding = pytest.importorskip("llvmlite.binding")
     llvm = [path for path in libraries() if "llvmlite" in path]
 
     def compiled() -> str:

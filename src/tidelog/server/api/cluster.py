@@ -360,8 +360,7 @@ def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> Reass
 
 
 def list_partition_reassignments(
-    context: RequestContext,  # noqa: ARG001 - every handler has one
-    request: ListPartitionReassignmentsRequest,  # noqa: ARG001 - whatever is asked
+    _context: RequestContext, _request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Return an empty list: no reassignment is ever in progress."""
     return ListPartitionReassignmentsResponse()

@@ -427,16 +427,14 @@ _TOO_LATE: Final = "SaslAuthenticate request received after successful authentic
 
 
 def sasl_handshake(
-    context: RequestContext,  # noqa: ARG001 - every handler has one
-    request: SaslHandshakeRequest,  # noqa: ARG001 - whatever is asked
+    _context: RequestContext, _request: SaslHandshakeRequest
 ) -> SaslHandshakeResponse:
     """Refuse: this listener has no authentication."""
     return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
 
 
 def sasl_authenticate(
-    context: RequestContext,  # noqa: ARG001 - every handler has one
-    request: SaslAuthenticateRequest,  # noqa: ARG001 - whatever is asked
+    _context: RequestContext, _request: SaslAuthenticateRequest
 ) -> SaslAuthenticateResponse:
     """Refuse: this listener has no authentication."""
     return SaslAuthenticateResponse(

@@ -362,11 +362,19 @@ class GroupFacts(Protocol):
     """A group, as far as metrics show it."""
 
     @property
-    def group_id(self) -> str: ...  # noqa: D102
+    def group_id(self) -> str:
+        """Its id."""
+        ...
+
     @property
-    def members(self) -> int: ...  # noqa: D102
+    def members(self) -> int:
+        """Number of its members."""
+        ...
+
     @property
-    def offsets(self) -> Iterable[tuple[str, int, int]]: ...  # noqa: D102
+    def offsets(self) -> Iterable[tuple[str, int, int]]:
+        """Its committed offsets: topic, partition and offset."""
+        ...
 
 
 class MetricsSource(Protocol):

@@ -197,11 +197,12 @@ def _trimmed(value: object) -> str:
 
 
 def _seconds(claims: Mapping[str, object], name: str) -> float:
-    seconds = claims.get(name)
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not 0 <= seconds < _SECONDS_MAX:  # type: ignore[operator]  # a number
-        raise LoginFailed(f"a token without a time in `{name}`")
-    return seconds  # type: ignore[return-value]  # the same
+    match claims.get(name):
+        case bool():
+            pass
+        case int() | float() as seconds if 0 <= seconds < _SECONDS_MAX:
+            return seconds
+    raise LoginFailed(f"a token without a time in `{name}`")
 
 
 def unpack(text: str) -> bytes:

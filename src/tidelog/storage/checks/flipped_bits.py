@@ -42,9 +42,10 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
 def _tables() -> tuple[list[int], list[int], dict[int, int]]:
     """Return tables: a byte's part in a checksum, the byte by its part's top byte, a bit's part."""
     table = []
-    for value in range(256):
+    for byte in range(256):
+        value = byte
         for _ in range(8):
-            value = value >> 1 ^ (CRC32C_POLYNOMIAL if value & 1 else 0)  # noqa: PLW2901
+            value = value >> 1 ^ (CRC32C_POLYNOMIAL if value & 1 else 0)
         table.append(value)
     back = [0] * 256
     for index, value in enumerate(table):
