@@ -584,7 +584,7 @@ class Cluster(Closing, Client):
             ClusterFailure: A partition's leader did not respond in time.
         """
         records: dict[TopicPartition, RemoteRecord | None] = {}
-        with self._consumer_at(offsets, isolation) as reader:
+        with self.consumer_at(offsets, isolation) as reader:
             left_s = self.deadline()
             while len(records) < len(offsets):
                 for message in self._next_messages(reader, left_s(), set(offsets) - set(records)):
@@ -611,7 +611,7 @@ class Cluster(Closing, Client):
         """
         if start >= end:
             return
-        with self._consumer_at({partition: start}, isolation) as reader:
+        with self.consumer_at({partition: start}, isolation) as reader:
             while True:
                 for message in self._next_messages(reader, self.timeout_s, {partition}):
                     if not self.is_record(message, start):
@@ -670,7 +670,7 @@ class Cluster(Closing, Client):
         return [first, *rest]
 
     @contextmanager
-    def _consumer_at(
+    def consumer_at(
         self, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> "Iterator[ck.Consumer]":
         """Yield a consumer positioned at the offsets; it is closed at the end of the block.

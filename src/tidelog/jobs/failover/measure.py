@@ -20,7 +20,6 @@ sum, stays right.
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
@@ -32,10 +31,10 @@ from tidelog.record.batch_walk import walk
 from tidelog.record.offset_order import in_order
 from tidelog.remote import client
 from tidelog.remote.broker_connection import Connect, connect_socket
-from tidelog.remote.cluster import decoded, partition_of
+from tidelog.remote.cluster import decoded
 from tidelog.remote.leader import FetchLimits, Leader, Position
 from tidelog.remote.view import ClusterView
-from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, TimestampType, TopicPartition
+from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     import confluent_kafka as ck
@@ -356,27 +355,15 @@ class ConsumerTail:
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterator[Arrival]:
         """Yield the records that are appended from now on and arrive within `for_ms`."""
         watched = list(partitions)
-        with self._consumer(watched) as poll:
+        ends = {name: mark.end for name, mark in self._cluster.watermarks(watched).items()}
+        with self._cluster.consumer_at(ends, IsolationLevel.READ_COMMITTED) as consumer:
+            poll = _Poll(self._cluster, consumer, self._clock)
             self._warm_up(poll, len(watched))
             # Records that arrived while connecting were delayed by this process, not by the
             # cluster.
             marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
-
-    @contextmanager
-    def _consumer(self, partitions: list[TopicPartition]) -> Iterator["_Poll"]:
-        from confluent_kafka import TopicPartition as Place
-
-        marks = self._cluster.watermarks(partitions)
-        consumer = self._cluster.consumer(fetch_wait_max_ms=100)
-        try:
-            with self._cluster.typed("read the tail"):
-                places = [Place(p.topic, p.partition, marks[p].end) for p in partitions]
-                consumer.assign(places)
-            yield _Poll(self._cluster, consumer, self._clock)
-        finally:
-            consumer.close()
 
     def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
         """Poll until each partition has responded, at most for a request's timeout."""
@@ -409,12 +396,10 @@ class _Poll:
         if message is None:
             return None
         arrival_ms = self._clock.now_ms()
-        error = message.error()
-        if error is not None and error.code() != client.PARTITION_EOF:
-            raise self._cluster.failure("read the tail", error)
-        partition = partition_of(message)
+        partition = self._cluster.partition_of(message)
+        is_record = self._cluster.is_record(message, message.offset() or 0)
         self.answered.add(partition)
-        if error is not None:
+        if not is_record:
             return None
         record = decoded(message)
         return Arrival(
