@@ -17,6 +17,7 @@ from uuid import UUID
 
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
+from tidelog.display import Topics
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.front_door import FrontDoor
@@ -119,8 +120,6 @@ class Directory(FrontDoor):
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name; a notebook shows them as a table."""
-        from tidelog.frames import Topics
-
         return Topics(self._log_dir.topics())
 
     def topic(self, name: str) -> TopicInfo:
@@ -379,6 +378,11 @@ class Directory(FrontDoor):
         from tidelog.scan.source import DirectoryRecords
 
         return DirectoryRecords(self._log_dir, self._env)
+
+    def __repr__(self) -> str:
+        from tidelog.frames import directory_text
+
+        return f"{type(self).__name__}({directory_text(self._log_dir)})"
 
     def _repr_html_(self) -> str:
         """Return the directory as an HTML table for a notebook: its topics and their sizes."""

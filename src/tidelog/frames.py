@@ -11,13 +11,21 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from tidelog.display import (
+    LINES_SHOWN,
+    RECORDS_SHOWN,
+    counted,
+    records_html,
+    rest_text,
+    settings_text,
+    time_text,
+)
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.report import bytes_text, html_table
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
 from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.timespec import format_ms
 from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
@@ -26,9 +34,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-# Number of rows that a notebook shows of records and of topics.
-ROWS_SHOWN: Final = 5
-TOPICS_SHOWN: Final = 20
+# Maximum number of partitions whose sizes the text of a directory adds up.
+PARTITIONS_SIZED: Final = 100
 
 
 class ArrowSource(ABC):
@@ -136,7 +143,7 @@ class Scan(ArrowSource):
     strict: bool = False
 
     def __repr__(self) -> str:
-        return f"Scan({self._what()!r} of {self.source.address!r})"
+        return f"Scan({self.source.address!r}, {self._what()})"
 
     @property
     def schema(self) -> "pa.Schema":
@@ -250,45 +257,82 @@ class Scan(ArrowSource):
         start, end = self.wanted.start_ms, self.wanted.end_ms
         if start is None and end is None:
             return chosen
-        return f"{chosen}, {self.clock.value} time {_time(start)} to {_time(end)}"
+        span = f"{_bound(start)} to {_bound(end)} UTC"
+        return f"{chosen}, {self.clock.value} time {span}"
 
     def _repr_html_(self) -> str:
         """Return an HTML table for a notebook: selection, bytes to read, first records."""
+        caption = f"Scan of {self._what()}"
         try:
             planned = self.plan()
-            rows = [list(row.values()) for row in islice(self._first_rows(), ROWS_SHOWN)]
+            rows = first_rows(self._read(RECORDS_SHOWN, threads=1))
         except TidelogError as error:
-            return html_table(f"Scan of {self._what()}", ["error"], [[str(error)]])
-        note = f"first {len(rows)} records"
+            return html_table(caption, ["error"], [[str(error)]])
+        note = f"first {counted(len(rows), 'record')}" if rows else "no records"
         if planned.log_bytes:  # brokers don't report them
             note += (
                 f"; {bytes_text(planned.scan_bytes)} to be read"
-                f" of {bytes_text(planned.log_bytes)}, in {len(planned)} splits"
+                f" of {bytes_text(planned.log_bytes)}, in {counted(len(planned), 'split')}"
             )
-        return html_table(f"Scan of {self._what()}", columns_of(self.columns), rows, note)
-
-    def _first_rows(self) -> Iterator[dict[str, object]]:
-        for batch in self._read(ROWS_SHOWN, threads=1):
-            yield from batch.to_pylist()
+        columns = columns_of(self.columns)
+        return records_html(caption, rows, columns, keeps_all=self.columns is not None, note=note)
 
 
-class Topics(dict[str, TopicInfo]):
-    """Topics of a directory by name, which a notebook shows as a table."""
+def _bound(ms: int | None) -> str:
+    return "open" if ms is None else time_text(ms)
 
-    def _repr_html_(self) -> str:
-        headings = ("topic", "partitions", "id", "settings")
-        rows = ((t.name, t.partitions, t.topic_id, _settings(t)) for t in self.values())
-        note = _more(len(self))
-        return html_table(f"{len(self)} topics", headings, islice(rows, TOPICS_SHOWN), note)
+
+def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
+    """Return the first rows by column for a picture, times as text; then close the reader."""
+    import pyarrow as pa
+
+    rows: list[dict[str, object]] = []
+    for batch in reader:
+        columns: list[list[object]] = []
+        for column in batch.slice(0, RECORDS_SHOWN - len(rows)).columns:
+            if pa.types.is_timestamp(column.type):
+                # As numbers: a record's time may lie outside of Python's calendar.
+                columns.append([time_text(ms) for ms in column.cast(pa.int64()).to_pylist()])
+            else:
+                columns.append(column.to_pylist())
+        rows += [
+            dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
+        if len(rows) >= RECORDS_SHOWN:
+            break
+    reader.close()
+    return rows
+
+
+def directory_text(log_dir: LogDir) -> str:
+    """Return a directory on one line: `Directory('data', read only, 2 topics, 126 MB)`.
+
+    The size is left out for object stores and for more than `PARTITIONS_SIZED` partitions, because
+    it is read from each partition.
+    """
+    parts = [repr(log_dir.path), "writable" if log_dir.is_writable else "read only"]
+    try:
+        topics = log_dir.topics().values()
+        parts.append(counted(len(topics), "topic"))
+        partitions = sum(len(info.present) for info in topics)
+        if partitions <= PARTITIONS_SIZED and "://" not in log_dir.path:
+            parts.append(bytes_text(sum(_size_of(log_dir, info) for info in topics)))
+    except (TidelogError, OSError) as error:
+        parts.append(type(error).__name__)
+    return ", ".join(parts)
+
+
+def _size_of(log_dir: LogDir, info: TopicInfo) -> int:
+    return sum(log_dir.reader(info.name, number).size_bytes() for number in info.present)
 
 
 def directory_html(log_dir: LogDir) -> str:
     """Return a directory as an HTML table: its topics, their offset counts and sizes."""
     topics: Mapping[str, TopicInfo] = log_dir.topics()
-    rows = [_topic_row(log_dir, info) for info in islice(topics.values(), TOPICS_SHOWN)]
+    rows = [_topic_row(log_dir, info) for info in islice(topics.values(), LINES_SHOWN)]
     headings = ("topic", "partitions", "offsets", "log", "settings")
     kind = "writable" if log_dir.is_writable else "read only"
-    return html_table(f"{log_dir.path} ({kind})", headings, rows, _more(len(topics)))
+    return html_table(f"{log_dir.path} ({kind})", headings, rows, rest_text(len(topics)))
 
 
 def _topic_row(log_dir: LogDir, info: TopicInfo) -> list[object]:
@@ -300,26 +344,7 @@ def _topic_row(log_dir: LogDir, info: TopicInfo) -> list[object]:
             size += reader.size_bytes()
     except TidelogError as error:
         return [info.name, info.partitions, None, None, str(error)]
-    return [info.name, info.partitions, offsets, bytes_text(size), _settings(info)]
-
-
-def _settings(info: TopicInfo) -> str:
-    if info.foreign:
-        return "unknown: another program's directory"
-    return ", ".join(f"{key}={text}" for key, text in info.given.items()) or "defaults"
-
-
-def _more(count: int) -> str:
-    return f"and {count - TOPICS_SHOWN:,} more" if count > TOPICS_SHOWN else ""
-
-
-def _time(ms: int | None) -> str:
-    if ms is None:
-        return "open"
-    try:
-        return format_ms(ms)
-    except (ValueError, OverflowError):
-        return str(ms)  # outside the calendar
+    return [info.name, info.partitions, offsets, bytes_text(size), settings_text(info)]
 
 
 def columns_of(chosen: Sequence[str] | None) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.closing import Closing
+from tidelog.display import Offsets
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.record.record import Record
@@ -104,7 +105,8 @@ class FrontDoor(Closing):
             UnknownTopic: A topic or partition does not exist.
             InvalidRequest: The brokers don't know append times.
         """
-        return self._first_at(times, ClockName(clock))
+        chosen = ClockName(clock)
+        return Offsets(self._first_at(times, chosen), chosen)
 
     def offsets_at(
         self, topic: str, when: When, *, clock: str = ClockName.RECORD

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
-from tidelog.frames import ArrowSource, columns_of, needs_arrow, schema_of
+from tidelog.display import counted, records_html, time_text
+from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError
+from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, schema_of
+from tidelog.report import bytes_text, html_table
+from tidelog.scan import RequestedRange
 from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
-from tidelog.types import INT64_MAX, ClockName, TopicPartition
+from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +29,8 @@ __all__ = ["MEMORY_BYTES", "Diff", "Table", "checked", "fold_of"]
 
 # Default limit for a map of keys; above it, the keys are folded in shares.
 MEMORY_BYTES: Final = 512 << 20
+# A notebook reads at most this many bytes of log to show the first rows of a table.
+PICTURE_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -58,8 +63,21 @@ class Table(ArrowSource):
         check_question(self.inexact, self.memory_bytes)
 
     def __repr__(self) -> str:
-        when = "now" if self.at_ms is None else f"{self.at_ms} ms"
-        return f"Table({str(self.topic)!r} as of {when}, {self.clock} clock)"
+        return f"Table({self.source.address!r}, {self._what()})"
+
+    def _what(self) -> str:
+        if self.at_ms is None:
+            return f"{self.topic} as of now"
+        return f"{self.topic} as of {time_text(self.at_ms)} UTC, {self.clock.value} clock"
+
+    def _repr_html_(self) -> str:
+        """Return an HTML table for a notebook: the first rows.
+
+        The keys of a whole partition are read for them, so a large topic shows no rows.
+        """
+        caption = f"Table of {self._what()}"
+        columns = self._columns()
+        return picture(caption, self, columns, keeps_all=self.columns is not None)
 
     @property
     def schema(self) -> "pa.Schema":
@@ -131,6 +149,26 @@ class Table(ArrowSource):
 
     def _columns(self) -> tuple[str, ...]:
         return columns_of(self.columns)
+
+
+def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps_all: bool) -> str:
+    """Return the first rows of a table or a diff as HTML; none if they need much reading."""
+    try:
+        planned = rows.source.plan(
+            rows.topic,
+            RequestedRange(),
+            clock=ClockName.RECORD,
+            isolation=IsolationLevel.READ_COMMITTED,
+            columns=("offset",),
+        )
+        if planned.scan_bytes > PICTURE_BYTES_MAX:
+            note = f"{bytes_text(planned.scan_bytes)} to be read; call to_polars() or to_arrow()"
+            return html_table(caption, columns, (), note)
+        first = first_rows(rows.to_arrow())
+    except TidelogError as error:
+        return html_table(caption, ["error"], [[str(error)]])
+    note = f"first {counted(len(first), 'row')}" if first else "no rows"
+    return records_html(caption, first, columns, keeps_all=keeps_all, note=note)
 
 
 class _Question(Protocol):
@@ -269,8 +307,17 @@ class Diff(ArrowSource):
             )
 
     def __repr__(self) -> str:
-        end = "now" if self.after_ms is None else f"{self.after_ms} ms"
-        return f"Diff({str(self.topic)!r} from {self.before_ms} ms to {end}, {self.clock} clock)"
+        return f"Diff({self.source.address!r}, {self._what()})"
+
+    def _what(self) -> str:
+        end = "now" if self.after_ms is None else time_text(self.after_ms)
+        span = f"{time_text(self.before_ms)} to {end}"
+        return f"{self.topic} from {span}, UTC, {self.clock.value} clock"
+
+    def _repr_html_(self) -> str:
+        """Return an HTML table for a notebook: the first changes, as `Table` its first rows."""
+        caption = f"Changes in {self._what()}"
+        return picture(caption, self, self.schema.names, keeps_all=True)
 
     @property
     def at_ms(self) -> int:

@@ -11,6 +11,7 @@ address. Only `write_report` writes a file.
 """
 
 import math
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -66,9 +67,19 @@ def _text(content: object) -> str:
     if isinstance(content, int) and not isinstance(content, bool):
         return f"{content:,}"
     if isinstance(content, bytes):
-        content = content[: CELL_LIMIT + 1].decode("utf-8", "replace")
+        content = bytes_cell(content)
     text = str(content)
     return text if len(text) <= CELL_LIMIT else f"{text[: CELL_LIMIT - 1]}…"
+
+
+def bytes_cell(data: bytes) -> str:
+    """Return bytes of a record as in the terminal: text if they are UTF-8, else base64 in JSON."""
+    if not data:
+        return "(empty)"
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f'{{"base64": "{b64encode(data[:CELL_LIMIT]).decode("ascii")}"}}'
 
 
 def bytes_text(size_bytes: int) -> str:

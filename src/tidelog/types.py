@@ -168,6 +168,16 @@ class RecordCount(int):
         count.without_time, count.is_least = without_time, is_least
         return count
 
+    def __repr__(self) -> str:
+        """Return the number, with the number of records without a time unless that is 0."""
+        if self.without_time == 0 and not self.is_least:
+            return int.__repr__(self)
+        least = ", is_least=True" if self.is_least else ""
+        return f"RecordCount({int(self)}, without_time={self.without_time}{least})"
+
+    def __str__(self) -> str:
+        return int.__repr__(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Header:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, Self
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
+from tidelog.display import LINES_SHOWN, Topics, counted, rest_text
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidPartitions, InvalidRequest, TopicExists
+from tidelog.errors import InvalidPartitions, InvalidRequest, TidelogError, TopicExists
 from tidelog.front_door import FrontDoor, When
 from tidelog.objects import env_for, local_path
 from tidelog.record.partitioner import Partitioner
@@ -99,7 +100,7 @@ class RemoteDirectory(FrontDoor):
 
     def topics(self) -> Mapping[str, RemoteTopic]:
         """Return all topics by name, including Kafka's internal ones; raises ClusterFailure."""
-        return topics.describe(self._cluster, self._cluster.topics())
+        return Topics(topics.describe(self._cluster, self._cluster.topics()))
 
     def topic(self, name: str) -> RemoteTopic:
         """Return one topic; raises UnknownTopic, which suggests a similar name."""
@@ -336,10 +337,18 @@ class RemoteDirectory(FrontDoor):
             for record, append_ms in records:
                 yield name, with_append_time(record, append_ms)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bootstrap!r})"
+
     def _repr_html_(self) -> str:
-        """Return the cluster's topics as an HTML table for a notebook."""
-        counts = sorted(self._cluster.topics().items())
-        return html_table(self.bootstrap, ("topic", "partitions"), counts)
+        """Return the cluster's topics as an HTML table for a notebook; asks the cluster."""
+        try:
+            counts = sorted(self._cluster.topics().items())
+        except TidelogError as error:
+            return html_table(self.bootstrap, ["error"], [[str(error)]])
+        rows = counts[:LINES_SHOWN]
+        caption = f"{self.bootstrap}, {counted(len(counts), 'topic')}"
+        return html_table(caption, ("topic", "partitions"), rows, rest_text(len(counts)))
 
     # -- closing -----------------------------------------------------------------------------
 

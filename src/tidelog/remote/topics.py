@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from tidelog.config import ConfigNote, key_names, plain_names
+from tidelog.display import TopicDisplay
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
@@ -59,8 +60,8 @@ _NOT_AUTHORIZED: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteTopic:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RemoteTopic(TopicDisplay):
     """One topic of a cluster.
 
     Attributes:

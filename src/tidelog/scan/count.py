@@ -7,10 +7,13 @@ without a zone cache) are read.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tidelog.arguments import level_of, reads_arguments
+from tidelog.display import LINES_SHOWN, counted, rest_text
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
+from tidelog.report import html_table
 from tidelog.scan.plan import ScanPlan, plan_count
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.storage.directory.log_dir import LogDir
@@ -41,7 +44,7 @@ class PartitionCount:
     is_least: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Count:
     """Counts of all requested partitions.
 
@@ -52,6 +55,25 @@ class Count:
 
     partitions: Mapping[TopicPartition, PartitionCount] = field(default_factory=dict)
     reports: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._text()})"
+
+    def _text(self) -> str:
+        text = f"{counted(self.records, 'record')} in {counted(len(self.partitions), 'partition')}"
+        if self.without_time:
+            least = "at least " if self.is_least else ""
+            text += f", {least}{self.without_time:,} more without a time"
+        return text
+
+    def _repr_html_(self) -> str:
+        """Return the counts as an HTML table for a notebook."""
+        rows = [
+            (str(name), one.records, one.without_time)
+            for name, one in islice(self.partitions.items(), LINES_SHOWN)
+        ]
+        headings = ("partition", "records", "without a time")
+        return html_table(self._text(), headings, rows, rest_text(len(self.partitions)))
 
     @property
     def records(self) -> int:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from tidelog.arguments import level_of, reads_arguments
+from tidelog.display import LINES_SHOWN, counted, rest_text
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.garbage import collection_paused
@@ -51,14 +52,10 @@ APPEND_TIME_COLUMN: Final = "appendTimestamp"
 _TRIES: Final = 5
 
 
-# Maximum number of partitions shown in a notebook.
-_PARTITIONS_SHOWN: Final = 20
-
-
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ScanPlan:
     """Plan of a scan; iterates over its splits.
 
@@ -92,17 +89,22 @@ class ScanPlan:
     def __len__(self) -> int:
         return len(self.splits)
 
+    def __repr__(self) -> str:
+        parts = [counted(len(self), "split"), counted(len(self.bounds), "partition")]
+        return f"{type(self).__name__}({', '.join((*parts, *self._size_notes()))})"
+
     def _repr_html_(self) -> str:
         """Return the plan as an HTML table for a notebook: what is read of each partition."""
-        rows = islice(self._rows(), _PARTITIONS_SHOWN)
-        hidden = len(self.bounds) - _PARTITIONS_SHOWN
-        notes = []
-        if self.log_bytes:  # brokers don't report them
-            notes = [f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"]
-        if hidden > 0:
-            notes.append(f"and {hidden:,} partitions more")
+        rows = islice(self._rows(), LINES_SHOWN)
+        notes = [*self._size_notes(), rest_text(len(self.bounds))]
         headings = ("partition", "start", "end", "splits", "to be read")
-        return html_table(f"Plan of {len(self)} splits", headings, rows, "; ".join(notes))
+        caption = f"Plan of {counted(len(self), 'split')}"
+        return html_table(caption, headings, rows, "; ".join(filter(None, notes)))
+
+    def _size_notes(self) -> list[str]:
+        if not self.log_bytes:  # brokers don't report them
+            return []
+        return [f"{bytes_text(self.scan_bytes)} to be read of {bytes_text(self.log_bytes)}"]
 
     def _rows(self) -> Iterator[tuple[str, int, int, int, str | None]]:
         for name, (start, end) in self.bounds.items():

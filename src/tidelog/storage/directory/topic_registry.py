@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
+from tidelog.display import TopicDisplay
 from tidelog.env import FileSystem, prefetch
 from tidelog.errors import (
     CorruptFile,
@@ -183,8 +184,8 @@ def read_topics(files: FileSystem, directory: str) -> TopicsText:
 NAMED_MAX: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicInfo:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TopicInfo(TopicDisplay):
     """One topic.
 
     Attributes:

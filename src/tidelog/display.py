@@ -1,0 +1,231 @@
+"""Public objects in a REPL and in a notebook: short texts and small HTML tables.
+
+The functions format values that they are given: they read no log. Text from records and users is
+escaped as in the terminal (`tidelog.report.shown`). A picture of records leaves out columns with
+one value; the data never does.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from tidelog.report import html_table
+from tidelog.timespec import format_ms
+from tidelog.types import ClockName, OffsetAndTimestamp, TimestampType, TopicPartition
+
+# Maximum number of lines of a picture: topics, partitions.
+LINES_SHOWN: Final = 20
+# Number of records in a picture.
+RECORDS_SHOWN: Final = 5
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: `1 topic`, `2,000 topics`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def time_text(ms: int | None) -> str:
+    """Format a time in UTC without its zone, `2013-02-08 17:00`; seconds only if they are not 0."""
+    if ms is None:
+        return "-"
+    try:
+        text = format_ms(ms).rstrip("Z").replace("T", " ")
+    except (ValueError, OverflowError):
+        return str(ms)  # outside the calendar
+    return text.removesuffix(".000").removesuffix(":00") if text.endswith(".000") else text
+
+
+def rest_text(count: int, shown: int = LINES_SHOWN) -> str:
+    """Return a note on lines that are left out, empty if there are none."""
+    return f"and {count - shown:,} more" if count > shown else ""
+
+
+# -- topics ------------------------------------------------------------------------------------
+
+
+class _Topic(Protocol):
+    """Attributes shared by topics of a directory and of a cluster."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def topic_id(self) -> UUID | None: ...
+    @property
+    def partitions(self) -> int: ...
+    @property
+    def given(self) -> Mapping[str, str]: ...
+
+
+def settings_text(topic: _Topic) -> str:
+    """Return the settings that a topic itself has, on one line."""
+    if getattr(topic, "foreign", False):
+        return "settings unknown: another program's directory"
+    return ", ".join(f"{key}={text}" for key, text in topic.given.items()) or "default settings"
+
+
+class TopicDisplay:
+    """Base class of topics: a REPL shows one line, a notebook a small table."""
+
+    __slots__ = ()
+
+    def __repr__(self: _Topic) -> str:
+        count = counted(self.partitions, "partition")
+        return f"{type(self).__name__}({self.name!r}, {count}, {settings_text(self)})"
+
+    def _repr_html_(self: _Topic) -> str:
+        """Return the topic as an HTML table for a notebook."""
+        return topics_html(f"Topic {self.name}", [self])
+
+
+class Topics(dict[str, "Kind"]):
+    """Topics by name; a REPL shows a line for each, a notebook a table."""
+
+    def __repr__(self) -> str:
+        width = max(map(len, self), default=0)
+        lines = [counted(len(self), "topic")]
+        for topic in islice(self.values(), LINES_SHOWN):
+            count = counted(topic.partitions, "partition")
+            lines.append(f"  {topic.name:{width}}  {count}, {settings_text(topic)}")
+        if note := rest_text(len(self)):
+            lines.append(f"  {note}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the topics as an HTML table for a notebook."""
+        return topics_html(
+            counted(len(self), "topic"), islice(self.values(), LINES_SHOWN), rest_text(len(self))
+        )
+
+
+Kind = TypeVar("Kind", bound=_Topic)
+
+
+def topics_html(caption: str, topics: Iterable[_Topic], note: str = "") -> str:
+    """Return topics as an HTML table."""
+    rows = [(t.name, t.partitions, settings_text(t), _id_text(t.topic_id)) for t in topics]
+    return html_table(caption, ("topic", "partitions", "settings", "id"), rows, note)
+
+
+def _id_text(topic_id: UUID | None) -> str | None:
+    """Return a topic's id in Kafka's form, as commands print it."""
+    if topic_id is None:
+        return None
+    return urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
+
+
+# -- offsets -----------------------------------------------------------------------------------
+
+
+class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
+    """Result of a search by time: a REPL shows a line for each partition, a notebook a table.
+
+    Attributes:
+        clock: Clock of the search and of the times.
+    """
+
+    def __init__(
+        self, found: Mapping[TopicPartition, OffsetAndTimestamp | None], clock: ClockName
+    ) -> None:
+        super().__init__(found)
+        self.clock = clock
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the search with its clock."""
+        return type(self), (dict(self), self.clock)
+
+    def _caption(self) -> str:
+        return f"{counted(len(self), 'partition')}, {self.clock.value} clock, times in UTC"
+
+    def __repr__(self) -> str:
+        shown = list(islice(self.items(), LINES_SHOWN))
+        width = max((len(str(name)) for name, _ in shown), default=0)
+        lines = [self._caption()]
+        lines += [f"  {name!s:{width}}  {_position_text(found)}" for name, found in shown]
+        if note := rest_text(len(self)):
+            lines.append(f"  {note}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the offsets as an HTML table for a notebook."""
+        rows = [
+            (str(name), None, "no record that late")
+            if found is None
+            else (str(name), found.offset, f"{time_text(found.timestamp)}{_doubt(found)}")
+            for name, found in islice(self.items(), LINES_SHOWN)
+        ]
+        headings = ("partition", "offset", "time")
+        return html_table(self._caption(), headings, rows, rest_text(len(self)))
+
+
+def _position_text(found: OffsetAndTimestamp | None) -> str:
+    if found is None:
+        return "no record that late"
+    return f"offset {found.offset:,} at {time_text(found.timestamp)}{_doubt(found)}"
+
+
+def _doubt(found: OffsetAndTimestamp) -> str:
+    """Return a note on records before the result whose append time is unknown."""
+    if found.without_time == 0:
+        return ""
+    if found.without_time is None:
+        return "; earlier records may have no known append time"
+    return f"; {counted(found.without_time, 'earlier record')} without a known append time"
+
+
+# -- records -----------------------------------------------------------------------------------
+
+# Columns in the order of a picture: values are cut, so times come before them.
+_ORDER: Final = ("topic", "partition", "offset", "timestamp", "appendTimestamp", "key", "value")
+_CONSTANT: Final = ("topic", "partition", "timestampType")
+
+
+def records_html(
+    caption: str,
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    *,
+    keeps_all: bool,
+    note: str = "",
+) -> str:
+    """Return records as an HTML table.
+
+    Args:
+        caption: A line above it.
+        rows: The records by column; times as `time_text` formats them.
+        columns: Names of the columns of the rows.
+        keeps_all: Show these columns in this order. Otherwise columns with one value are named in
+            the note instead, and times come first.
+        note: A line below it.
+    """
+    dropped: dict[str, object] = {}
+    if not keeps_all and rows:
+        columns = sorted(columns, key=lambda name: _ORDER.index(name) if name in _ORDER else 99)
+        dropped = {name: rows[0][name] for name in columns if _is_constant(name, rows)}
+    columns = [name for name in columns if name not in dropped]
+    notes = [note, *_dropped_notes(dropped)]
+    headings = [f"{name} (UTC)" if name.lower().endswith("timestamp") else name for name in columns]
+    cells = [[row[name] for name in columns] for row in rows]
+    return html_table(caption, headings, cells, "; ".join(filter(None, notes)))
+
+
+_APPEND: Final = "appendTimestamp"
+
+
+def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
+    """Whether a picture leaves out a column because it has one value, or no append time."""
+    if name == _APPEND:
+        return all(row[name] == time_text(None) for row in rows)
+    return name in _CONSTANT and len({row[name] for row in rows}) == 1
+
+
+def _dropped_notes(dropped: Mapping[str, object]) -> Iterator[str]:
+    if "topic" in dropped and "partition" in dropped:
+        yield f"all shown are in {dropped['topic']}-{dropped['partition']}"
+    elif "topic" in dropped:
+        yield f"topic {dropped['topic']}"
+    if dropped.get("timestampType", 0) == TimestampType.LOG_APPEND_TIME:
+        yield f"timestamps of type {TimestampType.LOG_APPEND_TIME.config_name}"
+    if _APPEND in dropped:
+        yield "append times unknown"
