@@ -1,71 +1,68 @@
-"""The README's code runs as it stands, block after block, in an empty directory."""
+"""The README's examples run one after another on the demo's log, and print what stands below."""
 
-import os
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.worlds.spark.settings import QUICK_JVM
+from tools import clocks_plot
+from tools.readme_outputs import README, Example, examples, run, with_outputs, without_ends
 
-README = Path(__file__).parents[2] / "README.md"
-TOUR_LINES_MAX = 20
+from tidelog.demo import flights as load
+from tidelog.demo.flights import flights_of, read_source, source_path
 
+LINES_MAX = 150
+WIDTH_MAX = 80
+# The year's first flights, those of the storm day among them.
+FLIGHTS = 40_000
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
-
-
-def run(*command: str, cwd: Path) -> str:
-    beside = str(Path(sys.executable).parent)
-    path = f"{beside}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {
-        "PATH": path,
-        "PYSPARK_PYTHON": sys.executable,
-        "COLUMNS": "200",
-        "JDK_JAVA_OPTIONS": QUICK_JVM,
-    }
-    done = subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+PYTHON, SHELL, SPARK = examples(README.read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def library_output(tmp_path: Path) -> str:
-    """What the library's block prints; its directory is there for the blocks that follow."""
-    return run(sys.executable, "-W", "error", "-c", blocks("python")[0], cwd=tmp_path)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the beginning of the demo's log."""
+    folder = tmp_path_factory.mktemp("readme")
+    flights = flights_of(read_source(source_path()))
+    rows = flights.departed_ms < flights.departed_ms[FLIGHTS]
+    chosen = flights.where(rows)
+    path = folder / "demo-output" / "log"
+    path.parent.mkdir()
+    load.load(str(path), chosen, chosen.partitions(load.PARTITIONS), lambda _: None)
+    return folder
 
 
-def test_tour_is_short() -> None:
-    code = [line for block in blocks("python") + blocks("sh") for line in block.splitlines()]
-    assert len([line for line in code if line]) <= TOUR_LINES_MAX
-    assert (len(blocks("python")), len(blocks("sh"))) == (2, 1)
+def test_it_is_a_front_page() -> None:
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= LINES_MAX
+    for example in (PYTHON, SHELL, SPARK):
+        assert max(map(len, example.output.splitlines())) <= WIDTH_MAX
 
 
-def test_library(library_output: str) -> None:
-    by_record, by_append = library_output.splitlines()
-    assert by_record.count("OffsetAndTimestamp(offset=0, timestamp=1360342800000") == 1
-    assert by_append.count("OffsetAndTimestamp(offset=0") == 1
-    assert "timestamp=1360342800000" not in by_append, "it was appended now, not in 2013"
+def test_library(folder: Path) -> None:
+    assert run(PYTHON, folder) == PYTHON.output, "run tools/readme_outputs.py"
 
 
-@pytest.mark.usefixtures("library_output")
-def test_command_line(tmp_path: Path) -> None:
-    topics, offsets, records = (
-        run("sh", "-c", line, cwd=tmp_path) for line in blocks("sh")[0].splitlines()
-    )
-    assert "flights" in topics
-    assert "1360342800000" in offsets
-    assert "N14228" in records
-    assert "IAH" in records
+def test_command_line(folder: Path) -> None:
+    assert run(SHELL, folder) == SHELL.output, "run tools/readme_outputs.py"
 
 
 @pytest.mark.spark
-@pytest.mark.usefixtures("library_output")
-def test_spark(tmp_path: Path) -> None:
-    shown = run(sys.executable, "-c", blocks("python")[1], cwd=tmp_path)
-    assert "2013-02-08" in shown
-    assert '{"dest": "IAH"}' in shown
+def test_spark(folder: Path) -> None:
+    env = {"JDK_JAVA_OPTIONS": QUICK_JVM}
+    assert run(SPARK, folder, env) == SPARK.output, "run tools/readme_outputs.py"
+
+
+def test_outputs_are_written_below_their_examples() -> None:
+    page = "a\n```sh\necho 1\n```\n\n```text\nold\n```\nb\n"
+    (example,) = examples(page)
+    assert example == Example("sh", "echo 1\n", "old\n")
+    assert with_outputs(page, ["1\n"]) == page.replace("old", "1")
+    assert without_ends("a  \n\nb\n\n") == "a\n\nb\n"
+
+
+def test_the_picture_is_what_the_script_draws() -> None:
+    flights = flights_of(read_source(source_path()))
+    drawn = clocks_plot.draw(flights)
+    assert clocks_plot.TARGET.read_text(encoding="utf-8") == drawn, "run tools/clocks_plot.py"
+    assert len(drawn) < 10_000
+    assert "prefers-color-scheme: dark" in drawn

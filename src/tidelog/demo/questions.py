@@ -5,7 +5,6 @@ with pandas' figures from the source file.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -204,17 +203,15 @@ _TOLERANCE: Final = 1e-9
 
 @dataclass(slots=True)
 class Checks:
-    """Compares figures, and counts differences.
+    """Compares figures, and keeps the results.
 
     Attributes:
-        tell: Called with one line for each comparison.
-        failed: Descriptions of the comparisons that differed.
-        count: Number of comparisons.
+        lines: One line for each comparison: what was compared, and the result.
+        failed: Those of comparisons that differed.
     """
 
-    tell: Callable[[str], None]
+    lines: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    count: int = 0
 
     def equal(self, what: str, ours: object, expected: object) -> bool:
         """Compare two values and report the result."""
@@ -225,12 +222,10 @@ class Checks:
         return self._note(what, same_frames(ours, expected), "the tables differ")
 
     def _note(self, what: str, is_equal: bool, difference: str) -> bool:
-        self.count += 1
-        if is_equal:
-            self.tell(f"checked: {what}: equal")
-        else:
-            self.failed.append(what)
-            self.tell(f"checked: {what}: DIFFERENT: {difference}")
+        line = f"{what}: {'equal' if is_equal else f'DIFFERENT: {difference}'}"
+        self.lines.append(line)
+        if not is_equal:
+            self.failed.append(line)
         return is_equal
 
 

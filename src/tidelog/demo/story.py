@@ -1,6 +1,5 @@
-"""Output of the demo: progress, tables, explanations, and the report with two plots."""
+"""Output of the demo: progress, a picture and sentences, and the report with two plots."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,11 +11,12 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table as RichTable
+from rich.text import Text as RichText
 
 import tidelog
-from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE
-from tidelog.demo.questions import Answer, Crossing
+from tidelog.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
+from tidelog.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
+from tidelog.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
 from tidelog.report import Axis, Items, Plot, Section, Series, Table, Text
 from tidelog.report import Report as Page
 from tidelog.timespec import format_ms
@@ -40,7 +40,7 @@ WHY_BYTES: Final = (
 
 
 # Line width if stdout is not a terminal.
-_WIDTH: Final = 110
+_WIDTH: Final = 100
 
 
 class Teller:
@@ -49,37 +49,33 @@ class Teller:
     def __init__(self, console: Console | None = None) -> None:
         width = None if sys.stdout.isatty() else _WIDTH
         self._console = console or Console(highlight=False, width=width)
-        self.all_checked: list[str] = []
 
     def say(self, text: str) -> None:
-        """Print a paragraph."""
-        self._console.print(text)
+        """Print a paragraph after an empty line."""
+        self._console.print(f"\n{text}")
 
-    def checked(self, line: str) -> None:
-        """Print the result of a check."""
-        self.all_checked.append(line.removeprefix("checked: "))
-        self._console.print(line, style="green" if line.endswith(": equal") else "bold red")
+    def checked(self, checks: Checks) -> None:
+        """Print the number of checks on one line, and one line for each that differs."""
+        count, equal = len(checks.lines), len(checks.lines) - len(checks.failed)
+        style = "bold red" if checks.failed else "green"
+        line = f"\nchecked: {equal} of {count} figures equal those of the source file"
+        self._console.print(line, style=style)
+        for failed in checks.failed:
+            self._console.print(f"  {failed}", style=style)
 
-    def settings(
-        self,
-        topic: str,
-        given: Mapping[str, tuple[str, str]],
-        defaults: Mapping[str, tuple[str, str]],
-    ) -> None:
-        """Print a topic's settings, with the reasons."""
-        rows = [[key, value, why] for key, (value, why) in given.items()]
-        rows += [[key, f"{value} (default)", why] for key, (value, why) in defaults.items()]
-        self.table(f"Settings of topic {topic}", Table(["setting", "value", "why"], rows))
-
-    def table(self, title: str, table: Table) -> None:
-        """Print a table under its title."""
-        shown = RichTable(title=title, title_justify="left", title_style="bold")
-        for number, name in enumerate(table.columns):
-            is_number = all(_is_number(row[number]) for row in table.rows)
-            shown.add_column(name, justify="right" if is_number else "left")
-        for row in table.rows:
-            shown.add_row(*row)
-        self._console.print(shown)
+    def day(self, title: str, day: "pd.DataFrame") -> None:
+        """Print a day as bars, a line for each scheduled hour of all airports together."""
+        self._console.print(f"\n{title}", style="bold")
+        self._console.print(RichText.assemble("  hour   ", ("█ left", _LEFT), "  ", _CANCELLED_KEY))
+        hours = day.groupby("hour")[["departures", "cancelled"]].sum()
+        most = int(hours.sum(axis=1).max())
+        for hour, (left, cancelled) in hours.astype(int).iterrows():
+            bars = [_bar(count, most) for count in (left, cancelled)]
+            line = RichText.assemble(
+                f"  {hour:>2}:00  ", ("█" * bars[0], _LEFT), ("░" * bars[1], _CANCELLED)
+            )
+            figures = [f"{count} {word}" for count, word in _figures(left, cancelled)]
+            self._console.print(line.append(f" {', '.join(figures)}"))
 
     @contextmanager
     def step(self, title: str) -> Iterator[None]:
@@ -87,11 +83,16 @@ class Teller:
         began = time.perf_counter()
         with self._console.status(f"{title} ..."):
             yield
-        self._console.print(f"{title}: {time.perf_counter() - began:.1f} s", style="dim")
+        self._done(title, began)
+
+    def _done(self, title: str, began: float) -> None:
+        took = f"{time.perf_counter() - began:.1f} s"
+        self._console.print(f"{title:<{_STEP_WIDTH}} {took:>8}", style="dim")
 
     @contextmanager
     def bar(self, title: str, total: int) -> Iterator[Callable[[int], None]]:
         """Show a progress bar; yields a function that advances it by a number of units."""
+        began = time.perf_counter()
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -101,20 +102,52 @@ class Teller:
         with Progress(*columns, console=self._console, transient=True) as progress:
             task = progress.add_task(title, total=total)
             yield lambda count: progress.advance(task, count)
+        self._done(title, began)
 
     def end(self, out: Path, seconds: float) -> None:
-        """Print the paths of all output."""
-        self._console.print(f"\nDone in {seconds:.1f} s. Everything is in {out}:", style="bold")
-        self._console.print(f"  {out}/report.html   the report, for any browser")
-        self._console.print(f"  {out}/log           the log, in Apache Kafka's files; try")
-        noon = f"--from '2013-02-08 12:00 {ZONE}' --limit 5"
-        for command in (f"describe {FLIGHTS_TOPIC}", f"read {FLIGHTS_TOPIC} --clock append {noon}"):
-            line = f"      ./run tidelog {command} --data {out}/log"
-            self._console.print(line, soft_wrap=True)
+        """Print what to try next: the report first."""
+        self._console.print(f"\nDone in {seconds:.0f} s. Now try:", style="bold")
+        log = f"--data {out}/log"
+        noon = f"--from '2013-02-08 12:00 {ZONE}'"
+        for command in (
+            f"{_OPEN} {out}/report.html",
+            f"./run tidelog offsets {FLIGHTS_TOPIC} {log} --at '2013-02-08 12:00 {ZONE}'",
+            f"./run tidelog read {FLIGHTS_TOPIC} {log} --clock append {noon} --limit 5",
+        ):
+            self._console.print(f"  {command}", soft_wrap=True)
 
 
-def _is_number(text: str) -> bool:
-    return not text.strip("-%0123456789,./: ")
+# The command that opens a file in the browser.
+_OPEN: Final = "open" if sys.platform == "darwin" else "xdg-open"
+
+
+# Width of a step's title, so that the durations are in one column.
+_STEP_WIDTH: Final = 76
+
+
+_LEFT: Final = "cyan"
+
+
+_CANCELLED: Final = "yellow"
+
+
+_CANCELLED_KEY: Final = ("░ canceled", _CANCELLED)
+
+
+# Length of the longest bar.
+_BAR: Final = 50
+
+
+def _bar(count: int, most: int) -> int:
+    """Return the length of a bar; at least 1 for a count of 1 or more."""
+    return -(-count * _BAR // most) if most else 0
+
+
+def _figures(left: int, cancelled: int) -> Iterator[tuple[int, str]]:
+    if left or not cancelled:
+        yield left, "left"
+    if cancelled:
+        yield cancelled, "canceled"
 
 
 def local(ms: int) -> str:
@@ -188,31 +221,43 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     return [record_first, still_there]
 
 
-def day_table(day: "pd.DataFrame") -> Table:
-    """Return the replayed day as a table: a line for each hour, columns for the airports."""
-    airports = sorted(set(day["origin"]))
-    columns = ["hour"]
-    for airport in airports:
-        columns += [f"{airport} left/cancelled", "late 50 %", "late 90 %"]
-    cells = {(row.hour, row.origin): row for row in day.itertuples()}
-    rows = []
-    for hour in sorted(set(day["hour"])):
-        line = [f"{hour}:00"]
-        for airport in airports:
-            row = cells.get((hour, airport))
-            line += ["-"] * 3 if row is None else _cells(row)
-        rows.append(line)
-    return Table(columns, rows)
+def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> list[str]:
+    """Return what the demo shows, with its own figures.
+
+    Args:
+        day: The replayed day by hour and airport.
+        crossing: Flights that the clocks put on different sides of noon.
+        share: Part of the log's bytes that the replay read, 0 to 1.
+    """
+    left, canceled = (int(day[name].sum()) for name in ("departures", "cancelled"))
+    clocks = (
+        "Each flight has two times in the log: when it was due (create time), and when it left,"
+        " which is when the log took it (append time)."
+    )
+    noon = (
+        f'So "before noon" has two exact answers: {crossing.due_before_left_after} flights of the'
+        f" storm day were due before noon and left after it, and {crossing.due_after_left_before}"
+        " left before noon that were due later."
+    )
+    replayed = (
+        f"Spark replayed the {left + canceled:,} flights that were due on that day, {left:,} that"
+        f" left and {canceled:,} canceled, from {100 * share:.1f} % of the log's bytes."
+    )
+    return [clocks, noon, replayed]
 
 
-def _cells(row: object) -> list[str]:
-    left, cancelled = getattr(row, "departures", 0), getattr(row, "cancelled", 0)
-    late = [_minutes(getattr(row, name, math.nan)) for name in ("late_p50", "late_p90")]
-    return [f"{left} / {cancelled}", *late]
-
-
-def _minutes(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.1f}"
+def settings_table() -> Table:
+    """Return a table of the topics' settings, with the reasons."""
+    rows = [
+        [topic, key, value, why]
+        for topic, settings in (
+            (FLIGHTS_TOPIC, SETTINGS),
+            (FLIGHTS_TOPIC, {k: (f"{v} (default)", why) for k, (v, why) in DEFAULTS_USED.items()}),
+            (AIRCRAFT_TOPIC, AIRCRAFT_SETTINGS),
+        )
+        for key, (value, why) in settings.items()
+    ]
+    return Table(["topic", "setting", "value", "why"], rows)
 
 
 def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
@@ -277,6 +322,8 @@ class Report:
         aircraft: The last flight of some aircraft, as of two dates.
         why_aircraft: Explanation of this table, a paragraph.
         files: The files of the log.
+        settings: The topics' settings.
+        settings_notes: Notes on how the topics were filled, one item per paragraph.
         checked: One line for each figure that was checked.
     """
 
@@ -290,6 +337,8 @@ class Report:
     aircraft: Table
     why_aircraft: str
     files: Table
+    settings: Table
+    settings_notes: Sequence[str]
     checked: Sequence[str]
 
 
@@ -321,6 +370,8 @@ def _sections(report: Report) -> list[Section]:
         _titled(report.aircraft, "Where each aircraft was last"),
         Text(report.why_aircraft),
         _titled(report.files, "Files of the log"),
+        _titled(report.settings, "Settings of the topics"),
+        *map(Text, report.settings_notes),
         Items(report.checked, "How the figures were checked"),
     ]
 
@@ -334,7 +385,7 @@ def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
     return {
         airport: [
             Series("left", "s0", _values(rows, "departures")),
-            Series("cancelled", "s1", _values(rows, "cancelled")),
+            Series("canceled", "s1", _values(rows, "cancelled")),
         ]
         for airport, rows in _by_airport(day)
     }

@@ -8,21 +8,18 @@ from tidelog.demo.questions import Checks, day_by_pandas, same_frames
 FRAME = pd.DataFrame({"hour": [5, 6], "late": [0.1 + 0.2, float("nan")], "origin": ["A", "B"]})
 
 
-def test_equal_figures_are_told_as_equal() -> None:
-    told: list[str] = []
-    checks = Checks(told.append)
+def test_equal_figures_are_lines() -> None:
+    checks = Checks()
     assert checks.equal("rows", 3, 3)
-    assert told == ["checked: rows: equal"]
-    assert (checks.failed, checks.count) == ([], 1)
+    assert (checks.lines, checks.failed) == (["rows: equal"], [])
 
 
-def test_different_figures_are_told_and_kept() -> None:
-    told: list[str] = []
-    checks = Checks(told.append)
+def test_different_figures_are_kept_with_both_values() -> None:
+    checks = Checks()
     assert not checks.equal("rows", 3, 4)
     assert not checks.frames_equal("table", FRAME, FRAME.head(1))
-    assert told[0] == "checked: rows: DIFFERENT: the log says 3, the source 4"
-    assert checks.failed == ["rows", "table"]
+    assert checks.lines[0] == "rows: DIFFERENT: the log says 3, the source 4"
+    assert checks.failed == checks.lines
 
 
 def test_frames_are_equal_to_rounding() -> None:

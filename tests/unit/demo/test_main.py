@@ -1,18 +1,23 @@
 """The demo's folder, its figures on the terminal, and the whole of it."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 from tests.worlds.kafka.oracle import Oracle
 
+from tidelog.demo import native_code
 from tidelog.demo.main import prepare
-from tidelog.demo.story import Teller
+from tidelog.demo.questions import Checks, Crossing
+from tidelog.demo.story import Teller, three_sentences
 from tidelog.errors import InvalidRequest
-from tidelog.report import Table
+from tidelog.record.kernels.compiler import is_kept
+from tidelog.record.kernels.offset_map import map_batches
 
 
 def test_a_second_run_starts_afresh(tmp_path: Path) -> None:
@@ -33,21 +38,77 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "log" / "precious").exists()
 
 
-def test_what_is_told_goes_to_one_stream() -> None:
+def test_the_terminal_gets_steps_a_picture_checks_and_what_to_try() -> None:
     stream = io.StringIO()
-    teller = Teller(Console(file=stream, width=60))
+    teller = Teller(Console(file=stream, width=100))
     with teller.bar("Loading", 10) as advance:
         advance(10)
     with teller.step("Looking"):
         pass
-    teller.table("Sizes", Table(["file", "bytes"], [["log", "1,000"], ["index", "5"]]))
-    teller.checked("checked: rows: equal")
-    teller.end(Path("out"), 1.0)
-    said = stream.getvalue()
-    assert "Looking: 0.0 s" in said
-    assert "│ index │     5 │" in said
-    assert "out/report.html" in said
-    assert teller.all_checked == ["rows: equal"]
+    day = pd.DataFrame(
+        {
+            "hour": [5, 5, 16],
+            "origin": ["EWR", "JFK", "EWR"],
+            "departures": [60, 40, 0],
+            "cancelled": [0, 0, 1],
+        }
+    )
+    teller.day("The day", day)
+    checks = Checks()
+    checks.equal("rows", 3, 3)
+    teller.checked(checks)
+    checks.equal("hours", 3, 4)
+    teller.checked(checks)
+    teller.end(Path("out"), 41.6)
+    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    assert [line.split() for line in lines if line.endswith("0.0 s")] == [
+        ["Loading", "0.0", "s"],
+        ["Looking", "0.0", "s"],
+    ]
+    assert f"   5:00  {'█' * 50} 100 left" in lines
+    assert "  16:00  ░ 1 canceled" in lines
+    assert "checked: 1 of 1 figures equal those of the source file" in lines
+    assert "checked: 1 of 2 figures equal those of the source file" in lines
+    assert "  hours: DIFFERENT: the log says 3, the source 4" in lines
+    done = lines.index("Done in 42 s. Now try:")
+    assert lines[done + 1].endswith("open out/report.html")
+    assert len(lines[done:]) == 4
+
+
+def test_sentences_have_the_figures_of_the_day() -> None:
+    day = pd.DataFrame(
+        {
+            "hour": [5, 6, 9],
+            "origin": ["EWR", "LGA", "LGA"],
+            "departures": [2, 3, 1],
+            "cancelled": [0, 1, 4],
+            "late_p90": [4.0, 90.0, 175.4],
+        }
+    )
+    first, second, third = three_sentences(day, Crossing(12, 5), 0.00358)
+    assert "two times" in first
+    assert "12 flights" in second
+    assert "5 left before noon" in second
+    assert "11 flights" in third
+    assert "0.4 %" in third
+
+
+def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_code, "is_kept", lambda _kernel: True)
+    assert native_code.start(tmp_path) is None
+    native_code.stop(None)
+    monkeypatch.setattr(native_code, "is_kept", lambda _kernel: False)
+    compiler = native_code.start(tmp_path / "native")
+    assert compiler is not None
+    native_code.stop(compiler)
+    assert compiler.returncode is not None
+
+
+def test_what_compiles_the_native_code_goes_through(tmp_path: Path) -> None:
+    native_code.compile_all(tmp_path / "native")
+    assert is_kept(map_batches)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +127,9 @@ def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_figure_of_the_demo_is_equal_to_the_sources(demo_output: Path) -> None:
     said = (demo_output / "said.txt").read_text()
     assert "DIFFERENT" not in said
-    assert said.count(": equal") >= 7
+    (count,) = re.findall(r"checked: (\d+) of \1 figures equal", said)
+    assert int(count) == 11
+    assert len(said.splitlines()) <= 50
     assert (demo_output / "report.html").stat().st_size > 10_000
     assert not (demo_output / "spark").exists()
 

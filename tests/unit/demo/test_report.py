@@ -37,6 +37,8 @@ def page(tmp_path: Path) -> str:
         aircraft=TABLE,
         why_aircraft="keys",
         files=TABLE,
+        settings=TABLE,
+        settings_notes=["note"],
         checked=["rows: equal"],
     )
     write_report(path, report)

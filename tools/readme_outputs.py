@@ -1,0 +1,81 @@
+"""Runs the README's examples, block after block, and writes their outputs below them.
+
+`PYTHONPATH=src:. python tools/readme_outputs.py [FOLDER]` after `./run demo`; FOLDER is the one
+that has `demo-output`, by default the checkout. A block of python or sh is followed by a block of
+text, which is its output.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+README: Final = Path(__file__).parent.parent / "README.md"
+# Width of the outputs: what a terminal has.
+WIDTH: Final = 80
+_BLOCKS: Final = re.compile(
+    r"^```(python|sh)\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
+
+
+class Example(NamedTuple):
+    """A block of code and its output below it."""
+
+    language: str
+    code: str
+    output: str
+
+
+def examples(text: str) -> list[Example]:
+    """Return the examples of a page in their order."""
+    return [Example(*match.groups()) for match in _BLOCKS.finditer(text)]
+
+
+def run(example: Example, folder: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run an example in a folder that has the demo's log, and return what it prints.
+
+    Raises:
+        CalledProcessError: It failed; stderr is in the error.
+    """
+    command = [sys.executable, "-c"] if example.language == "python" else ["sh", "-euc"]
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    settings = {"PATH": beside, "PYSPARK_PYTHON": sys.executable, "COLUMNS": str(WIDTH)}
+    done = subprocess.run(
+        [*command, example.code],
+        cwd=folder,
+        env=os.environ | settings | dict(env or {}),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return without_ends(done.stdout)
+
+
+def without_ends(output: str) -> str:
+    """Return an output without spaces at the ends of lines and without empty lines at its end."""
+    lines = [line.rstrip() for line in output.rstrip().splitlines()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def with_outputs(text: str, outputs: Sequence[str]) -> str:
+    """Return a page with these outputs of its examples, in their order."""
+    following: Iterator[str] = iter(outputs)
+
+    def block(match: re.Match[str]) -> str:
+        language, code, _ = match.groups()
+        return f"```{language}\n{code}```\n\n```text\n{next(following)}```"
+
+    return _BLOCKS.sub(block, text)
+
+
+if __name__ == "__main__":
+    page = README.read_text()
+    found = [
+        run(example, Path(sys.argv[1]) if sys.argv[1:] else README.parent)
+        for example in examples(page)
+    ]
+    README.write_text(with_outputs(page, found))
