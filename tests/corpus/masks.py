@@ -8,7 +8,7 @@ HOME_MASK: Final = "/tmp/corpus-00000000"
 # Objects of a tier name the part's directory, with a checksum of one digit more or less.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Lines that tell from time to time how far a job is, and how fast it was.
-_PROGRESS: Final = re.compile(r"^! tidelog: .*: \d+ of \d+ \w+\n", re.MULTILINE)
+_PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: \d+\.\d M/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
 _PROCESS: Final = re.compile(r"\bprocess \d+\b")

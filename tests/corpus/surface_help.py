@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from tests.corpus.book import Entry
 from tests.corpus.shell import run, shown
 
-_COMMANDS = re.compile(r"^Commands:\n((?:  .*\n)+)", re.MULTILINE)
+# A section of commands: `Commands`, or one named for what its commands are for.
+_COMMANDS = re.compile(r"^(?!Options|Usage)[A-Z][a-z ]+:\n((?:  .*\n)+)", re.MULTILINE)
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 
 
@@ -21,6 +22,6 @@ def helps(path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Each command's path and help text."""
     text = run(*path, "--help").out.decode()
     yield path, text
-    if listed := _COMMANDS.search(text):
-        for name in _COMMAND.findall(listed[1]):
+    for listed in _COMMANDS.findall(text):
+        for name in _COMMAND.findall(listed):
             yield from helps((*path, name))

@@ -114,7 +114,7 @@ def test_what_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     code, message = refused(*data, "--set", "num.partitions=none")
     assert (code, "a whole number >= 1" in message) == (ExitCode.USAGE, True)
     code, message = refused(*data, "--config", str(tmp_path / "nothing"))
-    told = f"tidelog: --config {tmp_path}/nothing: No such file or directory\n"
+    told = f"error: --config {tmp_path}/nothing: No such file or directory\n"
     assert (code, message) == (ExitCode.USAGE, told)
     code, message = refused("--set", f"log.dirs={tmp_path}/a,{tmp_path}/b")
     assert (code, "a broker here has one" in message) == (ExitCode.USAGE, True)
@@ -208,7 +208,30 @@ def test_what_stdout_does_not_take_is_told(tmp_path: Path) -> None:
             check=False,
         )
     assert done.returncode == ExitCode.ERROR
-    assert done.stderr.endswith("\ntidelog: stdout: No space left on device\n")
+    assert done.stderr.endswith("\nerror: stdout: No space left on device\n")
+
+
+def test_a_terminal_says_how_to_try_the_broker_and_to_stop_it(tmp_path: Path) -> None:
+    terminal, stderr = os.openpty()
+    process = subprocess.Popen(
+        command("--data", str(tmp_path)), stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
+    os.close(stderr)
+    with process:
+        try:
+            address = address_of(process)
+            told = ""
+            while "Ctrl-C" not in told:
+                told += os.read(terminal, 4096).decode()
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+            os.close(terminal)
+    assert (process.returncode, rest) == (0, "")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", told)
+    assert f"hint: try: kcat -b {address} -L" in plain
+    assert "hint: Ctrl-C stops the broker" in plain
 
 
 def test_stderr_holds_an_object_a_line(tmp_path: Path) -> None:

@@ -13,80 +13,73 @@ from typing import Final
 import click
 
 import tidelog
+from tidelog.cli.command_groups import CommandGroup, UnknownCommand
 from tidelog.cli.options import examples
-from tidelog.cli.surroundings import ExitCode, Surroundings, describe
+from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Command -> module of this package with a function of its name, and the first line of its help.
-COMMANDS: Final = {
-    "accept-clock": ("serve", "Let appends go on although the clock jumped."),
-    "audit": (
-        "jobs.audit",
-        "Follow every key from A to B: what is missing, stale, in another order, or there twice.",
-    ),
-    "compact": (
-        "compact",
-        "Keep the last record of each key in finished segments of compacted topics.",
-    ),
-    "config": ("topics", "Show a topic's settings, or change them first."),
-    "count": ("offsets", "Count the records of a range of time, exactly."),
-    "create": ("topics", "Create a topic, and the directory where it is missing."),
-    "delete": ("topics", "Delete a topic and all its records."),
-    "describe": ("topics", "Show one topic, its partitions and clocks."),
-    "diff": ("keyed", "Print which keys were added, changed and deleted between two times."),
-    "doctor": ("doctor", "Find what is damaged in a directory of topics, and what to do about it."),
-    "dump": ("dump", "Print what is in files, and what is damaged."),
-    "erase": ("compact", "Take every record of a key out of a topic's files."),
-    "failover": (
-        "jobs.failover",
-        "Move a consumer group to another cluster without missing a record.",
-    ),
-    "follow": ("follow", "Copy a leader's topics into a directory, as a standby."),
-    "groups": ("groups", "Consumer groups of a cluster: list, describe, delete."),
-    "lag": ("lag", "Show how far a consumer group is behind."),
-    "latency": (
-        "latency",
-        "Show how long records took from their making to the log, by hour of append time.",
-    ),
-    "offsets": ("offsets", "Find offsets by time, in each partition."),
-    "produce": ("produce", "Append one record, lines of a pipe, or the rows of a file."),
-    "read": ("read", "Print records by time and by offset."),
-    "reopen": (
-        "serve",
-        "Open a broker's partitions anew that went offline, once their disk has room or works.",
-    ),
-    "retain": ("retention", "Delete the segments that the topics' retention settings let go."),
-    "rewind": ("groups", "Move a consumer group back in time."),
-    "serve": ("serve", "Be a broker that Kafka's clients write to and read from."),
-    "standby": (
-        "follow",
-        "Ask the process that follows a leader (`tidelog follow`): status, flush, promote.",
-    ),
-    "tier": ("tier", "Move finished segments to an object store, and let local copies go."),
-    "topics": ("topics", "List the topics of a directory or a cluster."),
-    "why": ("retention", "Explain each segment: why it was rolled, and until when it is kept."),
+# Heading of the help -> command -> module of this package with a function of its name, summary.
+_SECTIONS: Final = {
+    "Read": {
+        "topics": ("topics", "List the topics of a directory or a cluster."),
+        "describe": ("topics", "Show a topic's partitions, offsets and times."),
+        "read": ("read", "Print records by time or offset."),
+        "count": ("offsets", "Count the records in a time range, exactly."),
+        "offsets": ("offsets", "Find offsets by time, in each partition."),
+        "diff": ("keyed", "Show keys added, changed and deleted between two times."),
+        "latency": ("latency", "Show ingestion latency: append time minus create time."),
+        "dump": ("dump", "Print the contents of log files, and damage."),
+    },
+    "Write": {
+        "create": ("topics", "Create a topic, and its directory if missing."),
+        "produce": ("produce", "Append one record, lines of a pipe, or the rows of a file."),
+        "config": ("topics", "Show or change a topic's settings."),
+        "partitions": ("partitions", "Increase a topic's number of partitions."),
+        "delete": ("topics", "Delete a topic and all its records."),
+        "delete-records": (
+            "partitions",
+            "Delete a topic's records before a time or an offset.",
+        ),
+        "erase": ("compact", "Erase all records of a key from a topic's files."),
+    },
+    "Keep": {
+        "why": ("retention", "Explain why segments were rolled, and how long they stay."),
+        "retain": ("retention", "Delete segments that are past their topics' retention."),
+        "compact": ("compact", "Keep the last record of each key in compacted topics."),
+        "tier": ("tier", "Move finished segments to an object store."),
+        "doctor": ("doctor", "Check a directory for damage and suggest repairs."),
+    },
+    "Operate": {
+        "serve": ("serve", "Run a broker for Kafka clients."),
+        "accept-clock": ("serve", "Accept a clock that jumped, so that appends continue."),
+        "reopen": ("serve", "Reopen partitions that went offline after a disk failure."),
+        "groups": ("groups", "List, describe and delete consumer groups."),
+        "lag": ("lag", "Show how far a consumer group is behind."),
+        "rewind": ("groups", "Reset a consumer group to a time."),
+        "users": ("security", "List, add and remove users of SCRAM."),
+        "acls": ("security", "List, add and remove ACLs: who may do what."),
+        "quotas": ("security", "List, set and remove quotas of users and client ids."),
+    },
+    "Move": {
+        "follow": ("follow", "Run a standby: copy a leader's topics into a directory."),
+        "standby": ("follow", "Control a running standby: status, flush, promote."),
+        "failover": (
+            "jobs.failover",
+            "Move a consumer group to another cluster, missing no record.",
+        ),
+        "audit": ("jobs.audit", "Compare two places key by key."),
+    },
 }
-# Commands of `tidelog spark` -> module of this package, and the first line of the help.
+COMMANDS: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
+# Commands of `tidelog spark` -> module of this package, and the summary.
 JOBS: Final = {
     "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
-    "compact": (
-        "jobs.compact",
-        "Keep the last record of each key: the cleaner's work, side by side.",
-    ),
-    "lag": ("jobs.lag", "Show how far all consumer groups are behind, by partition or by hour."),
-    "latency": (
-        "jobs.latency",
-        "Show how long records took to the log, by topic and hour, and what watermarks would lose.",
-    ),
-    "mirror": (
-        "jobs.mirror",
-        "Copy topics from one or more places into those of another, exactly once.",
-    ),
-    "reindex": (
-        "jobs.reindex",
-        "Build the indexes and zone maps of a directory anew where they are missing or wrong.",
-    ),
-    "replay": ("jobs.replay", "Write a range of time of a topic once more."),
+    "compact": ("jobs.compact", "Compact a large directory in parallel."),
+    "lag": ("jobs.lag", "Show the lag of all consumer groups, by partition or hour."),
+    "latency": ("jobs.latency", "Show latency by topic and hour, and losses by watermarks."),
+    "mirror": ("jobs.mirror", "Copy topics from several places into one, exactly once."),
+    "reindex": ("jobs.reindex", "Rebuild missing or wrong indexes and zone maps."),
+    "replay": ("jobs.replay", "Replay a time range of a topic."),
 }
 
 
@@ -120,7 +113,7 @@ def _broken_pipes_kept() -> Iterator[None]:
         raise _BrokenPipe from error
 
 
-class CommandTable(click.Group):
+class CommandTable(CommandGroup):
     """A group whose commands are imported at their first use."""
 
     def make_context(
@@ -157,6 +150,8 @@ def _table(homes: Mapping[str, tuple[str, str]]) -> list[click.Command]:
     name="tidelog",
     cls=CommandTable,
     commands=_table(COMMANDS),
+    sections={heading: [*names] for heading, names in _SECTIONS.items()} | {"Spark": ["spark"]},
+    elsewhere=[f"spark {name}" for name in JOBS],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "export TIDELOG_DATA=data",
@@ -168,7 +163,26 @@ def _table(homes: Mapping[str, tuple[str, str]]) -> list[click.Command]:
 )
 @click.version_option(tidelog.__version__, prog_name="tidelog")
 def app() -> None:
-    """A commit log with a memory for time: Kafka's files, two clocks."""
+    """A commit log with a memory for time: Kafka's files, two clocks.
+
+    `tidelog help COMMAND` shows a command's options.
+    """
+
+
+@app.command("help", hidden=True)
+@click.argument("names", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def show_help(context: click.Context, names: tuple[str, ...]) -> None:
+    """Show the help of a command."""
+    found = context.find_root()
+    for name in names:
+        group = found.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"{found.command_path} has no commands", found)
+        _, command, _ = group.resolve_command(found, [name])
+        assert command is not None, "an unknown command raises"
+        found = click.Context(command, parent=found, info_name=name)
+    click.echo(found.get_help())
 
 
 @app.command(
@@ -181,10 +195,10 @@ def app() -> None:
     ),
 )
 def spark() -> None:
-    """Jobs on Spark: for more data than one process should read.
+    """Run Spark jobs, for more data than one process should read.
 
     A place is a directory of topics (a path, or a URL such as s3://bucket/logs) or a cluster,
-    kafka://HOST:PORT. Without --master, Spark runs here, on all cores.
+    kafka://HOST:PORT.
     """
 
 
@@ -215,13 +229,13 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             obj=surroundings,
         )
         surroundings.hand_over()
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        cause = error.__cause__  # click raises Abort from an interrupt
+        effect = f"; {cause}" if isinstance(cause, Interrupted) else ""
+        surroundings.say(f"interrupted{effect}")
         return ExitCode.INTERRUPTED
-    except click.exceptions.NoArgsIsHelpError as error:
-        surroundings.stderr.write(f"{error.format_message()}\n")
-        return ExitCode.USAGE
     except click.UsageError as error:
-        surroundings.say(_usage_line(error))
+        surroundings.fail(*_usage_text(error))
         return ExitCode.USAGE
     except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
         cause = error.__cause__ if isinstance(error, _BrokenPipe) else None
@@ -236,8 +250,8 @@ def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
         # broken.
         _point_stdout_nowhere()
         return ExitCode.OK
-    code, line = describe(error)
-    surroundings.say(line)
+    code, text, hint = describe(error)
+    surroundings.fail(text, hint)
     if isinstance(error, OSError):
         try:
             surroundings.stdout.flush()
@@ -246,11 +260,15 @@ def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
     return code
 
 
-def _usage_line(error: click.UsageError) -> str:
-    """Return the message of invalid arguments, with the command that shows the options."""
-    text = " ".join(error.format_message().split()).rstrip(".")
+def _usage_text(error: click.UsageError) -> tuple[str, str]:
+    """Return message and hint for invalid arguments."""
+    if isinstance(error, UnknownCommand):
+        return error.message, error.hint
+    near: Sequence[str] = getattr(error, "possibilities", None) or ()
+    text = error.message if near else error.format_message()
     command = "tidelog" if error.ctx is None else error.ctx.command_path
-    return f"{text}; `{command} --help` shows the options"
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    return " ".join(text.split()).rstrip("."), f"{meant}`{command} --help` shows the options"
 
 
 def _point_stdout_nowhere() -> None:

@@ -20,6 +20,7 @@ from tidelog.cli.options import (
     examples,
     format_option,
     key_as_option,
+    maybe_target_argument,
     topic_argument,
 )
 from tidelog.cli.output import Cell
@@ -31,7 +32,7 @@ from tidelog.cli.places import (
     parse_target,
     partitions_of,
 )
-from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, interrupted_as
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.types import TopicPartition
@@ -72,7 +73,7 @@ def show_plan(
         try:
             plan_preview = preview(directory.log_dir, name)
         except InvalidRequest as error:  # it has a tier; plans of the others are shown
-            surroundings.say(str(error))
+            surroundings.fail(str(error))
             code = ExitCode.ERROR
             continue
         rows.extend(_rows(name, plan_preview))
@@ -83,11 +84,11 @@ def show_plan(
             f" {plan.garbage_bytes:.0f} to free"
         )
         if plan_preview.has_versions:
-            surroundings.say(
+            surroundings.note(
                 f"{name}: keys and garbage are counted as if the last record of a key won"
             )
     if not names:
-        surroundings.say("no topic has cleanup.policy=compact")
+        surroundings.note("no topic has cleanup.policy=compact")
     output.print_rows(surroundings, _COLUMNS, rows, kind)
     return code
 
@@ -127,6 +128,11 @@ _SHOWN: Final = (
 )
 
 
+COMPACTED_UNTIL_INTERRUPT: Final = (
+    "segments already compacted stay so, the others are unchanged; repeat the command to continue"
+)
+
+
 _ROW_COLUMNS: Final = output.columns("partition", output.number(*_SHOWN), "reason", "stopped")
 
 
@@ -139,7 +145,7 @@ _ROW_COLUMNS: Final = output.columns("partition", output.number(*_SHOWN), "reaso
         "tidelog compact flights --data data --plan",
     ),
 )
-@click.argument("target", required=False, metavar="[TOPIC[:P]]")
+@maybe_target_argument
 @data_option
 @click.option("--roll", is_flag=True, help="Finish active segments first, so that all is cleaned.")
 @click.option("--if-due", is_flag=True, help="Only where the topic's settings ask for it now.")
@@ -155,7 +161,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     plan: bool,
     kind: Format,
 ) -> ExitCode:
-    """Keep the last record of each key in finished segments of compacted topics.
+    """Keep the last record of each key in compacted topics.
 
     Takes the directory's lock, or asks the broker that has it. Without a topic all that have
     cleanup.policy=compact are looked at. Offsets never change; the active segment is left alone.
@@ -169,7 +175,10 @@ def compact(  # noqa: PLR0913 - one argument for each option
             return show_plan(surroundings, directory, _compacted(directory, data, target), kind)
 
     def here() -> "list[CompactionResult]":
-        with open_directory(surroundings, data, writable=True) as directory:
+        with (
+            interrupted_as(COMPACTED_UNTIL_INTERRUPT),
+            open_directory(surroundings, data, writable=True) as directory,
+        ):
             names = _compacted(directory, data, target)
             env = surroundings.env
             return [_clean(env, directory, name, roll=roll, if_due=if_due) for name in names]
@@ -188,7 +197,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     done = here_or_by_holder(data, "compact", here, by_holder)
     output.print_rows(surroundings, _ROW_COLUMNS, map(_row, done), kind)
     if not done:
-        surroundings.say("no topic has cleanup.policy=compact")
+        surroundings.note("no topic has cleanup.policy=compact")
     is_whole = all(one.stopped is None for one in done)
     return ExitCode.OK if is_whole else ExitCode.FINDINGS
 
@@ -259,7 +268,7 @@ def erase(
     key_as: Encoding,
     execute: bool,
 ) -> ExitCode:
-    """Take every record of a key out of a topic's files.
+    """Erase all records of a key from a topic's files.
 
     Appends a tombstone, writes segments anew that hold the key, reads all files once more, and
     prints a receipt (JSON) with the digests of what was searched. What can't be reached from here
@@ -286,13 +295,13 @@ def erase(
 
 def _say(surroundings: Surroundings, receipt: Receipt) -> None:
     for line in cast("list[str]", receipt["not_reached"]):
-        surroundings.say(f"not reached: {line}")
+        surroundings.note(f"not reached: {line}")
     for line in cast("list[str]", receipt["out_of_reach"]):
-        surroundings.say(f"nobody has looked at: {line}")
+        surroundings.note(f"nobody has looked at: {line}")
     count = receipt["records"]
     if not count:
-        surroundings.say(f"no record of the key in {receipt['topic']}")
+        surroundings.note(f"no record of the key in {receipt['topic']}")
     elif not receipt["executed"]:
-        surroundings.say(f"{count} records of the key; --execute erases them")
+        surroundings.note(f"{count} records of the key; --execute erases them")
     elif receipt["complete"]:
         surroundings.say(f"{count} records of the key erased from {receipt['topic']}")

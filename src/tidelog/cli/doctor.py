@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.cli import output
+from tidelog.cli import completion, output
 from tidelog.cli.options import Format, data_option, examples, format_option
 from tidelog.cli.output import Cell
-from tidelog.cli.surroundings import Surroundings, UsageProblem, byte_progress, describe
+from tidelog.cli.surroundings import (
+    Surroundings,
+    UsageProblem,
+    byte_progress,
+    describe,
+    interrupted_as,
+)
 from tidelog.errors import TidelogError
 
 if TYPE_CHECKING:
@@ -53,7 +59,9 @@ class _Target:
         "tidelog doctor data --repair",
     ),
 )
-@click.argument("target", required=False, metavar="DIR|TOPIC[:P]")
+@click.argument(
+    "target", required=False, metavar="DIR|TOPIC[:P]", shell_complete=completion.targets
+)
 @data_option
 @click.option(
     "--repair", is_flag=True, help="Build damaged files anew that can be; takes the lock."
@@ -63,7 +71,7 @@ class _Target:
 def doctor(
     surroundings: Surroundings, target: str | None, data: str | None, repair: bool, kind: Format
 ) -> Verdict:
-    """Find what is damaged in a directory of topics, and what to do about it.
+    """Check a directory for damage and suggest repairs.
 
     Holds every file of a partition against the others, and changes nothing. With --repair,
     indexes, snapshots, zone maps and checkpoints are built anew from a sound log; records and
@@ -72,10 +80,12 @@ def doctor(
     Exit code: 0 sound (notes do not count), 1 findings, 2 it could not look everywhere.
     """
     meant = _find_target(surroundings, target, data)
+    effect = "records are unchanged; repeat --repair to finish" if repair else "nothing was changed"
     try:
-        return _examine(surroundings, meant, kind, mends=repair)
+        with interrupted_as(effect):
+            return _examine(surroundings, meant, kind, mends=repair)
     except (TidelogError, OSError) as error:
-        surroundings.say(f"could not look: {describe(error)[1]}")
+        surroundings.fail(*describe(error)[1:])
         return Verdict.BLIND
 
 
@@ -125,14 +135,14 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
         open_findings = findings
         if mends and any(finding.repairable for finding in findings):
             for line in repair.repair(surroundings.env, check, findings):
-                surroundings.say(f"note: {line}")
+                surroundings.note(f"{line}")
             check, open_findings = _look(surroundings, meant)
     finally:
         if held is not None:
             held.close()
     _print(surroundings, findings, open_findings, kind)
     for failure in check.unseen:
-        surroundings.say(f"could not look: {describe(failure)[1]}")
+        surroundings.fail(*describe(failure)[1:])
     if check.unseen:
         return Verdict.BLIND
     _sum_up(surroundings, check, findings, open_findings)

@@ -631,7 +631,7 @@ class DumpOptions:
 )
 @with_options(DumpOptions)
 def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
-    """Print what is in files, and what is damaged.
+    """Print the contents of log files, and damage.
 
     Files of a log, or whole directories of a partition. Whatever breaks a rule of its format is
     told on stderr, and the exit code is 2.
@@ -652,9 +652,9 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
             surroundings, dumped.columns, dumped.rows, options.kind, zone=options.zone
         )
         for line in dumped_file.notes:
-            surroundings.say(f"note: {line}")
+            surroundings.note(f"{line}")
         for line in dumped_file.findings:
-            surroundings.say(f"found: {line}")
+            surroundings.fail(line)
         count += len(dumped_file.findings)
     if count:
         surroundings.say(f"{count} finding{'s'[: count > 1]} in {len(paths)} files")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import click
 
 from tidelog.cli import output, times
+from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
     Format,
     argument,
@@ -73,14 +74,18 @@ class StandbyOptions:
         "-t",
         multiple=True,
         metavar="T",
-        help="A topic, or a pattern with * and ?; repeatable. All but internal ones if left out.",
+        help="A topic, or a pattern with * and ?; repeatable. Default: all but internal ones.",
     )
     once: bool = option("--once", is_flag=True, help="Catch up and stop; else go on until Ctrl-C.")
     settings: tuple[str, ...] = option(
-        "--config", "-c", multiple=True, metavar="KEY=VALUE", help="Wins over the leader's."
+        "--config",
+        "-c",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A setting in place of the leader's; repeatable.",
     )
     every: str = option(
-        "--every", default="5s", show_default=True, metavar="TIME", help="Between reports."
+        "--every", default="5s", show_default=True, metavar="TIME", help="Time between reports."
     )
     retain: bool = option(
         "--retain/--no-retain", default=True, show_default=True, help="Run retention here."
@@ -98,7 +103,7 @@ class StandbyOptions:
 )
 @with_options(StandbyOptions)
 def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
-    """Copy a leader's topics into a directory, as a standby.
+    """Run a standby: copy a leader's topics into a directory.
 
     Same bytes, offsets, leader epochs and timestamps; topic ids, settings and group offsets too.
     Goes on where it stopped; drops what the leader never had. Exit code 2: a partition stands
@@ -115,9 +120,9 @@ def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
             return run(surroundings, options, seams=seams, stopped=stopped)
         except ClusterFailure as error:
             if stopped.is_set():
-                surroundings.say(f"{error}")
+                surroundings.fail(f"{error}")
                 return ExitCode.INTERRUPTED
-            surroundings.say(f"{error}; does the leader run, and is HOST:PORT right?")
+            surroundings.fail(f"{error}", "check that the leader runs, and HOST:PORT")
             return ExitCode.ERROR
 
 
@@ -151,7 +156,7 @@ def run(
         reporter.report()
         code = _verdict(surroundings, follower, options, stopped)
         if failed and code is ExitCode.OK:
-            surroundings.say(f"what the leader has had since is not here: {failed}")
+            surroundings.fail(f"what the leader has had since is not here: {failed}")
             return ExitCode.ERROR
         return code
 
@@ -201,7 +206,7 @@ class _Reporter:
         """Print new notes, and report if it is due."""
         notes, self._follower.notes = self._follower.notes, []
         for line in notes:
-            self._surroundings.say(f"note: {line}")
+            self._surroundings.note(f"{line}")
         now = self._surroundings.env.clock.monotonic_ms()
         if self._shown_ms is None or now - self._shown_ms >= self._every_ms:
             self.report()
@@ -279,7 +284,7 @@ def _verdict(
 ) -> ExitCode:
     problems = follower.problems
     for name, problem in sorted(problems.items()):
-        surroundings.say(f"{name} stands still: {problem}")
+        surroundings.fail(f"{name} has stalled: {problem}")
     if problems:
         return ExitCode.FINDINGS
     if options.once and stopped.is_set() and not follower.is_caught_up:
@@ -289,7 +294,7 @@ def _verdict(
     begun = sum(copy.high_watermark is not None for copy in copies)
     count = f"{begun} of {len(copies)}" if begun < len(copies) else f"{begun}"
     if follower.is_promoted:
-        surroundings.say("the end of following was requested (`tidelog standby promote`)")
+        surroundings.note("the end of following was requested (`tidelog standby promote`)")
     surroundings.say(
         f"{count} partitions of {follower.place} copied to {options.data},"
         f" offsets of {groups} groups"
@@ -322,6 +327,7 @@ STANDBY_COLUMNS: Final = output.columns(
 
 @click.group(
     "standby",
+    cls=CommandGroup,
     epilog=examples(
         "tidelog standby status --data standby",
         "tidelog standby flush --data standby",
@@ -329,7 +335,7 @@ STANDBY_COLUMNS: Final = output.columns(
     ),
 )
 def standby() -> None:
-    """Ask the process that follows a leader (`tidelog follow`): status, flush, promote."""
+    """Control a running standby: status, flush, promote."""
 
 
 @standby.command("status", epilog=examples("tidelog standby status --data standby -o json"))
@@ -371,7 +377,7 @@ def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
 def promote(
     surroundings: Surroundings, data: str | None, needs_all: bool, kind: Format
 ) -> ExitCode:
-    """End the following, and return when the directory can be opened for appends."""
+    """End following, so that the directory takes appends."""
     with _follower(data) as holder:
         answer = holder.ask("promote", {"needs_all": needs_all})
         holder.await_release()

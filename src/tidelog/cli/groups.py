@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli import output, places, times
+from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
     Format,
     clock_option,
@@ -42,6 +43,7 @@ _MEMBERS = output.columns("member", "client", "host", "partitions")
 
 @click.group(
     "groups",
+    cls=CommandGroup,
     epilog=examples(
         "tidelog groups list -b broker:9092",
         "tidelog groups describe planes -b broker:9092",
@@ -49,9 +51,9 @@ _MEMBERS = output.columns("member", "client", "host", "partitions")
     ),
 )
 def groups() -> None:
-    """Consumer groups of a cluster: list, describe, delete.
+    """List, describe and delete consumer groups.
 
-    How far one is behind tells `tidelog lag`; `tidelog rewind` moves one.
+    Use `tidelog lag` to see a group's lag, and `tidelog rewind` to reset it to a time.
     """
 
 
@@ -67,7 +69,7 @@ def list_groups(surroundings: Surroundings, access: Access, kind: Format) -> Non
     rows = [[group.name, group.state, group.kind] for group in listings]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
-        surroundings.say(f"{access.bootstrap} has no consumer groups")
+        surroundings.note(f"{access.bootstrap} has no consumer groups")
 
 
 @groups.command(
@@ -153,7 +155,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
             raise UsageProblem(f"{listed} would go; add --yes to do it")
         failed = _delete_each(surroundings, cluster, names)
     for error in failed[1:]:
-        surroundings.say(str(error))
+        surroundings.fail(str(error))
     if failed:
         raise failed[0]
 
@@ -213,7 +215,7 @@ class RewindOptions:
 )
 @with_options(RewindOptions)
 def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
-    """Move a consumer group back in time.
+    """Reset a consumer group to a time.
 
     Shows for each partition the old and the new offset and how many records would be read again;
     commits nothing without --execute. Exit code 2: a partition stays, since going on would skip
@@ -330,7 +332,7 @@ def _say_result(
     exact = all(move.again.is_exact for move in changes)
     what = f"{len(changes)} of {len(moves)} partitions, {'' if exact else 'at most '}{again}"
     if held_back:
-        surroundings.say(f"{held_back} partitions stay, since going on would skip records unread")
+        surroundings.note(f"{held_back} partitions stay, since going on would skip records unread")
     if options.execute:
         surroundings.say(f"group {options.group}: moved {what} records are read again")
         return

@@ -195,14 +195,14 @@ def _say(
 ) -> None:
     """Print why the result may be inexact, and how many records are in no table."""
     for doubt in question.doubts():
-        surroundings.say(f"not exact: {doubt}")
+        surroundings.note(f"not exact: {doubt}")
     if not whole:
         return
     if stats.without_time:
         count, clock = stats.without_time, question.clock
-        surroundings.say(f"not exact: {count} records have no time on the {clock} clock: left out")
+        surroundings.note(f"not exact: {count} records have no time on the {clock} clock: left out")
     if stats.without_key:
-        surroundings.say(f"{stats.without_key} records have no key: left out")
+        surroundings.note(f"{stats.without_key} records have no key: left out")
 
 
 # -- diff ----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class DiffOptions:
     )
     clock: ClockName = given(clock_option)
     partition: int | None = option(
-        "--partition", type=int, metavar="N", help="This partition alone."
+        "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
     inexact: Inexact = given(inexact_option)
     kind: ReadFormat = given(read_format_option("How rows are written."))
@@ -240,7 +240,7 @@ class DiffOptions:
 )
 @with_options(DiffOptions)
 def diff(surroundings: Surroundings, options: DiffOptions) -> None:
-    """Print which keys were added, changed and deleted between two times.
+    """Show keys added, changed and deleted between two times.
 
     Compares the topic's tables as of both (see `tidelog read --table`).
     """

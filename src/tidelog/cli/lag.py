@@ -48,16 +48,25 @@ class LagOptions:
         "--watch", "-w", is_flag=True, help="Look again and again; Ctrl-C ends it."
     )
     samples: int | None = option(
-        "--samples", type=click.IntRange(min=1), metavar="N", help="Look so often, then end."
+        "--samples",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Take N samples, then exit. Default: until Ctrl-C.",
     )
     every: str = option(
         "--every", default="5s", show_default=True, metavar="TIME", help="Between two looks."
     )
     max_lag: int | None = option(
-        "--max-lag", type=click.IntRange(min=0), metavar="N", help="Exit code 2 above."
+        "--max-lag",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Exit code 2 above so many records. Default: off.",
     )
     max_seconds: float | None = option(
-        "--max-seconds", type=click.FloatRange(min=0), metavar="S", help="Exit code 2 above."
+        "--max-seconds",
+        type=click.FloatRange(min=0),
+        metavar="S",
+        help="Exit code 2 above so many seconds. Default: off.",
     )
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -100,10 +109,13 @@ def run(
     look = _looker(surroundings, cluster, options, own)
     if not options.watch:
         return _once(surroundings, options, look)
-    if kind is Format.TABLE and surroundings.stdout.isatty():
-        return _watch_live(surroundings, options, look)
-    writer = output.writer(surroundings, columns(kind), kind, zone=options.zone)
-    return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, kind)))
+    try:
+        if kind is Format.TABLE and surroundings.stdout.isatty():
+            return _watch_live(surroundings, options, look)
+        writer = output.writer(surroundings, columns(kind), kind, zone=options.zone)
+        return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, kind)))
+    except KeyboardInterrupt:  # the normal end of --watch, as of `read --follow` and `serve`
+        return ExitCode.OK
 
 
 def _looker(
@@ -176,7 +188,7 @@ def _watch(
         except (ClusterFailure, OffsetOutOfRange) as error:
             if is_last:
                 raise  # an earlier sample can't replace the last one
-            surroundings.say(f"{error}; trying again in {every_s:g} s")
+            surroundings.note(f"{error}; trying again in {every_s:g} s")
         if is_last:
             return _verdict(surroundings, options, lags)
         surroundings.wait(every_s)

@@ -64,7 +64,7 @@ class LatencyOptions:
 )
 @with_options(LatencyOptions)
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
-    """Show how long records took from their making to the log, by hour of append time.
+    """Show ingestion latency: append time minus create time.
 
     Latency is append time - create time. Whole hours count, also at the ends of a range. A negative
     latency says that a producer's clock was ahead: "skew" is the largest. Finished segments are
@@ -128,17 +128,17 @@ def skew_ms(histogram: LatencyHistogram) -> int | None:
 
 def _say(surroundings: Surroundings, topic: str, measured: "TopicLatency") -> None:
     if not measured.total.count:
-        surroundings.say(f"{topic}: no record of the range has both an append and a create time")
+        surroundings.note(f"{topic}: no record of the range has both an append and a create time")
         return
-    surroundings.say(
+    surroundings.note(
         f"{topic}: percentiles are off by at most {RELATIVE_ERROR:.1%} of their value; min and max"
         f" are exact; {measured.told} of {measured.told + measured.stats.rows} records by zone maps"
     )
     skew = skew_ms(measured.total)
     if skew is not None:
-        surroundings.say(f"{topic}: producers' clocks were ahead, by up to {skew} ms")
+        surroundings.note(f"{topic}: producers' clocks were ahead, by up to {skew} ms")
     if measured.without:
-        surroundings.say(f"{topic}: {measured.without} records lack one of the two times")
+        surroundings.note(f"{topic}: {measured.without} records lack one of the two times")
 
 
 def _print_late(
@@ -189,4 +189,4 @@ def _say_late(surroundings: Surroundings, topic: str, late: "TopicLateness") -> 
             f" {share:.2%}{error}"
         )
     if late.without_time:
-        surroundings.say(f"{topic}: {late.without_time} records have no create time")
+        surroundings.note(f"{topic}: {late.without_time} records have no create time")

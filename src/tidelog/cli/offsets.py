@@ -90,18 +90,18 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
     total = sum(count or 0 for count in unknown or ())
     if total:
-        surroundings.say(
+        surroundings.note(
             f"the append time of {total} records before these offsets is unknown; any of"
             " them may be that late"
         )
     if unknown is not None and None in unknown:
-        surroundings.say(
+        surroundings.note(
             "brokers don't tell how many records before these offsets have no known append time;"
             " any of them may be that late"
         )
     missing = sum(answer is None for answer in answers)
     if missing:
-        surroundings.say(
+        surroundings.note(
             f"{missing} of {len(answers)} partitions have no record at or after {options.at}"
         )
 
@@ -167,7 +167,7 @@ class CountOptions:
 )
 @with_options(CountOptions)
 def count(surroundings: Surroundings, options: CountOptions) -> None:
-    """Count the records of a range of time, exactly.
+    """Count the records in a time range, exactly.
 
     Zone maps tell most of it; only what the range cuts is read, and with read_committed what
     belongs to transactions. "told" says how many were not read.
@@ -196,12 +196,12 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
     output.print_rows(surroundings, output.number(*names), rows, options.kind)
     for line in counts.reports:
-        surroundings.say(f"note: {line}")
+        surroundings.note(f"{line}")
     if any(one.without_time is None for one in counts.partitions.values()):
-        surroundings.say("brokers don't tell how many records have no known append time")
+        surroundings.note("brokers don't tell how many records have no known append time")
     elif counts.without_time:
         number = f"{'at least ' if counts.is_least else ''}{counts.without_time}"
-        surroundings.say(
+        surroundings.note(
             f"{number} records have no time on the {options.clock} clock and lie in no range"
         )
 

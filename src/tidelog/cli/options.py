@@ -5,7 +5,8 @@ else as the field of a dataclass for `with_options`. Other modules parse the tex
 places.py). Imports no storage: `app` needs this module for `--help`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from functools import wraps
@@ -24,6 +25,7 @@ import click
 from click.core import ParameterSource
 
 from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
+from tidelog.cli import completion
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.jobs.options import CLOCK, COMPRESSION, REQUIRED, Option, isolation, options_of
 from tidelog.types import ClockName, IsolationLevel
@@ -85,9 +87,32 @@ _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 _DECLARE: Final = "tidelog.declare"
 
 
+# Room for an example's line: help is indented by 4, and fits 80 columns.
+_EXAMPLE_WIDTH: Final = 76
+
+
 def examples(*lines: str) -> str:
-    """Return lines for the end of a command's help; the backspace prevents wrapping."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+    """Return lines for the end of a command's help, each broken by backslashes to fit 80 columns.
+
+    A line breaks before an option, else between words; the backspace prevents wrapping.
+    """
+    shown = (part for line in lines for part in _broken(line))
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in shown)
+
+
+# An option with its value, a redirection, or a word; quotes hold words together.
+_WORDS: Final = re.compile(r"""(?:-{1,2}[a-z][a-z-]*\ (?=[^-|>&\s])|>\ )?(?:'[^']*'|"[^"]*"|\S)+""")
+
+
+def _broken(line: str) -> Iterator[str]:
+    taken = ""
+    for word in _WORDS.findall(line):
+        if taken and len(taken) + len(word) + len("  \\") > _EXAMPLE_WIDTH:
+            yield f"{taken} \\"
+            taken = f"  {word}"
+        else:
+            taken = f"{taken} {word}" if taken else word
+    yield taken
 
 
 def one_of(
@@ -268,7 +293,7 @@ def refuse_typed(names: tuple[str, ...], reason: str) -> None:
             raise UsageProblem(f"{option.opts[0]}: {reason}")
 
 
-topic_argument: Final = click.argument("topic", metavar="TOPIC")
+topic_argument: Final = click.argument("topic", metavar="TOPIC", shell_complete=completion.topics)
 
 
 _STORE_OPTIONS: Final = "tidelog.store_options"
@@ -291,7 +316,8 @@ def _reach_data(
 ) -> str | None:
     """Let the command's surroundings access the object stores of the directory and its tiers."""
     options = context.meta.get(_STORE_OPTIONS, {})
-    if value is None or ("://" not in value and not options):
+    is_local = value is not None and "://" not in value and not options
+    if value is None or is_local or context.resilient_parsing:
         return value
     from tidelog.objects import env_for, local_path
 
@@ -359,8 +385,12 @@ def _answer_zone(
 zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
+<<<<<<< HEAD
     callback=_answer_zone,
     help="Of times without one and of times printed. Default: the zone named in the times, or UTC.",
+=======
+    help="Zone of times without one, and of output. Default: they need one; UTC.",
+>>>>>>> 7008d8ee (Label errors, notes and hints, suggest commands, group the help, and add commands for users, ACLs, quotas, partitions and deleted records)
 )
 
 
@@ -434,7 +464,12 @@ store_option = click.option(
 )
 
 
-target_argument = click.argument("target", metavar="TOPIC[:P]")
+target_argument = click.argument("target", metavar="TOPIC[:P]", shell_complete=completion.targets)
+
+
+maybe_target_argument = click.argument(
+    "target", required=False, metavar="[TOPIC[:P]]", shell_complete=completion.targets
+)
 
 
 targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
@@ -491,7 +526,7 @@ spark_options: Final = bundled(
         "--master",
         metavar="URL",
         envvar="SPARK_MASTER",
-        help="Spark's master, or sc://HOST:PORT; all cores of here if left out.",
+        help="Spark's master, or sc://HOST:PORT. Default: all local cores.",
     ),
     click.option(
         "--conf",

@@ -39,7 +39,7 @@ bootstrap_option = click.option(
     required=True,
     envvar="TIDELOG_BOOTSTRAP",
     metavar="HOST:PORT",
-    help="Brokers of the cluster, with commas between.",
+    help="Brokers of the cluster, separated by commas.",
 )
 
 
@@ -49,7 +49,11 @@ command_config_option = click.option(
 
 
 timeout_option = click.option(
-    "--timeout", default="15s", show_default=True, metavar="TIME", help="Of each request."
+    "--timeout",
+    default="15s",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit of each request.",
 )
 
 
@@ -59,7 +63,7 @@ topics_option = click.option(
     "topics",
     multiple=True,
     metavar="T[:P]",
-    help="A topic, or one of its partitions; repeatable. All of the group's if left out.",
+    help="A topic, or one of its partitions; repeatable. Default: all of the group's.",
 )
 
 
@@ -143,7 +147,7 @@ place_options: Final = bundled(
         "-b",
         envvar="TIDELOG_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Brokers to ask in place of a directory, with commas between.",
+        help="Brokers to use instead of a directory, separated by commas.",
     ),
     command_config_option,
     timeout_option,
@@ -192,7 +196,7 @@ def open_directory(
             yield directory
         finally:
             for line in directory.reports:
-                surroundings.say(f"note: {line}")
+                surroundings.note(f"{line}")
 
 
 def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Directory":

@@ -108,7 +108,11 @@ class ProduceOptions:
         "--partition", type=int, metavar="N", help="For all records; by key if left out."
     )
     codec: str = option(
-        "--codec", type=click.Choice(CODECS), default=CODECS[0], help="Compression."
+        "--codec",
+        type=click.Choice(CODECS),
+        default=CODECS[0],
+        show_default=True,
+        help="Compression.",
     )
     accept_clock: bool = option(
         "--accept-clock", is_flag=True, help="Append although the clock jumped by over an hour."
@@ -202,13 +206,13 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     ending = "" if tally.records == 1 else "s"
     surroundings.say(f"appended {tally.records} record{ending} to {options.topic}")
     if tally.numbers:
-        surroundings.say(
-            f"note: numbers became text in the rows' JSON, first at {tally.numbers[0]};"
+        surroundings.note(
+            f"numbers became text in the rows' JSON, first at {tally.numbers[0]};"
             " --infer writes them as numbers"
         )
     if tally.old:
-        surroundings.say(
-            f"note: {tally.old} of them are older than the topic's retention.ms: retention deletes"
+        surroundings.note(
+            f"{tally.old} of them are older than the topic's retention.ms: retention deletes"
             f" them with their segment; `tidelog config {options.topic}{options.place.words} --set"
             " retention.ms=-1` keeps them"
         )
@@ -297,7 +301,7 @@ def _load_once(
     tally.take_loaded(loaded)
     tally.old = sum(are_old[loaded.skipped :])
     if loaded.skipped:
-        surroundings.say(f"{loaded.skipped} rows of {options.once} were there before: left out")
+        surroundings.note(f"{loaded.skipped} rows of {options.once} were there before: left out")
 
 
 def _append_all(

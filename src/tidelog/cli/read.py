@@ -63,7 +63,7 @@ _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
 )
 @with_options(ReadOptions)
 def read(surroundings: Surroundings, options: ReadOptions) -> None:
-    """Print records by time and by offset.
+    """Print records by time or offset.
 
     Exactly those in the range, partition by partition, in the order of their offsets. With --table
     the record that stands for each key, of committed records up to and with a time.

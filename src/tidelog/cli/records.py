@@ -67,14 +67,18 @@ class ReadOptions:
         "--offset", metavar="A..B", help="Offsets from A up to and without B."
     )
     partition: int | None = option(
-        "--partition", type=int, metavar="N", help="This partition alone."
+        "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
     isolation: IsolationLevel = given(isolation_option)
     follow: bool = option(
         "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
     )
     limit: int | None = option(
-        "--limit", "-n", type=click.IntRange(min=0), metavar="N", help="So many records."
+        "--limit",
+        "-n",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Maximum number of records. Default: all.",
     )
     kind: ReadFormat = given(read_format_option("How records are written."))
     key_as: Encoding = given(key_as_option)
@@ -160,9 +164,9 @@ def chosen(
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
     """Print how many records without a time were left out; None means an unknown number."""
     if count is None:
-        surroundings.say("brokers don't tell how many records have no known append time")
+        surroundings.note("brokers don't tell how many records have no known append time")
     elif count:
-        surroundings.say(f"{count} records met have no time on the {clock} clock: left out")
+        surroundings.note(f"{count} records met have no time on the {clock} clock: left out")
 
 
 COLUMNS = (

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli import output
-from tidelog.cli.options import Format, data_option, examples, format_option, zone_option
+from tidelog.cli.options import (
+    Format,
+    data_option,
+    examples,
+    format_option,
+    target_argument,
+    zone_option,
+)
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, parse_target
 from tidelog.cli.surroundings import Surroundings
@@ -28,7 +35,7 @@ if TYPE_CHECKING:
         "tidelog why flights -o json | jq 'select(.due)'",
     ),
 )
-@click.argument("target", metavar="TOPIC[:P]")
+@target_argument
 @data_option
 @format_option
 @zone_option
@@ -36,7 +43,7 @@ if TYPE_CHECKING:
 def why(
     surroundings: Surroundings, target: str, data: str | None, kind: Format, zone: str | None
 ) -> None:
-    """Explain each segment: why it was rolled, and until when it is kept.
+    """Explain why segments were rolled, and how long they stay.
 
     Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
     keep it. With `-o json` an object for each segment.
@@ -289,7 +296,7 @@ _COLUMNS = output.columns(
 def retain(
     surroundings: Surroundings, topic: str | None, data: str | None, dry_run: bool, kind: Format
 ) -> None:
-    """Delete the segments that the topics' retention settings let go.
+    """Delete segments that are past their topics' retention.
 
     For a directory that no broker serves: a broker applies retention by itself. Takes the
     directory's lock. Without a topic all are looked at. `tidelog why` explains each segment.
@@ -314,8 +321,8 @@ def retain(
     verb = "would be deleted" if dry_run else "deleted"
     surroundings.say(f"{len(due)} segments of {total} bytes {verb}")
     for name in unknown:
-        surroundings.say(
-            f"note: {name} has no retention.ms of its own, and no broker's default is known:"
+        surroundings.note(
+            f"{name} has no retention.ms of its own, and no broker's default is known:"
             f" nothing of it goes by age; `tidelog config {name}{Place(data=data).words} --set"
             " retention.ms=MS` sets one"
         )

@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
 
-from tidelog.cli.options import data_option, examples, given, option, with_options
+from tidelog.cli import completion
+from tidelog.cli.options import (
+    data_option,
+    examples,
+    given,
+    maybe_target_argument,
+    option,
+    with_options,
+)
 from tidelog.cli.places import named, open_directory, parse_target
 from tidelog.cli.surroundings import (
     ExitCode,
@@ -42,10 +50,16 @@ class ServeOptions:
 
     data: str | None = given(data_option)
     listen: str | None = option(
-        "--listen", metavar="HOST:PORT", help="Where; `listeners`, else 127.0.0.1:9092."
+        "--listen",
+        metavar="HOST:PORT",
+        help="Address. Default: that of `listeners`, else 127.0.0.1:9092.",
     )
     settings: tuple[str, ...] = option(
-        "--set", multiple=True, metavar="NAME=VALUE", help="A broker setting; wins over --config."
+        "--set",
+        multiple=True,
+        metavar="NAME=VALUE",
+        shell_complete=completion.broker_settings,
+        help="A broker setting, in place of that of --config; repeatable.",
     )
     config: str | None = option(
         "--config", metavar="FILE", help="Settings: server.properties or FILE.toml."
@@ -88,7 +102,7 @@ class ServeOptions:
 )
 @with_options(ServeOptions)
 def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Be a broker that Kafka's clients write to and read from.
+    """Run a broker for Kafka clients.
 
     Prints one line when it listens. SIGTERM and Ctrl-C close it cleanly.
     """
@@ -113,8 +127,8 @@ def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> E
     except Exception as error:
         if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
             raise
-        code, line = describe(error)
-        LOGGER.error("%s", line, extra=TOLD_ONCE)
+        code, text, hint = describe(error)
+        LOGGER.error("%s", f"{text}; {hint}" if hint else text, extra=TOLD_ONCE)
         return code
     return ExitCode.OK
 
@@ -136,7 +150,7 @@ def _start(surroundings: Surroundings, options: ServeOptions) -> None:
         plans = planned(config, endpoint)
         if not options.insecure:
             ensure_private(config, plans, "--insecure")
-        loops.run(_serve(surroundings, data, config, plans, accepts_clock=options.accept_clock))
+        loops.run(_serve(surroundings, data, config, plans, options))
 
 
 @contextmanager
@@ -205,7 +219,7 @@ def _configure(
         if options.log_format == "json":
             LOGGER.info("%s", note, extra=TOLD_ONCE)
         else:
-            surroundings.say(f"note: {note}")
+            surroundings.note(f"{note}")
     return config
 
 
@@ -221,14 +235,13 @@ async def _serve(
     data: str,
     config: "BrokerConfig",
     plans: "Sequence[ListenerPlan]",
-    *,
-    accepts_clock: bool,
+    options: ServeOptions,
 ) -> None:
     from tidelog.config.listeners import Endpoint
     from tidelog.server.broker import Server, open_node
 
     server = Server(open_node(data, config, env=surroundings.env))
-    if accepts_clock:
+    if options.accept_clock:
         server.node.log_dir.accept_clock()  # no client can be waiting for it yet
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -238,6 +251,10 @@ async def _serve(
         ports = await server.open_doors(plans)
         endpoints = ", ".join(str(Endpoint(plan.place.host, ports[plan.name])) for plan in plans)
         surroundings.hand_over(f"listening on {endpoints}, data in {data}\n")
+        if surroundings.stderr.isatty() and options.log_format == "text":
+            place = plans[0].place
+            surroundings.hint(f"try: kcat -b {Endpoint(place.host, ports[plans[0].name])} -L")
+            surroundings.hint("Ctrl-C stops the broker")
         await stopping.wait()
     finally:
         await server.stop()
@@ -253,11 +270,11 @@ async def _serve(
         "tidelog reopen flights:0 --data data",
     ),
 )
-@click.argument("target", required=False, metavar="[TOPIC[:P]]")
+@maybe_target_argument
 @data_option
 @click.pass_obj
 def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> ExitCode:
-    """Open a broker's partitions anew that went offline, once their disk has room or works.
+    """Reopen partitions that went offline after a disk failure.
 
     What was acknowledged is recovered first; others are left alone.
     """
@@ -276,7 +293,7 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
     for name in names:
         surroundings.stdout.write(f"{name}: open again\n")
     if not names:
-        surroundings.say("note: nothing was offline")
+        surroundings.note("nothing was offline")
     return ExitCode.OK
 
 
@@ -287,7 +304,7 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
 @data_option
 @click.pass_obj
 def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
-    """Let appends go on although the clock jumped.
+    """Accept a clock that jumped, so that appends continue.
 
     Appends wait where the clock jumps ahead by over an hour, or where the last append time lies
     so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another

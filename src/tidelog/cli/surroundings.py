@@ -1,7 +1,8 @@
 """Environment and exit of a command: streams, clock, messages, exit codes.
 
-`Surroundings` is passed explicitly, so that tests can replace it. `describe` converts an error to
-an exit code and one line that says what to do next. Progress is shown only on a terminal.
+`Surroundings` is passed explicitly, so that tests can replace it. Messages go to stderr: results
+without a label, and lines labeled `note:`, `error:` and `hint:`. `describe` converts an error to an
+exit code, a message and a hint. Progress is shown only on a terminal.
 """
 
 import errno
@@ -11,6 +12,7 @@ import resource
 import select
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,7 +21,7 @@ from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO, Final, TextIO
+from typing import BinaryIO, Final, NamedTuple, TextIO
 
 from tidelog.env import Env, os_env
 from tidelog.error_codes import ErrorCode
@@ -56,21 +58,34 @@ class UsageProblem(Exception):
     """Invalid or contradictory arguments; the text says what would be valid."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """An interrupt of a command that knows its effect; the text says what was changed."""
+
+
+@contextmanager
+def interrupted_as(effect: str) -> Iterator[None]:
+    """Convert an interrupt of the block to Interrupted, e.g. `nothing was changed`."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(effect) from error
+
+
 class InvalidInput(Exception):
     """Invalid input; nothing of it was appended unless the text says so."""
 
 
 # The first matching class counts. Errors that name the solution themselves have no line here.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
-    (UnknownTopic, "`tidelog topics` lists what there is"),
+    (UnknownTopic, "`tidelog topics` lists topics and partitions"),
     (TopicExists, "`tidelog describe TOPIC` shows it"),
     (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
     (DamagedLog, "`tidelog doctor --repair` sets the damage aside"),
-    (CorruptData, "`tidelog dump FILE` shows what is whole"),
-    (UnsupportedVersion, "a later release of tidelog may know it"),
-    (ClusterFailure, "are --bootstrap, --command-config and --timeout right?"),
-    (MissingFile, "`tidelog doctor` tells what else is gone"),
-    (StorageFailure, "look at the disk: space, permissions, the system's log"),
+    (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
+    (UnsupportedVersion, "a later release of tidelog may support it"),
+    (ClusterFailure, "check --bootstrap, --command-config and --timeout"),
+    (MissingFile, "`tidelog doctor` lists what else is missing"),
+    (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
 
@@ -82,18 +97,32 @@ USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, Invalid
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
-def describe(error: BaseException) -> tuple[ExitCode, str]:
-    """Return an error's exit code and message; raises the error if it is a bug."""
+class Failure(NamedTuple):
+    """An error for the user.
+
+    Attributes:
+        code: Exit code of the command.
+        text: What is wrong, on one line.
+        hint: What to do next; empty if the text says it.
+    """
+
+    code: ExitCode
+    text: str
+    hint: str = ""
+
+
+def describe(error: BaseException) -> Failure:
+    """Return an error's exit code, message and hint; raises the error if it is a bug."""
     if isinstance(error, USAGE):
-        return ExitCode.USAGE, _one_line(f"{error}")
+        return Failure(ExitCode.USAGE, _one_line(f"{error}"))
     if isinstance(error, _NOT_THERE) and not isinstance(error, TidelogError):
-        return ExitCode.USAGE, _one_line(_os_text(error))
+        return Failure(ExitCode.USAGE, *_os_text(error))
     if isinstance(error, TidelogError):
-        return ExitCode.ERROR, _one_line(f"{error}{_next_step(error)}")
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"), _next_step(error))
     if isinstance(error, InvalidInput):
-        return ExitCode.ERROR, _one_line(f"{error}")
+        return Failure(ExitCode.ERROR, _one_line(f"{error}"))
     if isinstance(error, OSError):
-        return ExitCode.ERROR, _one_line(_os_text(error))
+        return Failure(ExitCode.ERROR, *_os_text(error))
     raise error
 
 
@@ -102,14 +131,15 @@ def _next_step(error: TidelogError) -> str:
         return ""  # the brokers responded, and the text says what to do there
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
-            return f" {step}" if str(error).endswith("?") else f"; {step}"
+            return step
     return ""
 
 
-def _os_text(error: OSError) -> str:
+def _os_text(error: OSError) -> tuple[str, str]:
+    """Return message and hint."""
     file = f"{error.filename}: " if error.filename else ""
-    step = "; look at its owner and mode" if error.errno == errno.EACCES else ""
-    return f"{file}{error.strerror or error}{step}"
+    hint = "check its owner and mode" if error.errno == errno.EACCES else ""
+    return _one_line(f"{file}{error.strerror or error}"), hint
 
 
 def _one_line(text: str) -> str:
@@ -157,8 +187,39 @@ class Surroundings:
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def say(self, text: str) -> None:
-        """Print a message on stderr, on one line; control characters are escaped, as in cells."""
-        self.stderr.write(f"tidelog: {printable(text)}\n")
+        """Print a result or progress on stderr, without a label.
+
+        Control characters are escaped, as in cells. On a terminal lines break between words.
+        """
+        self._print("", text)
+
+    def note(self, text: str) -> None:
+        """Print a remark on stderr that is no error, labeled `note:`."""
+        self._print("note", text)
+
+    def fail(self, text: str, hint: str = "") -> None:
+        """Print an error on stderr, labeled `error:`, and a hint on a line of its own."""
+        self._print("error", text)
+        if hint:
+            self.hint(hint)
+
+    def hint(self, text: str) -> None:
+        """Print on stderr what to do next, labeled `hint:`."""
+        self._print("hint", text)
+
+    def _print(self, label: str, text: str) -> None:
+        line = printable(f"{label}: {text}" if label else text)
+        if self.stderr.isatty():
+            line = textwrap.fill(
+                line,
+                _width_of(self.stderr),
+                subsequent_indent="  " if label else "",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            if label and self._has_color(self.stderr):
+                line = _colored(label, line)
+        self.stderr.write(f"{line}\n")
 
     def hand_over(self, text: str = "") -> None:
         """Write the text and flush stdout.
@@ -184,10 +245,36 @@ class Surroundings:
 
     @property
     def wants_colour(self) -> bool:
-        """Whether stdout is a terminal that supports colors. Source: no-color.org."""
+        """Whether stdout is a terminal that supports colors."""
+        return self._has_color(self.stdout)
+
+    def _has_color(self, stream: TextIO) -> bool:
+        """Whether a stream is a terminal that supports colors. Source: no-color.org."""
         if self.variables.get("NO_COLOR") or self.variables.get("TERM") == "dumb":
             return False
-        return self.stdout.isatty()
+        return stream.isatty()
+
+
+_RED: Final = "\x1b[1;31m"
+_DIM: Final = "\x1b[2m"
+_CYAN: Final = "\x1b[1;36m"
+_RESET: Final = "\x1b[0m"
+_WIDTH: Final = 80
+
+
+def _colored(label: str, line: str) -> str:
+    """Return a line with its label colored; a note is dim as a whole."""
+    if label == "note":
+        return f"{_DIM}{line}{_RESET}"
+    end = len(label) + 1
+    return f"{_RED if label == 'error' else _CYAN}{line[:end]}{_RESET}{line[end:]}"
+
+
+def _width_of(stream: TextIO) -> int:
+    """Return the width of a terminal in columns; 80 if it reports none."""
+    with suppress(OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or _WIDTH
+    return _WIDTH
 
 
 def printable(content: str) -> str:

@@ -9,11 +9,11 @@ import click
 from tidelog.cli import output
 from tidelog.cli.options import (
     Format,
-    argument,
     data_option,
     examples,
     format_option,
     given,
+    maybe_target_argument,
     option,
     with_options,
 )
@@ -84,7 +84,7 @@ _WITH: Final = {
 class TierOptions:
     """The options of `tidelog tier`."""
 
-    target: str | None = argument(required=False, metavar="[TOPIC[:P]]")
+    target: str | None = given(maybe_target_argument)
     data: str | None = given(data_option)
     url: str | None = option(
         "--to", metavar="URL", help="Store to use from now on, such as s3://b/logs."
@@ -144,7 +144,7 @@ class TierOptions:
 )
 @with_options(TierOptions)
 def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Move finished segments to an object store, and let local copies go.
+    """Move finished segments to an object store.
 
     Copies what is finished and not yet there, reads it back, notes it in the partition's manifest,
     then applies retention: total retention to both tiers, local.retention.* to local copies. Topics
@@ -214,10 +214,10 @@ def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     reports, rows = here_or_by_holder(options.data, "tier", here, by_holder)
     output.print_rows(surroundings, _MOVED, rows, options.kind)
     if not rows:
-        surroundings.say("no topic has remote.storage.enable=true; see --to")
+        surroundings.note("no topic has remote.storage.enable=true; see --to")
     for report in reports:
         if report.keeps_all_ages:
-            surroundings.say(_KEPT.format(report.topic_partition))
+            surroundings.note(_KEPT.format(report.topic_partition))
     is_whole = all(report.stopped is None for report in reports)
     return ExitCode.OK if is_whole else ExitCode.FINDINGS
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli import output
+from tidelog.cli import completion, output
 from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
 from tidelog.cli.output import Cell
 from tidelog.cli.places import (
@@ -119,7 +119,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         where = place.data if place.access is None else place.access.bootstrap
-        surroundings.say(f"{where} has no topics; `tidelog create TOPIC` makes one")
+        surroundings.note(f"{where} has no topics; `tidelog create TOPIC` makes one")
 
 
 def _topic_row(directory: "Directory", info: "TopicInfo") -> list[Cell]:
@@ -182,13 +182,19 @@ def settings_of(
 @place_options
 @click.option("--partitions", "-p", type=int, default=1, show_default=True, help="How many.")
 @click.option(
-    "--config", "-c", "given", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
+    "--config",
+    "-c",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=completion.topic_settings,
+    help="A setting; repeatable. Default: settings of Kafka.",
 )
 @click.pass_obj
 def create(
     surroundings: Surroundings, topic: str, place: Place, partitions: int, given: tuple[str, ...]
 ) -> None:
-    """Create a topic, and the directory where it is missing."""
+    """Create a topic, and its directory if missing."""
     from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
     config = parse_settings(given)
@@ -218,7 +224,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 
 def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
     for note in notes:
-        surroundings.say(f"note: {note}")
+        surroundings.note(f"{note}")
 
 
 @click.command("delete", epilog=examples("tidelog delete flights --yes"))
@@ -255,10 +261,20 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
 @topic_argument
 @place_options
 @click.option(
-    "--set", "given", multiple=True, metavar="KEY=VALUE", help="Change a setting; repeatable."
+    "--set",
+    "given",
+    multiple=True,
+    metavar="KEY=VALUE",
+    shell_complete=completion.topic_settings,
+    help="Change a setting; repeatable.",
 )
 @click.option(
-    "--unset", "cleared", multiple=True, metavar="KEY", help="Back to the default; repeatable."
+    "--unset",
+    "cleared",
+    multiple=True,
+    metavar="KEY",
+    shell_complete=completion.topic_settings,
+    help="Reset a setting to its default; repeatable.",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show defaults too.")
 @format_option
@@ -272,7 +288,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
     show_all: bool,
     kind: Format,
 ) -> None:
-    """Show a topic's settings, or change them first."""
+    """Show or change a topic's settings."""
     from tidelog.storage.directory.topic_registry import TopicInfo
 
     changes = changes_of(given, cleared)
@@ -369,7 +385,7 @@ class PartitionFacts:
 def describe(
     surroundings: Surroundings, topic: str, place: Place, kind: Format, zone: str | None
 ) -> None:
-    """Show one topic, its partitions and clocks."""
+    """Show a topic's partitions, offsets and times."""
     if place.access is not None:
         describe_remote(surroundings, place.access, topic, kind, zone)
         return

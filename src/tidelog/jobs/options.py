@@ -60,8 +60,12 @@ class Option:
 
 
 # Options of several jobs.
-CREATE: Final = Option("Make the topic, with N partitions.", "--create", metavar="N", least=1)
-CONFIG: Final = Option("Of a topic made.", "--config -c", metavar="KEY=VALUE")
+CREATE: Final = Option(
+    "Create the topic with N partitions. Default: it must exist.", "--create", metavar="N", least=1
+)
+CONFIG: Final = Option(
+    "A setting of the created topic; repeatable.", "--config -c", metavar="KEY=VALUE"
+)
 FORCE: Final = Option("Go on although the target would lose records.", "--force", default=False)
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 SINK: Final = Option("More options of the sink, such as `compression`.")
@@ -74,7 +78,7 @@ CLOCK: Final = Option(
     choices=ClockName,
 )
 COMPRESSION: Final = Option(
-    "Of batches, where the topic leaves it open.", "--compression", choices=CODECS
+    "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
 

@@ -258,6 +258,11 @@ class Client:
         self._is_direct = is_direct(config)
         self._without_append_times: set[int] = set()
 
+    @property
+    def is_plain_text(self) -> bool:
+        """Whether brokers can be reached without librdkafka: neither TLS nor SASL is set."""
+        return is_direct(self._config)
+
     def ensure_open(self) -> None:
         """Raise Closed if the connection was closed for good."""
         if self._is_closed:

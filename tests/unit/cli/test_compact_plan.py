@@ -73,7 +73,7 @@ def test_a_topic_without_a_record_has_an_empty_plan(tmp_path: Path, scheduler: s
 def test_no_compacted_topic_is_told(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as log:
         log.create_topic("t")
-    assert _told(tmp_path) == (ExitCode.OK, "tidelog: no topic has cleanup.policy=compact\n")
+    assert _told(tmp_path) == (ExitCode.OK, "note: no topic has cleanup.policy=compact\n")
 
 
 def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) -> None:

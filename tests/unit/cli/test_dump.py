@@ -117,7 +117,7 @@ def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> 
         path.write_bytes(damaged)
         result = flights.run("dump", str(path))
         assert result.code == 2, (place, result.out, result.err)
-        assert f"tidelog: found: {path}" in result.err
+        assert f"error: {path}" in result.err
     path.write_bytes(whole)
     assert flights.run("dump", str(path)).code == 0
 
@@ -183,8 +183,8 @@ def test_a_damaged_snapshot_checkpoint_and_metadata_are_found(cli: Cli, tmp_path
     (tmp_path / "partition.metadata").write_text("version: 0\n")
     result = cli.run("dump", str(tmp_path))
     assert result.code == 2
-    assert result.err.count("found: ") == 3
-    assert result.err.endswith("tidelog: 3 findings in 3 files\n")
+    assert result.err.count("error: ") == 3
+    assert result.err.endswith("3 findings in 3 files\n")
 
 
 def test_an_open_transaction_is_flagged(flights: Cli) -> None:

@@ -3,9 +3,11 @@
 Commands on Spark tell it before Spark starts.
 """
 
+import re
 from pathlib import Path
 
 import pytest
+from tests.corpus.surface_help import helps
 from tests.worlds.command_line import Cli, at
 
 from tidelog.cli.surroundings import ExitCode
@@ -155,3 +157,22 @@ def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) ->
         assert cli.run("create", "t", "--data", str(new), "--config", config).code == code
     assert cli.run("create", "a/b", "--data", str(new)).code == ExitCode.USAGE
     assert not new.exists()
+
+
+def test_the_documentation_lists_all_exit_codes() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = text.partition("## Exit codes")[2].partition("\n## ")[0]
+    codes = re.findall(r"^\| (\d+) \|", table, re.MULTILINE)
+    assert [int(code) for code in codes] == sorted(ExitCode)
+
+
+def test_commands_with_codes_of_their_own_are_listed() -> None:
+    """A help text that names an exit code agrees with the list, or the list names the command."""
+    text = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
+    own = text.partition("further codes of their own: ")[2].partition("\n\n")[0]
+    codes = {"0": "", "1": "failed|error", "2": "", "3": "usage"}
+    for path, told in helps():
+        name = " ".join(path)
+        for code, meaning in re.findall(r"(?:code|[;,:]) (\d):? ([a-z]+)", told):
+            if code in codes and not re.search(codes[code], meaning):
+                assert f"`{name}`" in own, f"{name}: {code} {meaning}"

@@ -89,8 +89,8 @@ class TestOnce:
         standby.leader.mangle = mangle  # type: ignore[assignment]
         assert standby.run() == 2
         assert (
-            "t-0 stands still: leader:9092: could not fetch: TOPIC_AUTHORIZATION_FAILED (error 29)"
-            in standby.err.getvalue()
+            "error: t-0 has stalled: leader:9092: could not fetch:"
+            " TOPIC_AUTHORIZATION_FAILED (error 29)" in standby.err.getvalue()
         )
         assert standby.rows[-1]["problem"] is not None
 
@@ -224,5 +224,5 @@ class TestArguments:
         result = cli.run("follow", "127.0.0.1:1", "--once")
         assert result.code == 1
         assert "127.0.0.1:1: could not connect" in result.err
-        assert "does the leader run, and is HOST:PORT right?" in result.err
+        assert "hint: check that the leader runs, and HOST:PORT" in result.err
         assert not cli.data.exists()

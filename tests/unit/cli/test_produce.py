@@ -118,7 +118,7 @@ def test_times_in_nanoseconds_need_no_pandas(
     assert [row["timestamp_ms"] for row in read(flights)] == [1_360_342_800_123]
     whole = load("--time", "due")
     assert whole.returncode == 1
-    assert whole.stderr.startswith(f"tidelog: {name} row 1 or behind it: Nanosecond")
+    assert whole.stderr.startswith(f"error: {name} row 1 or behind it: Nanosecond")
 
 
 def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_the_answer_says_where_records_went(cli: Cli) -> None:
     (row,) = result.objects
     assert (row["partition"], row["records"], row["first"], row["last"]) == (2, 2, 0, 1)
     assert row["append_time_ms"] == NOW
-    assert result.err == "tidelog: appended 2 records to flights\n"
+    assert result.err == "appended 2 records to flights\n"
 
 
 def test_a_codec_compresses_batches(flights: Cli) -> None:
@@ -181,14 +181,14 @@ def test_lines_have_no_columns(flights: Cli) -> None:
 def test_a_missing_file_is_one_line(flights: Cli) -> None:
     result = flights.run("produce", "flights", "--from", "nowhere.csv")
     assert result.code == 3
-    assert result.err == "tidelog: nowhere.csv: No such file or directory\n"
+    assert result.err == "error: nowhere.csv: No such file or directory\n"
 
 
 def test_an_unknown_topic_is_told_before_the_file_is_read(flights: Cli) -> None:
     result = flights.run("produce", "flight", "--from", "-", stdin=b"x")
     assert result.code == 1
     assert "did you mean flights?" in result.err
-    assert "`tidelog topics` lists what there is" in result.err
+    assert "hint: `tidelog topics` lists topics" in result.err
 
 
 def test_a_clock_that_ran_ahead_needs_accept_clock(flights: Cli) -> None:
@@ -231,7 +231,7 @@ def test_one_record_is_typed_as_arguments(flights: Cli) -> None:
     headers = '{"source": "shell"}'
     typed = ("--key", "N1", "--value", "late", "--time", "2013-02-08T12:00Z", "--headers", headers)
     result = flights.ok("produce", "flights", *typed)
-    assert result.err == "tidelog: appended 1 record to flights\n"
+    assert result.err == "appended 1 record to flights\n"
     (row,) = read(flights)
     assert (row["key"], row["value"], row["headers"]) == ("N1", "late", [["source", "shell"]])
     assert row["timestamp"] == "2013-02-08T12:00:00.000Z"
@@ -243,7 +243,7 @@ def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> No
     assert [(row["key"], row["value"]) for row in rows] == [(7, "")]
     refused = flights.run("produce", "flights", "--key", "x", "--key-as", "int64", "--value", "v")
     assert refused.code == 1
-    assert refused.err.startswith("tidelog: arguments: --key: 'x' is no int64:")
+    assert refused.err.startswith("error: arguments: --key: 'x' is no int64:")
 
 
 def test_a_pipe_gives_a_value_a_line_and_all_have_the_typed_key(flights: Cli) -> None:
@@ -264,7 +264,7 @@ def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
     result = flights.run("produce", "flights", "--key-separator", "::", stdin=b"a::1\nb:2\n")
     assert result.code == 1
     assert result.err == (
-        "tidelog: stdin line 2: no '::' that ends the key; 1 rows before it were appended\n"
+        "error: stdin line 2: no '::' that ends the key; 1 rows before it were appended\n"
     )
     assert pairs(flights) == [("a", "1")]
 
@@ -298,8 +298,8 @@ def test_numbers_of_csv_become_text_and_a_note_says_so(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=ROWS)
     assert read(flights)[0]["value"] == '{"n":"1","code":"007","note":"a"}'
     assert result.err == (
-        "tidelog: appended 3 records to flights\n"
-        "tidelog: note: numbers became text in the rows' JSON, first at stdin line 2, column n;"
+        "appended 3 records to flights\n"
+        "note: numbers became text in the rows' JSON, first at stdin line 2, column n;"
         " --infer writes them as numbers\n"
     )
 
@@ -311,9 +311,9 @@ def test_infer_keeps_numbers_of_csv_digit_for_digit(flights: Cli) -> None:
         '{"n":-2.50,"code":1e3,"note":"1,000"}',
         '{"n":null,"code":"+1","note":""}',
     ]
-    assert result.err == "tidelog: appended 3 records to flights\n"
+    assert result.err == "appended 3 records to flights\n"
 
 
 def test_csv_without_numbers_has_no_note(flights: Cli) -> None:
     result = flights.ok("produce", "flights", "--from", "-", "-f", "csv", stdin=b"a\nx\n")
-    assert result.err == "tidelog: appended 1 record to flights\n"
+    assert result.err == "appended 1 record to flights\n"

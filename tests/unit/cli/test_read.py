@@ -30,7 +30,7 @@ def test_a_range_of_record_time_holds_exactly_what_is_inside(hours: Cli) -> None
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "json", *bounds)
     assert [row["offset"] for row in result.objects] == [2, 5, 6, 9]
-    assert result.err == "tidelog: 2 records met have no time on the record clock: left out\n"
+    assert result.err == "note: 2 records met have no time on the record clock: left out\n"
 
 
 def test_a_range_of_append_time_holds_exactly_what_is_inside(hours: Cli) -> None:
@@ -258,7 +258,7 @@ def test_arguments_that_cannot_be(flights: Cli, arguments: tuple[str, ...], mess
     result = flights.run("read", "flights", *arguments)
     assert result.code == 3
     assert message in result.err
-    assert result.err.count("\n") == 1
+    assert result.err.count("error: ") == 1
 
 
 def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) -> None:
@@ -272,5 +272,5 @@ def test_a_damaged_batch_is_named_and_the_records_before_it_are_shown(cli: Cli) 
     result = cli.run("read", "flights", "-o", "json")
     assert [row["offset"] for row in result.objects] == [0]
     assert result.code == 1
-    assert result.err.startswith(f"tidelog: {second}, position 0, offset 1: CRC-32C is ")
-    assert result.err.endswith("; `tidelog dump FILE` shows what is whole\n")
+    assert result.err.startswith(f"error: {second}, position 0, offset 1: CRC-32C is ")
+    assert result.err.endswith("\nhint: `tidelog dump FILE` shows the undamaged part\n")

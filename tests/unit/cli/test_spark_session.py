@@ -63,9 +63,9 @@ def test_progress_without_a_terminal_is_a_line_for_each_tenth() -> None:
         progress.at(done, 100)
     progress.note("done")
     lines = err.getvalue().splitlines()
-    assert lines[0] == "tidelog: replaying: 14 of 100 offsets"
+    assert lines[0] == "replaying: 14 of 100 offsets"
     assert len(lines) == 10
-    assert lines[-1] == "tidelog: done"
+    assert lines[-1] == "done"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_progress_on_a_terminal() -> None:
         progress.at(5, 10)
         progress.note("half of [it]")
     assert "replaying" in err.getvalue()
-    assert "tidelog: half of [it]" in err.getvalue()
+    assert "half of [it]" in err.getvalue()
 
 
 def test_starting_is_shown_and_what_was_started_is_stopped(
@@ -157,7 +157,7 @@ def test_starting_is_shown_and_what_was_started_is_stopped(
         assert session is cast("SparkSession", spark)
         assert spark.stops == []
     assert spark.stops == ["stopped"]
-    assert err.getvalue().startswith("tidelog: Spark 4.9 is up at local[*] after ")
+    assert err.getvalue().startswith("Spark 4.9 is up at local[*] after ")
 
 
 def test_a_session_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +200,8 @@ def test_losses_are_told_line_by_line() -> None:
         lose()
     assert told.code == 2
     assert err.getvalue().splitlines()[:2] == [
-        "tidelog: refused: a=1: one",
-        "tidelog: note: b=2: two",
+        "refused: a=1: one",
+        "note: b=2: two",
     ]
 
 
@@ -225,7 +225,7 @@ def test_without_spark_the_extra_is_named(arguments: str, tmp_path: Path) -> Non
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         1,
-        "tidelog: Spark is missing; `pip install 'tidelog[spark]'`\n",
+        "error: Spark is missing; `pip install 'tidelog[spark]'`\n",
     )
 
 

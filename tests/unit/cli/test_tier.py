@@ -153,4 +153,4 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
     ):
         found = cli.run("tier", "flights", *wrong)
         assert found.code == ExitCode.USAGE
-        assert found.err.startswith(f"tidelog: {told}")
+        assert found.err.startswith(f"error: {told}")

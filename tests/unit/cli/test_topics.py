@@ -9,7 +9,7 @@ from tidelog.types import NewRecord
 def test_create_makes_the_directory_and_says_so(cli: Cli) -> None:
     result = cli.ok("create", "flights", "--partitions", "4")
     assert result.out == ""
-    assert result.err == "tidelog: created flights with 4 partitions\n"
+    assert result.err == "created flights with 4 partitions\n"
     (topic,) = cli.ok("topics", "-o", "json").objects
     assert (topic["topic"], topic["partitions"], topic["bytes"]) == ("flights", 4, 0)
 

@@ -146,7 +146,7 @@ class AuditCommand:
     " keys_max",
 )
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
-    """Follow every key from A to B: what is missing, stale, in another order, or there twice.
+    """Compare two places key by key.
 
     A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Runs on
     Spark, on all cores of this machine without --master. Exact: every record is read, unless
@@ -155,10 +155,10 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     try:
         audited = _audit(surroundings, request, options)
     except (TidelogError, InvalidInput, OSError) as error:
-        code, line = describe(error)
+        code, text, hint = describe(error)
         if code is ExitCode.USAGE:
             raise  # has the same exit code in every command
-        surroundings.say(line)
+        surroundings.fail(text, hint)
         return FAILED
     return EQUAL if audited.is_equal else DIFFERENT
 

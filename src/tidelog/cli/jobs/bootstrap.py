@@ -39,7 +39,7 @@ from tidelog.cli.options import (
     with_job_options,
     zone_option,
 )
-from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
+from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, interrupted_as
 from tidelog.jobs.bootstrap.options import BootstrapOptions
 from tidelog.report import Report, Section, Text
 from tidelog.types import HOUR_MS
@@ -137,6 +137,7 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     ensure_table(surroundings, request.table)
     with (
         losses_told(surroundings) as losses,
+        interrupted_as("the table is loaded as a whole or not at all; repeat the command to go on"),
         open_session(surroundings, request.spark, name="bootstrap", zone=request.zone) as spark,
     ):
         table = read_table(spark, request)
@@ -219,7 +220,7 @@ def read_table(spark: "SparkSession", request: Request) -> "DataFrame":
 
 def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
     if outcome.was_done:
-        surroundings.say("nothing was loaded now; --id NAME loads the same table once more")
+        surroundings.note("nothing was loaded now; --id NAME loads the same table once more")
         return
     seconds = max(outcome.seconds, 0.001)
     surroundings.say(

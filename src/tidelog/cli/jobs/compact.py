@@ -6,6 +6,7 @@ from typing import Final
 import click
 
 from tidelog.cli import output
+from tidelog.cli.compact import COMPACTED_UNTIL_INTERRUPT
 from tidelog.cli.jobs.session import (
     JobProgress,
     Use,
@@ -24,7 +25,7 @@ from tidelog.cli.options import (
     spark_options,
     with_job_options,
 )
-from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.cli.surroundings import ExitCode, Surroundings, interrupted_as
 from tidelog.jobs.compact.options import CompactOptions
 from tidelog.spark.places import Place
 
@@ -67,7 +68,7 @@ class Request:
 )
 @with_job_options(Request, CompactOptions, order="directory targets roll if_due part_bytes store")
 def compact(surroundings: Surroundings, request: Request, options: CompactOptions) -> ExitCode:
-    """Keep the last record of each key: the cleaner's work, side by side.
+    """Compact a large directory in parallel.
 
     For directories that are too large for `tidelog compact`, and for tiers; what stays is the same.
     Exit code 2 where a partition could not be cleaned to its end.
@@ -81,10 +82,13 @@ def compact(surroundings: Surroundings, request: Request, options: CompactOption
     check_before(surroundings, [Use(place, tuple(targets or ()), writes=True)])
     check_topics(request.directory, targets, store)
     options["listener"] = progress = JobProgress(surroundings, "compacting", unit="partitions")
-    with open_session(surroundings, request.spark, progress, name="compact") as spark:
+    with (
+        interrupted_as(COMPACTED_UNTIL_INTERRUPT),
+        open_session(surroundings, request.spark, progress, name="compact") as spark,
+    ):
         reports = run(spark, request.directory, targets, **options)
     output.print_rows(surroundings, COLUMNS, map(row_of, reports), request.kind)
     if not reports:
-        surroundings.say("no topic has cleanup.policy=compact")
+        surroundings.note("no topic has cleanup.policy=compact")
     is_whole = all(report.stopped is None for report in reports)
     return ExitCode.OK if is_whole else ExitCode.FINDINGS

@@ -67,7 +67,7 @@ class Request:
     " offset_map verify look_back execute",
 )
 def failover(surroundings: Surroundings, request: Request, options: FailoverOptions) -> ExitCode:
-    """Move a consumer group to another cluster without missing a record.
+    """Move a consumer group to another cluster, missing no record.
 
     Finds the offsets on B by the time at the group's positions on A, less the largest latency, or
     by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found

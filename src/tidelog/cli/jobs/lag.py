@@ -118,7 +118,7 @@ class Request:
     Request, LagOptions, order="source groups topics data show max_lag max_seconds isolation"
 )
 def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> ExitCode:
-    """Show how far all consumer groups are behind, by partition or by hour.
+    """Show the lag of all consumer groups, by partition or hour.
 
     PLACE is kafka://HOST:PORT, or a directory that knows of groups: a broker's, Kafka's too,
     whether it runs or not, or a standby's. Each unread record is read once, however many groups

@@ -127,7 +127,7 @@ class Request:
 )
 @with_job_options(Request, LatencyOptions, order="source targets start end during delays_ms")
 def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
-    """Show how long records took to the log, by topic and hour, and what watermarks would lose.
+    """Show latency by topic and hour, and losses by watermarks.
 
     Every record is read once, and reduced where it is read. Latency is append time - create time; a
     negative one says that a producer's clock was ahead: "skew" is the largest. Whole hours count.

@@ -104,7 +104,7 @@ class Request:
     " create isolation batch_records trigger_ms compression force",
 )
 def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions) -> ExitCode:
-    """Copy topics from one or more places into those of another, exactly once.
+    """Copy topics from several places into one, exactly once.
 
     Create times are kept, offsets and append times are the target's own; an offset map says what
     went where. FROM is a directory (write ./data where it is not there yet), an object store's URL

@@ -96,7 +96,7 @@ class Request:
 )
 @with_job_options(Request, ReindexOptions, order="source targets mode zone_cache")
 def reindex(surroundings: Surroundings, request: Request, options: ReindexOptions) -> Verdict:
-    """Build the indexes and zone maps of a directory anew where they are missing or wrong.
+    """Rebuild missing or wrong indexes and zone maps.
 
     Exit codes as of `tidelog doctor`: 0 sound, 1 something is wrong, 2 something could not be
     looked at. Our own directories are mended under their lock. A directory of Apache Kafka or in an

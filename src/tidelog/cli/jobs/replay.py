@@ -96,7 +96,7 @@ class Request:
     " create config compression force",
 )
 def replay(surroundings: Surroundings, request: Request, options: ReplayOptions) -> ExitCode:
-    """Write a range of time of a topic once more.
+    """Replay a time range of a topic.
 
     Exactly the records of the range, with their times. SOURCE is a directory of topics, an object
     store's URL, or kafka://HOST:PORT. Before it starts, the target's settings are held against the

@@ -25,6 +25,7 @@ from tidelog.cli.surroundings import (
     InvalidInput,
     Surroundings,
     UsageProblem,
+    printable,
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
@@ -212,7 +213,7 @@ def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
     except TargetLoses as error:
         for line in lines(error.findings):
             surroundings.say(line)
-        surroundings.say("nothing was written; change the topic's settings, or --force it")
+        surroundings.fail("nothing was written", "change the topic's settings, or use --force")
         losses.code = ExitCode.FINDINGS
 
 
@@ -271,7 +272,7 @@ class JobProgress:
     def note(self, text: str) -> None:
         """Print one line on stderr."""
         if self._bars is not None:
-            self._bars.console.print(f"tidelog: {text}", markup=False, highlight=False)
+            self._bars.console.print(printable(text), markup=False, highlight=False)
         else:
             self._surroundings.say(text)
 

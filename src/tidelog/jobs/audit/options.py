@@ -104,7 +104,15 @@ class AuditOptions(TypedDict, total=False):
         ),
     ]
     ignore: Annotated[
-        Iterable[Kind | str], Option("Not a difference; repeatable.", "--ignore", (), choices=Kind)
+        Iterable[Kind | str],
+        Option(
+            "A kind of difference to ignore; repeatable. One of missing, extra, reordered, stale,"
+            " ahead, changed, duplicated, versions, undelivered.",
+            "--ignore",
+            (),
+            choices=Kind,
+            metavar="KIND",
+        ),
     ]
     span_ms: Annotated[
         int,

@@ -75,7 +75,7 @@ class BootstrapOptions(TypedDict, total=False):
     job_id: Annotated[
         str | None,
         Option(
-            "Of the job; it loads a table once.",
+            "Name of the load, which happens once. Default: by table, topic and columns.",
             "--id",
             keyword="Makes it safe to start again: what was loaded under this id is not loaded"
             " twice.",
@@ -85,7 +85,13 @@ class BootstrapOptions(TypedDict, total=False):
     create: Annotated[int | None, CREATE]
     config: Annotated[Mapping[str, str] | None, CONFIG]
     tasks: Annotated[
-        int | None, Option("Build segments by N tasks.", "--tasks", metavar="N", least=1)
+        int | None,
+        Option(
+            "Build segments by N tasks. Default: by size.",
+            "--tasks",
+            metavar="N",
+            least=1,
+        ),
     ]
     transform: Annotated[Transform | None, Option("Put between the table and its records.")]
     counts: Annotated[

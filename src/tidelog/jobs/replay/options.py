@@ -77,7 +77,9 @@ class ReplayOptions(TypedDict, total=False):
     ]
     rate: Annotated[
         Rate | str | None,
-        Option("At most 5000/s records, or 10MB/s, on average.", "--rate", metavar="N/s"),
+        Option(
+            "At most e.g. 5000/s records, or 10MB/s. Default: no limit.", "--rate", metavar="N/s"
+        ),
     ]
     progress: Annotated[
         str | None,

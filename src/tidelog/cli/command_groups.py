@@ -1,0 +1,145 @@
+"""Groups of commands: help by section, suggestions for unknown names, help of a bare group."""
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Final  # noqa: TID251 - click's own signatures
+
+import click
+
+# Names of other tools' commands, and of verbs that people try -> command of tidelog.
+OTHER_NAMES: Final = {
+    "acl": "acls",
+    "alter": "config",
+    "broker": "serve",
+    "cat": "read",
+    "check": "doctor",
+    "configs": "config",
+    "console-consumer": "read",
+    "console-producer": "produce",
+    "consume": "read",
+    "consumer": "read",
+    "consumer-groups": "groups",
+    "delete-topic": "delete",
+    "delete-topics": "delete",
+    "du": "topics",
+    "dump-log": "dump",
+    "fsck": "doctor",
+    "get-offsets": "offsets",
+    "group": "groups",
+    "head": "read",
+    "info": "describe",
+    "list": "topics",
+    "ls": "topics",
+    "new": "create",
+    "poll": "read",
+    "partition": "partitions",
+    "publish": "produce",
+    "put": "produce",
+    "query": "read",
+    "quota": "quotas",
+    "remove": "delete",
+    "repair": "doctor",
+    "replicate": "follow",
+    "reset-offsets": "rewind",
+    "retention": "retain",
+    "rm": "delete",
+    "scan": "read",
+    "seek": "rewind",
+    "send": "produce",
+    "server": "serve",
+    "settings": "config",
+    "show": "describe",
+    "start": "serve",
+    "stat": "describe",
+    "tail": "read",
+    "topic": "topics",
+    "truncate": "delete-records",
+    "user": "users",
+    "verify": "doctor",
+    "write": "produce",
+}
+# The same for commands of a group, which is e.g. `tidelog groups`.
+_OTHER_SUBCOMMANDS: Final = {
+    "create": "add",
+    "info": "describe",
+    "ls": "list",
+    "remove": "delete",
+    "rm": "delete",
+    "show": "describe",
+}
+
+
+class UnknownCommand(click.UsageError):
+    """A command that does not exist; the hint names the command that was probably meant."""
+
+    def __init__(self, context: click.Context, name: str, hint: str) -> None:
+        """Name the command; `context` is that of its group."""
+        super().__init__(f"no such command {name!r}", context)
+        self.hint = hint
+
+
+class CommandGroup(click.Group):
+    """A group of commands.
+
+    Without a command it prints its help to stdout and succeeds. An unknown command is an
+    UnknownCommand.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        elsewhere: Sequence[str] = (),
+        **settings: Any,
+    ) -> None:
+        """Create a group.
+
+        Args:
+            arguments: As of `click.Group`.
+            sections: Heading -> names of its commands; without it one section has all commands.
+            elsewhere: Full names of commands of other groups that an unknown name may mean.
+            settings: As of `click.Group`.
+        """
+        super().__init__(*arguments, **settings)
+        self._sections = sections
+        self._elsewhere = elsewhere
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments; print the help without any."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the first argument's command and the arguments after it; see UnknownCommand."""
+        name = args[0]
+        is_option = not name[:1].isalnum()
+        if name not in self.commands and not is_option and not ctx.resilient_parsing:
+            raise UnknownCommand(ctx, name, self._hint(ctx, name))
+        return super().resolve_command(ctx, args)
+
+    def _hint(self, ctx: click.Context, name: str) -> str:
+        plain = name.lower().removeprefix("kafka-").removesuffix(".sh").replace("_", "-")
+        full_names = {name.split()[-1]: name for name in self._elsewhere}
+        others = OTHER_NAMES if ctx.parent is None else _OTHER_SUBCOMMANDS
+        for meant in (others.get(plain, plain), *get_close_matches(plain, self.commands, n=1)):
+            if meant in self.commands or meant in full_names:
+                return f"did you mean `{ctx.command_path} {full_names.get(meant, meant)}`?"
+        return f"`{ctx.command_path} --help` lists the commands"
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each section's commands with their whole summaries."""
+        sections = self._sections or {"Commands": self.list_commands(ctx)}
+        width = max(len(name) for names in sections.values() for name in names)
+        for heading, names in sections.items():
+            rows = [(name.ljust(width), summary_of(self.commands[name])) for name in names]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+def summary_of(command: click.Command) -> str:
+    """Return the first paragraph of a command's help."""
+    return " ".join((command.help or "").partition("\n\n")[0].split())

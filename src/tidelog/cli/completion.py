@@ -1,0 +1,75 @@
+"""Shell completion of topics, partitions and settings.
+
+click calls these functions in a process of the shell's own; they read the directory of `--data` or
+TIDELOG_DATA without a lock. Where it can't be read nothing is completed, since a message would
+stand in the middle of the command line.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelog.errors import TidelogError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def topics(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Return the directory's topics that begin with a text."""
+    return _matches(_partitions(context), start)
+
+
+def targets(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
+    """Return the topics that begin with a text; behind `TOPIC:` the topic's partitions."""
+    found = _partitions(context)
+    topic, colon, _ = start.partition(":")
+    if not colon:
+        return _matches(found, start)
+    return _matches((f"{topic}:{number}" for number in range(found.get(topic, 0))), start)
+
+
+def topic_settings(
+    _context: click.Context, parameter: click.Parameter, start: str
+) -> "list[CompletionItem]":
+    """Return names of topics' settings, each with `=` where the option takes a value."""
+    from tidelog.config import TOPIC_CONFIGS
+
+    return _settings((key.name for key in TOPIC_CONFIGS), parameter, start)
+
+
+def broker_settings(
+    _context: click.Context, parameter: click.Parameter, start: str
+) -> "list[CompletionItem]":
+    """Return names of a broker's settings, each with `=`."""
+    from tidelog.config import BROKER_CONFIGS
+
+    return _settings((key.name for key in BROKER_CONFIGS), parameter, start)
+
+
+def _settings(
+    names: Iterable[str], parameter: click.Parameter, start: str
+) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    sign = "=" if "=" in (parameter.metavar or "") else ""
+    return [CompletionItem(f"{name}{sign}") for name in _matches(names, start)]
+
+
+def _matches(names: Iterable[str], start: str) -> list[str]:
+    return sorted(name for name in names if name.startswith(start))
+
+
+def _partitions(context: click.Context) -> dict[str, int]:
+    """Return the directory's topics with their numbers of partitions; empty if it can't be read."""
+    from tidelog.directory import Directory
+
+    data = context.params.get("data")
+    if not data or "://" in data:  # the objects of a store would be listed for each key
+        return {}
+    try:
+        with Directory.open(data) as directory:
+            return {name: info.partitions for name, info in directory.topics().items()}
+    except (TidelogError, OSError):
+        return {}

@@ -1,0 +1,186 @@
+"""`tidelog partitions` and `tidelog delete-records`: more partitions, and fewer records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from tidelog.cli import output, times
+from tidelog.cli.options import (
+    Format,
+    clock_option,
+    examples,
+    format_option,
+    given,
+    option,
+    target_argument,
+    topic_argument,
+    with_options,
+    zone_option,
+)
+from tidelog.cli.places import Place, open_topics, parse_target, place_options
+from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.timespec import TIME_HELP
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.cli.output import Cell
+    from tidelog.directory import Directory
+    from tidelog.remote.remote_directory import RemoteDirectory
+
+
+@click.command(
+    "partitions",
+    epilog=examples(
+        "tidelog partitions flights --to 8",
+        "tidelog partitions flights --to 8 --bootstrap broker:9092",
+    ),
+)
+@topic_argument
+@click.option(
+    "--to", "count", type=click.IntRange(min=1), required=True, help="New number of partitions."
+)
+@place_options
+@click.pass_obj
+def partitions(surroundings: Surroundings, topic: str, count: int, place: Place) -> None:
+    """Increase a topic's number of partitions.
+
+    Records stay where they are, but new records of a key may go to another partition.
+    """
+    with open_topics(surroundings, place, writable=True) as directory:
+        before = len(directory.partitions(topic))
+        _grow(directory, topic, count)
+    surroundings.say(f"{topic} has {count} partitions now, {count - before} more")
+    surroundings.note("new records of a key may go to another partition than its old ones")
+
+
+def _grow(directory: "Directory | RemoteDirectory", topic: str, count: int) -> None:
+    from tidelog.directory import Directory
+
+    if isinstance(directory, Directory):
+        directory.log_dir.add_partitions(topic, count)
+        return
+    from tidelog.remote.topics import add_partitions
+
+    add_partitions(directory.cluster, topic, count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteRecordsOptions:
+    """Options of `tidelog delete-records`."""
+
+    target: str = given(target_argument)
+    before: str | None = option(
+        "--before",
+        metavar="TIME",
+        help=f"Keep records from the first one at or after this time. {TIME_HELP}.",
+    )
+    offset: int | None = option(
+        "--offset",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Keep records from this offset on; for one partition, TOPIC:P.",
+    )
+    clock: ClockName = given(clock_option)
+    place: Place = given(place_options)
+    yes: bool = option(
+        "--yes", is_flag=True, help="Do it. Default: only show what would be deleted."
+    )
+    kind: Format = given(format_option)
+    zone: str | None = given(zone_option)
+
+
+_COLUMNS: Final = output.columns(
+    output.number("partition", "start", "new_start", "end", "offsets_deleted")
+)
+
+
+@click.command(
+    "delete-records",
+    epilog=examples(
+        "tidelog delete-records flights --before -30d",
+        "tidelog delete-records flights --before 2013-02-08T12:00Z --clock append --yes",
+        "tidelog delete-records flights:3 --offset 1000 --bootstrap broker:9092 --yes",
+    ),
+)
+@with_options(DeleteRecordsOptions)
+def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) -> None:
+    """Delete a topic's records before a time or an offset.
+
+    Moves the log start of each partition. No record at or after the time is deleted; later records
+    with earlier times stay as well. Files go with the next retention.
+    """
+    topic, number = parse_target(options.target)
+    if (options.before is None) == (options.offset is None):
+        raise UsageProblem("up to where? Give --before TIME or --offset N")
+    if options.offset is not None and number is None:
+        raise UsageProblem(f"an offset is of one partition: write {topic}:P")
+    with open_topics(surroundings, options.place, writable=options.yes) as directory:
+        names = directory.partitions(topic)
+        if number is not None:
+            names = [name for name in names if name.partition == number]
+            if not names:
+                count = len(directory.partitions(topic))
+                raise UsageProblem(
+                    f"no partition {topic}:{number}; partitions are 0 to {count - 1}"
+                )
+        starts = directory.beginning_offsets(names)
+        ends = directory.end_offsets(names, isolation=IsolationLevel.READ_UNCOMMITTED)
+        targets = _targets(surroundings, directory, options, names, ends)
+        moved = {name: max(targets[name], starts[name]) for name in names}
+        for name in names:
+            if moved[name] > ends[name]:
+                raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
+        if options.yes:
+            moved |= _delete(
+                directory, {name: to for name, to in moved.items() if to > starts[name]}
+            )
+    rows: list[list[Cell]] = [
+        [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
+        for name in names
+    ]
+    output.print_rows(surroundings, _COLUMNS, rows, options.kind)
+    total = sum(moved[name] - starts[name] for name in names)
+    if options.yes:
+        surroundings.say(f"deleted {total} offsets of {options.target}")
+    else:
+        surroundings.note(f"dry run: would delete {total} offsets; --yes deletes them")
+
+
+def _targets(
+    surroundings: Surroundings,
+    directory: "Directory | RemoteDirectory",
+    options: DeleteRecordsOptions,
+    names: list[TopicPartition],
+    ends: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return the first offset to keep of each partition."""
+    if options.before is None:
+        assert options.offset is not None
+        return dict.fromkeys(names, options.offset)
+    time_ms = times.read_point(surroundings, options.before, options.zone)
+    found = directory.offsets_for_times(dict.fromkeys(names, time_ms), clock=options.clock)
+    targets = {}
+    for name in names:
+        match = found[name]
+        targets[name] = ends[name] if match is None else match.offset
+    return targets
+
+
+def _delete(
+    directory: "Directory | RemoteDirectory", offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete the records below these offsets, and return the new log starts."""
+    from tidelog.directory import Directory
+
+    if isinstance(directory, Directory):
+        starts = {
+            name: directory.log(name.topic, name.partition).delete_records(offset)
+            for name, offset in offsets.items()
+        }
+        directory.flush()
+        return starts
+    from tidelog.remote.administration import delete_records as delete_remote
+
+    return delete_remote(directory.cluster, offsets)

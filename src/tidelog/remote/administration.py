@@ -1,0 +1,378 @@
+"""Users, ACLs, quotas and deleted records of a cluster, by requests that any Kafka broker answers.
+
+confluent-kafka sends all but those of quotas, which librdkafka lacks: these go over a connection in
+plain text, with our own codecs.
+
+Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,  # noqa: TID251 - confluent-kafka's stubs allow no None in filters
+    Final,
+    TypeAlias,
+)
+
+from tidelog.error_codes import ErrorCode
+from tidelog.errors import ClusterFailure, InvalidRequest, NotAuthorized, PolicyViolation
+from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tidelog.protocol.messages.configs import (
+    AlterClientQuotasRequest,
+    DescribeClientQuotasRequest,
+    QuotaAlteration,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tidelog.remote import client as codes
+from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AclBinding,
+        AclBindingFilter,
+        UserScramCredentialAlteration,
+    )
+
+    from tidelog.remote.broker_connection import BrokerConnection
+    from tidelog.remote.cluster import Cluster
+
+
+_NOT_AUTHORIZED: Final = (
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+)
+
+
+@contextmanager
+def _typed(operation: str) -> Iterator[str]:
+    """Turn ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest where it is one."""
+    try:
+        yield operation
+    except ClusterFailure as error:
+        code = error.error_code
+        if code in _NOT_AUTHORIZED:
+            raise NotAuthorized(
+                error.bootstrap, error.operation, error.reason, error_code=code
+            ) from error
+        if code == ErrorCode.POLICY_VIOLATION:
+            raise PolicyViolation(f"{error.bootstrap}: {error.reason}") from error
+        if code == ErrorCode.INVALID_REQUEST:
+            raise InvalidRequest(f"{error.bootstrap}: {error.reason}") from error
+        raise
+
+
+def _word(member: Enum | str | int) -> str:
+    """Return an enum member as the command line writes it: `CLUSTER_ACTION`, `cluster-action`."""
+    assert isinstance(member, Enum), "librdkafka converts names and numbers"
+    return str(member.name).lower().replace("_", "-")
+
+
+def _name(word: str) -> str:
+    return word.upper().replace("-", "_")
+
+
+# -- users ---------------------------------------------------------------------------------------
+
+
+MECHANISMS: Final = ("scram-sha-256", "scram-sha-512")
+# Range that Kafka accepts. Source: Kafka 4.3's ScramMechanism.
+ITERATIONS_MIN: Final = 4096
+ITERATIONS_MAX: Final = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramUser:
+    """SCRAM credential of a user, without its secrets."""
+
+    name: str
+    mechanism: str
+    iterations: int
+
+
+def scram_users(client: "Cluster") -> list[ScramUser]:
+    """Return all SCRAM credentials, by user and mechanism; raises NotAuthorized, ClusterFailure."""
+    with _typed("list users") as operation:
+        future = client.admin().describe_user_scram_credentials(request_timeout=client.timeout_s)
+        assert not isinstance(future, dict), "users were named"
+        described = client.results(operation, {operation: future})[operation]
+    return sorted(
+        (
+            ScramUser(name=name, mechanism=_word(one.mechanism), iterations=one.iterations)
+            for name, user in described.items()
+            for one in user.scram_credential_infos
+        ),
+        key=lambda user: (user.name, user.mechanism),
+    )
+
+
+def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
+    """Add a SCRAM credential, or replace the user's one of the same mechanism.
+
+    The password is hashed here; brokers only receive the salted result.
+
+    Raises:
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ScramCredentialInfo,
+        ScramMechanism,
+        UserScramCredentialUpsertion,
+    )
+
+    info = ScramCredentialInfo(ScramMechanism[_name(user.mechanism)], user.iterations)
+    _alter_user(client, "set a password", UserScramCredentialUpsertion(user.name, info, password))
+
+
+def remove_user(client: "Cluster", user: ScramUser) -> None:
+    """Remove a SCRAM credential; raises as `set_password`."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        ScramMechanism,
+        UserScramCredentialDeletion,
+    )
+
+    deletion = UserScramCredentialDeletion(user.name, ScramMechanism[_name(user.mechanism)])
+    _alter_user(client, "remove a user", deletion)
+
+
+def _alter_user(client: "Cluster", verb: str, alteration: "UserScramCredentialAlteration") -> None:
+    with _typed(f"{verb} ({alteration.user})") as operation:
+        futures = client.admin().alter_user_scram_credentials(
+            [alteration], request_timeout=client.timeout_s
+        )
+        client.results(operation, futures)
+
+
+# -- ACLs ----------------------------------------------------------------------------------------
+
+
+CLUSTER_RESOURCE: Final = "cluster"
+CLUSTER_NAME: Final = "kafka-cluster"
+# librdkafka names the cluster as a resource by its older name.
+_RESOURCES: Final = {CLUSTER_RESOURCE: "BROKER"}
+RESOURCES: Final = ("topic", "group", "transactional-id", CLUSTER_RESOURCE)
+OPERATIONS: Final = (
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster-action",
+    "describe-configs",
+    "alter-configs",
+    "idempotent-write",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acl:
+    """ACL, or a filter of ACLs in which None matches all.
+
+    Attributes:
+        resource: One of `RESOURCES`.
+        name: Name of the resource, or a prefix; `CLUSTER_NAME` for the cluster.
+        is_prefix: Whether the name is a prefix.
+        principal: E.g. `User:alice`.
+        host: Address of clients; `*` for all.
+        operation: One of `OPERATIONS`.
+        permission: `allow` or `deny`.
+    """
+
+    resource: str | None = None
+    name: str | None = None
+    is_prefix: bool | None = None
+    principal: str | None = None
+    host: str | None = None
+    operation: str | None = None
+    permission: str | None = None
+
+
+def _parts(acl: Acl) -> Any:
+    """Return the arguments of AclBinding and AclBindingFilter, which allows None."""
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AclOperation,
+        AclPermissionType,
+        ResourcePatternType,
+        ResourceType,
+    )
+
+    patterns = {None: "ANY", False: "LITERAL", True: "PREFIXED"}
+    return (
+        ResourceType[_RESOURCES.get(acl.resource or "", _name(acl.resource or "any"))],
+        acl.name,
+        ResourcePatternType[patterns[acl.is_prefix]],
+        acl.principal,
+        acl.host,
+        AclOperation[_name(acl.operation or "any")],
+        AclPermissionType[_name(acl.permission or "any")],
+    )
+
+
+def _acl(binding: "AclBinding") -> Acl:
+    resource = _word(binding.restype)
+    is_cluster = resource == _RESOURCES[CLUSTER_RESOURCE].lower()
+    return Acl(
+        resource=CLUSTER_RESOURCE if is_cluster else resource,
+        name=binding.name,
+        is_prefix=_word(binding.resource_pattern_type) == "prefixed",
+        principal=binding.principal,
+        host=binding.host,
+        operation=_word(binding.operation),
+        permission=_word(binding.permission_type),
+    )
+
+
+def _ordered(bindings: "Sequence[AclBinding]") -> list[Acl]:
+    return sorted(map(_acl, bindings), key=repr)
+
+
+def _filter(acl: Acl) -> "AclBindingFilter":
+    from confluent_kafka.admin import AclBindingFilter  # type: ignore[attr-defined]
+
+    return AclBindingFilter(*_parts(acl))
+
+
+def acls(client: "Cluster", wanted: Acl) -> list[Acl]:
+    """Return the ACLs that a filter matches; raises NotAuthorized, ClusterFailure."""
+    with _typed("list ACLs") as operation:
+        future = client.admin().describe_acls(_filter(wanted), request_timeout=client.timeout_s)
+        return _ordered(client.results(operation, {operation: future})[operation])
+
+
+def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
+    """Add ACLs; existing ones stay. Raises NotAuthorized, InvalidRequest, ClusterFailure."""
+    from confluent_kafka.admin import AclBinding  # type: ignore[attr-defined]
+
+    bindings = [AclBinding(*_parts(acl)) for acl in added]
+    with _typed("add ACLs") as operation:
+        futures = client.admin().create_acls(bindings, request_timeout=client.timeout_s)
+        client.results(operation, futures)
+
+
+def remove_acls(client: "Cluster", wanted: Acl) -> list[Acl]:
+    """Remove the ACLs that a filter matches, and return them; raises as `add_acls`."""
+    with _typed("remove ACLs") as operation:
+        futures = client.admin().delete_acls([_filter(wanted)], request_timeout=client.timeout_s)
+        (removed,) = client.results(operation, futures).values()
+        return _ordered(removed)
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def delete_records(
+    client: "Cluster", offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete the records below these offsets; return the new log starts.
+
+    Raises:
+        PolicyViolation: The topic is compacted only.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. Records of other
+            partitions may be deleted.
+    """
+    from confluent_kafka import TopicPartition as Place
+
+    places = [Place(name.topic, name.partition, offset) for name, offset in offsets.items()]
+    starts: dict[TopicPartition, int] = {}
+    with _typed("delete records"):
+        futures: Mapping[Place, Future[object]] = client.admin().delete_records(
+            places, request_timeout=client.timeout_s
+        )
+        for place, future in futures.items():
+            name = TopicPartition(place.topic, place.partition)
+            (deleted,) = client.results(f"delete records of {name}", {name: future}).values()
+            starts[name] = deleted.low_watermark  # type: ignore[attr-defined]
+    return starts
+
+
+# -- quotas --------------------------------------------------------------------------------------
+
+
+QUOTAS: Final = (
+    "producer_byte_rate",
+    "consumer_byte_rate",
+    "request_percentage",
+    "controller_mutation_rate",
+    "connection_creation_rate",
+)
+# Kind of entity (`user`, `client-id`, `ip`) -> its name; None for the default of the kind.
+Entity: TypeAlias = Mapping[str, str | None]
+
+
+def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
+    """Return all entities with quotas, each with its quotas by key.
+
+    Raises:
+        InvalidRequest: The connection needs TLS or SASL.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+    """
+    with _typed("list quotas"), _connection(client) as connection:
+        question = DescribeClientQuotasRequest(components=[], strict=False)
+        answer = connection.ask(DESCRIBE_CLIENT_QUOTAS, question)
+        _ensure_right(client, "list quotas", answer.error_code, answer.error_message)
+    entries: list[tuple[Entity, dict[str, float]]] = [
+        (
+            {part.entity_type: part.entity_name for part in one.entity},
+            {value.key: value.value for value in sorted(one.values, key=lambda each: each.key)},
+        )
+        for one in answer.entries or []
+    ]
+    return sorted(entries, key=lambda entry: repr(sorted(entry[0].items())))
+
+
+def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float | None]) -> None:
+    """Change quotas of an entity; None removes one. Raises as `quotas`."""
+    operations = [
+        QuotaOperation(key=key, value=value or 0.0, remove=value is None)
+        for key, value in changes.items()
+    ]
+    parts = [QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity.items()]
+    request = AlterClientQuotasRequest(
+        entries=[QuotaAlteration(entity=parts, ops=operations)], validate_only=False
+    )
+    with _typed("change quotas"), _connection(client) as connection:
+        for one in connection.ask(ALTER_CLIENT_QUOTAS, request).entries:
+            _ensure_right(client, "change quotas", one.error_code, one.error_message)
+
+
+@contextmanager
+def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
+    """Yield a connection to the first bootstrap server that accepts one."""
+    from tidelog.remote.broker_connection import BrokerConnection, connect_socket, split_server
+
+    if not client.is_plain_text:
+        raise InvalidRequest(
+            f"{client.bootstrap}: quotas are changed over a listener without TLS and SASL;"
+            " use such a listener, or Kafka's kafka-configs"
+        )
+    connect = partial(connect_socket, timeout_s=client.timeout_s)
+    servers = client.bootstrap.split(",")
+    for server in servers:
+        host, port = split_server(server)
+        connection = BrokerConnection(host, port, connect, client_id="tidelog")
+        try:
+            connection.version_of(DESCRIBE_CLIENT_QUOTAS)
+        except ClusterFailure:
+            connection.close()
+            if server == servers[-1]:
+                raise
+            continue
+        try:
+            yield connection
+        finally:
+            connection.close()
+        return
+
+
+def _ensure_right(client: "Cluster", operation: str, code: int, message: str | None) -> None:
+    if code:
+        reason = f"{codes.named(code)}{f': {message}' if message else ''}"
+        raise ClusterFailure(client.bootstrap, operation, reason, error_code=code)

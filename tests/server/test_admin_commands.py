@@ -1,0 +1,234 @@
+"""Commands for users, ACLs, quotas, partitions and deleted records, against a broker."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from tests.worlds.brokers.logins import SETTINGS
+from tests.worlds.brokers.running import broker_fixture
+from tests.worlds.command_line import Cli, at
+
+from tidelog.cli.app import run
+from tidelog.cli.surroundings import ExitCode, Surroundings
+from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.server.embedded import Broker
+from tidelog.types import NewRecord
+
+DAY_MS = 86_400_000
+broker = broker_fixture(
+    SETTINGS
+    | {
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:ANONYMOUS",
+    },
+)
+
+
+class Shell:
+    """Commands on a broker, in this process."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.err = ""
+
+    def run(self, line: str, *, stdin: bytes = b"", **variables: str) -> tuple[int, str]:
+        out, err = io.StringIO(), io.StringIO()
+        surroundings = Surroundings(
+            stdin=io.BytesIO(stdin), stdout=out, stderr=err, variables=variables
+        )
+        code = run([*line.split(), "--bootstrap", self.bootstrap], surroundings)
+        self.err = err.getvalue()
+        return code, out.getvalue()
+
+    def rows(self, line: str) -> list[dict[str, object]]:
+        code, out = self.run(f"{line} -o json")
+        assert code == ExitCode.OK, self.err
+        return [json.loads(row) for row in out.splitlines()]
+
+
+@pytest.fixture
+def shell(broker: Broker) -> Shell:
+    return Shell(broker.bootstrap_servers)
+
+
+def test_users(shell: Shell, tmp_path: Path) -> None:
+    assert shell.rows("users list") == []
+    assert shell.err.startswith("note: ")
+    assert shell.run("users add alice", TIDELOG_PASSWORD="secret")[0] == ExitCode.OK, shell.err
+    assert shell.err == "user alice can log in with scram-sha-512\n"
+    file = tmp_path / "password"
+    file.write_text("other\nnot a password\n")
+    line = f"users add alice --mechanism scram-sha-256 --iterations 5000 --password-file {file}"
+    assert shell.run(line)[0] == ExitCode.OK, shell.err
+    assert shell.run("users add bob --password-file -", stdin=b"pw\n")[0] == ExitCode.OK
+    listed = [("alice", "scram-sha-256", 5000), ("alice", "scram-sha-512", 4096)]
+    assert [tuple(row.values()) for row in shell.rows("users list")] == [
+        *listed,
+        ("bob", "scram-sha-512", 4096),
+    ]
+    assert shell.run("users remove alice")[0] == ExitCode.USAGE
+    assert "add --yes" in shell.err
+    assert len(shell.rows("users list")) == 3
+    assert shell.run("users remove alice --yes")[0] == ExitCode.OK
+    assert [row["user"] for row in shell.rows("users list")] == ["bob"]
+    assert shell.run("users remove alice --yes")[0] == ExitCode.USAGE
+    assert "has no user alice" in shell.err
+
+
+@pytest.mark.parametrize("stdin", [b"", b"\n"])
+def test_a_password_is_needed(shell: Shell, stdin: bytes) -> None:
+    assert shell.run("users add alice --password-file -", stdin=stdin)[0] == ExitCode.USAGE
+    assert shell.err == "error: the password of alice is empty\n"
+    assert shell.run("users add alice")[0] == ExitCode.USAGE
+    assert "set TIDELOG_PASSWORD" in shell.err
+    assert shell.rows("users list") == []
+
+
+def test_a_user_logs_in_with_the_password(broker: Broker, shell: Shell, tmp_path: Path) -> None:
+    assert shell.run("users add alice", TIDELOG_PASSWORD="secret")[0] == ExitCode.OK
+    added = "acls add --principal User:alice --cluster --operation describe"
+    assert shell.run(added)[0] == ExitCode.OK, shell.err
+    for password, code in (("secret", ExitCode.OK), ("wrong", ExitCode.ERROR)):
+        settings = tmp_path / password
+        settings.write_text(
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+            "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
+            f' username="alice" password="{password}";\n'
+        )
+        secured = Shell(f"127.0.0.1:{broker.ports['SASL_PLAINTEXT']}")
+        line = f"acls list --timeout 3s --command-config {settings}"
+        assert secured.run(line)[0] == code, secured.err
+
+
+def test_acls(shell: Shell) -> None:
+    add = "acls add --principal User:alice --operation"
+    assert shell.run(f"{add} read --operation write --topic flights")[0] == ExitCode.OK, shell.err
+    assert shell.err == "added 2 ACLs\n"
+    assert shell.run(f"{add} read --group fl --prefix --host 10.0.0.1")[0] == ExitCode.OK
+    assert shell.run(f"{add} describe --cluster --deny")[0] == ExitCode.OK, shell.err
+    assert {tuple(row.values()) for row in shell.rows("acls list")} == {
+        ("topic", "flights", "literal", "User:alice", "*", "read", "allow"),
+        ("topic", "flights", "literal", "User:alice", "*", "write", "allow"),
+        ("group", "fl", "prefix", "User:alice", "10.0.0.1", "read", "allow"),
+        ("cluster", "kafka-cluster", "literal", "User:alice", "*", "describe", "deny"),
+    }
+    assert len(shell.rows("acls list --topic flights")) == 2
+    assert len(shell.rows("acls list --operation read")) == 2
+    assert len(shell.rows("acls list --cluster --permission deny")) == 1
+    assert len(shell.rows("acls remove --topic flights")) == 2
+    assert shell.err == "note: dry run: would remove 2 ACLs; --yes removes them\n"
+    assert len(shell.rows("acls list")) == 4
+    assert len(shell.rows("acls remove --topic flights --yes")) == 2
+    assert len(shell.rows("acls list")) == 2
+    assert shell.rows("acls list --principal User:bob") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("acls remove --yes", "which ACLs?"),
+        ("acls add --principal User:a --operation read", "on what?"),
+        ("acls add --principal alice --operation read --topic t", "write TYPE:NAME"),
+        ("acls list --topic t --cluster", "give one of"),
+        ("acls list --prefix", "--prefix goes with"),
+        ("quotas set producer_byte_rate=1", "whose?"),
+        ("quotas set producer_byte_rate=x --user a", "a number is needed"),
+        ("quotas set producer_rate=1 --user a", "did you mean producer_byte_rate?"),
+        ("quotas set producer_byte_rate=1 --user a --default-user", "not both"),
+        ("quotas set producer_byte_rate=-1 --user a", "producer_byte_rate"),
+    ],
+)
+def test_what_is_refused(shell: Shell, line: str, message: str) -> None:
+    assert shell.run(line)[0] == ExitCode.USAGE
+    assert message in shell.err
+    assert (shell.rows("acls list"), shell.rows("quotas list")) == ([], [])
+
+
+def test_quotas(shell: Shell) -> None:
+    line = "quotas set producer_byte_rate=1048576 request_percentage=50 --user alice"
+    assert shell.run(line)[0] == ExitCode.OK, shell.err
+    assert shell.err == "user alice: set producer_byte_rate=1048576, set request_percentage=50\n"
+    line = "quotas set consumer_byte_rate=1000 --default-user --client-id app"
+    assert shell.run(line)[0] == ExitCode.OK, shell.err
+    assert {tuple(row.values()) for row in shell.rows("quotas list")} == {
+        ("user alice", "producer_byte_rate", 1048576.0),
+        ("user alice", "request_percentage", 50.0),
+        ("default user, client-id app", "consumer_byte_rate", 1000.0),
+    }
+    assert shell.run("quotas remove producer_byte_rate --user alice")[0] == ExitCode.OK, shell.err
+    assert len(shell.rows("quotas list")) == 2
+
+
+def test_quotas_need_plain_text(shell: Shell, tmp_path: Path) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text("security.protocol=SSL\n")
+    assert shell.run(f"quotas list --command-config {settings}")[0] == ExitCode.USAGE
+    assert "without TLS and SASL" in shell.err
+
+
+def records(count: int) -> list[NewRecord]:
+    return [at(DAY_MS * day, value=b"%d" % day) for day in range(1, count + 1)]
+
+
+def test_partitions_and_deleted_records_of_a_broker(broker: Broker, shell: Shell) -> None:
+    assert shell.run("create flights --config retention.ms=-1")[0] == ExitCode.OK, shell.err
+    lines = b"".join(b'{"t": "1970-01-%02dT00:00Z"}\n' % (1 + day) for day in range(1, 5))
+    produce = "produce flights --from - --format json --time t"
+    assert shell.run(produce, stdin=lines)[0] == ExitCode.OK, shell.err
+    check_deletions(shell)
+    assert shell.run("partitions flights --to 3")[0] == ExitCode.OK, shell.err
+    assert shell.err.splitlines()[0] == "flights has 3 partitions now, 2 more"
+    assert shell.run("partitions flights --to 2")[0] != ExitCode.OK
+    assert len(shell.rows("offsets flights --at latest")) == 3
+
+
+def check_deletions(shell: "Shell | LocalShell") -> None:
+    """Check deletions of a topic with one record a day, from 1970-01-02 on."""
+    before = "delete-records flights --before 1970-01-03T12:00Z"
+    assert shell.rows(before) == [
+        {"partition": 0, "start": 0, "new_start": 2, "end": 4, "offsets_deleted": 2}
+    ]
+    assert "dry run" in shell.err
+    assert shell.rows("offsets flights --at earliest")[0]["offset"] == 0
+    assert shell.rows(f"{before} --yes")[0]["new_start"] == 2
+    assert shell.rows("offsets flights --at earliest")[0]["offset"] == 2
+    assert shell.rows(f"{before} --yes")[0]["offsets_deleted"] == 0
+    assert shell.rows("delete-records flights:0 --offset 3 --yes")[0]["offsets_deleted"] == 1
+    for line, message in (
+        ("delete-records flights:0 --offset 9 --yes", "ends at 4"),
+        ("delete-records flights:7 --offset 1", "partitions are 0 to 0"),
+        ("delete-records flights --offset 1", "an offset is of one partition"),
+        ("delete-records flights", "up to where?"),
+    ):
+        assert shell.run(line)[0] == ExitCode.USAGE
+        assert message in shell.err
+    assert shell.rows("delete-records flights --before now --yes")[0]["new_start"] == 4
+
+
+class LocalShell(Shell):
+    """Commands on a directory."""
+
+    def __init__(self, cli: Cli) -> None:
+        super().__init__("")
+        self._cli = cli
+
+    def run(self, line: str, *, stdin: bytes = b"", **variables: str) -> tuple[int, str]:
+        result = self._cli.run(*line.split(), stdin=stdin)
+        self.err = result.err
+        return result.code, result.out
+
+
+def test_partitions_and_deleted_records_of_a_directory(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(*records(4))
+    check_deletions(LocalShell(cli))
+    cli.ok("partitions", "flights", "--to", "3")
+    assert cli.ok("topics", "-o", "json").objects[0]["partitions"] == 3
+    assert cli.run("partitions", "flights", "--to", "2").code == ExitCode.USAGE
+    cli.ok("create", "keyed", "--config", "cleanup.policy=compact")
+    cli.append(at(1, key=b"k"), topic="keyed")
+    refused = cli.run("delete-records", "keyed:0", "--offset", "1", "--yes")
+    assert (refused.code, "cleanup.policy does not delete" in refused.err) == (1, True)

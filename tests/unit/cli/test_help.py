@@ -1,0 +1,52 @@
+"""Help texts: sections, whole summaries, and lines that fit 80 columns."""
+
+import re
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from tidelog.cli.app import app
+from tidelog.cli.command_groups import summary_of
+
+
+def commands(
+    command: click.Command = app, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(path), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.resolve_command(context, [name])[1]
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_fits_80_columns(name: str) -> None:
+    command = ALL[name]
+    context = click.Context(command, info_name=f"tidelog {name}", terminal_width=80)
+    text = command.get_help(context)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert "..." not in summary_of(command)
+
+
+@pytest.mark.parametrize("name", [one for one in ALL if isinstance(ALL[one], click.Group)])
+def test_each_summary_is_whole_and_on_one_line(name: str) -> None:
+    group = ALL[name]
+    assert isinstance(group, click.Group)
+    context = click.Context(group, info_name=f"tidelog {name}", terminal_width=80)
+    lines = group.get_help(context).splitlines()
+    for one, command in group.commands.items():
+        if not command.hidden:
+            summary = summary_of(ALL[f"{name} {one}".strip()])
+            assert sum(line.split() == f"{one} {summary}".split() for line in lines) == 1, one
+
+
+def test_sections_list_each_command_once() -> None:
+    text = app.get_help(click.Context(app, terminal_width=80))
+    headings = re.findall(r"^([A-Z][a-z]+):$", text, re.MULTILINE)
+    assert headings == ["Options", "Read", "Write", "Keep", "Operate", "Move", "Spark"]

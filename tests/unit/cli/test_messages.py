@@ -1,0 +1,155 @@
+"""Messages on stderr: labels, colors, line breaks, hints and interrupts."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+from tests.worlds.command_line import Cli, Terminal
+
+from tidelog.cli import surroundings as messages
+from tidelog.cli.app import COMMANDS, JOBS, run
+from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, interrupted_as
+
+
+def printed(
+    method: str, *texts: str, terminal: bool = True, variables: dict[str, str] | None = None
+) -> str:
+    raw = io.BytesIO()
+    kind = Terminal if terminal else io.TextIOWrapper
+    stderr = kind(raw, encoding="utf-8", write_through=True)
+    surroundings = Surroundings(stderr=stderr, variables=variables or {})
+    getattr(surroundings, method)(*texts)
+    return raw.getvalue().decode()
+
+
+def test_labels_of_messages() -> None:
+    assert printed("say", "created flights", terminal=False) == "created flights\n"
+    assert printed("note", "2 records left out", terminal=False) == "note: 2 records left out\n"
+    assert printed("fail", "no topic", "see", terminal=False) == "error: no topic\nhint: see\n"
+
+
+def test_colors_on_a_terminal() -> None:
+    assert printed("fail", "no topic", "see") == (
+        "\x1b[1;31merror:\x1b[0m no topic\n\x1b[1;36mhint:\x1b[0m see\n"
+    )
+    assert printed("note", "left out") == "\x1b[2mnote: left out\x1b[0m\n"
+    assert printed("say", "created") == "created\n"
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colors_where_they_are_not_wanted(variables: dict[str, str]) -> None:
+    assert printed("fail", "no topic", variables=variables) == "error: no topic\n"
+
+
+def test_long_lines_break_between_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_width_of", lambda _stream: 30)
+    path = "/a/path/that-is-longer/than-the-terminal/is-wide"
+    lines = printed("fail", f"{path}: there is no such directory", variables={"NO_COLOR": "1"})
+    assert lines.splitlines() == ["error:", f"  {path}:", "  there is no such directory"]
+    assert printed("say", "word " * 20, terminal=False).count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["say", "note", "fail", "hint"])
+def test_messages_hold_no_control_characters(name: str) -> None:
+    text = printed(name, "a\x1b]0;title\x07\nb", variables={"NO_COLOR": "1"})
+    assert "a\\x1b]0;title\\x07\\nb" in text
+
+
+def test_a_hint_stands_on_its_own_line(flights: Cli) -> None:
+    result = flights.run("describe", "flihgts")
+    assert result.err == (
+        "error: no topic 'flihgts'; did you mean flights?\n"
+        "hint: `tidelog topics` lists topics and partitions\n"
+    )
+
+
+def test_a_partition_that_does_not_exist(cli: Cli) -> None:
+    cli.ok("create", "flights", "--partitions", "2")
+    for arguments in (("read", "flights", "--partition", "9"), ("count", "flights:9")):
+        result = cli.run(*arguments)
+        assert "flights has partitions 0 to 1, not" in result.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("ls", "topics"),
+        ("list", "topics"),
+        ("topic", "topics"),
+        ("kafka-topics.sh", "topics"),
+        ("consume", "read"),
+        ("tail", "read"),
+        ("group", "groups"),
+        ("console-producer", "produce"),
+        ("reaad", "read"),
+        ("replay", "spark replay"),
+        ("groups ls", "groups list"),
+        ("help tail", "read"),
+        ("spark repla", "spark replay"),
+    ],
+)
+def test_an_unknown_command_gets_a_hint(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(typed.split(), Surroundings()) == ExitCode.USAGE
+    assert capsys.readouterr().err == (
+        f"error: no such command {typed.split()[-1]!r}\nhint: did you mean `tidelog {meant}`?\n"
+    )
+
+
+def test_names_of_other_tools_lead_to_commands() -> None:
+    from tidelog.cli.command_groups import OTHER_NAMES
+
+    assert set(OTHER_NAMES.values()) <= COMMANDS.keys()
+    assert not OTHER_NAMES.keys() & COMMANDS.keys()
+    assert not OTHER_NAMES.keys() & JOBS.keys()
+
+
+def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ((), ("read",), ("groups", "list"), ("spark", "replay")):
+        assert run([*words, "--help"], Surroundings()) == ExitCode.OK
+        wanted = capsys.readouterr().out
+        assert run(["help", *words], Surroundings()) == ExitCode.OK
+        assert capsys.readouterr().out == wanted
+    assert run(["help", "read", "x"], Surroundings()) == ExitCode.USAGE
+
+
+def test_the_package_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "tidelog", "--version"]
+    assert subprocess.run(command, capture_output=True, check=True).stdout.startswith(b"tidelog")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "effect"),
+    [
+        (("doctor", "DATA"), "nothing was changed"),
+        (("doctor", "DATA", "--repair"), "records are unchanged; repeat --repair to finish"),
+        (("topics",), None),
+    ],
+)
+def test_an_interrupt_says_what_was_changed(
+    flights: Cli, arguments: tuple[str, ...], effect: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_arguments: object, **_settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tidelog.storage.checks.DirectoryCheck", interrupt)
+    monkeypatch.setattr("tidelog.cli.topics.open_topics", interrupt)
+    words = [word.replace("DATA", str(flights.data)) for word in arguments]
+    result = flights.run(*words)
+    text = "interrupted" if effect is None else f"interrupted; {effect}"
+    assert (result.code, result.err) == (ExitCode.INTERRUPTED, f"{text}\n")
+
+
+def test_an_effect_replaces_a_plain_interrupt() -> None:
+    with pytest.raises(Interrupted, match="nothing"), interrupted_as("nothing was changed"):
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_read_follow_well(flights: Cli) -> None:
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    flights.wait = interrupt
+    assert flights.run("read", "flights", "--follow").code == ExitCode.OK
