@@ -385,12 +385,8 @@ def _answer_zone(
 zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
-<<<<<<< HEAD
     callback=_answer_zone,
     help="Of times without one and of times printed. Default: the zone named in the times, or UTC.",
-=======
-    help="Zone of times without one, and of output. Default: they need one; UTC.",
->>>>>>> 7008d8ee (Label errors, notes and hints, suggest commands, group the help, and add commands for users, ACLs, quotas, partitions and deleted records)
 )
 
 
