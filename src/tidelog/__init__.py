@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         IsolationLevel,
         NewRecord,
         OffsetAndTimestamp,
+        TimeSpan,
         TimestampType,
         TopicPartition,
     )
@@ -151,6 +152,7 @@ _HOMES: Final = {
     "NewRecord": "types",
     "NotAuthorized": "errors",
     "OffsetAndTimestamp": "types",
+    "TimeSpan": "types",
     "OffsetOutOfRange": "errors",
     "OffsetOverflow": "errors",
     "OffsetsGone": "errors",
@@ -250,6 +252,7 @@ __all__ = [
     "StreamTooLong",
     "TidelogError",
     "TierConflict",
+    "TimeSpan",
     "TimestampType",
     "TopicExists",
     "TopicPartition",

@@ -30,6 +30,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
+from tidelog.storage.log.segment_times import append_span, record_span
 from tidelog.types import (
     ClockName,
     Codec,
@@ -37,6 +38,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    TimeSpan,
     TopicPartition,
 )
 
@@ -356,6 +358,12 @@ class Directory(FrontDoor):
                 if record is None and (count := self.without_append_time(name)):
                     _LOGGER.warning("%s", unknown_times_note(name, count))
         return first
+
+    def _time_spans(
+        self, partitions: list[TopicPartition], clock: ClockName
+    ) -> dict[TopicPartition, TimeSpan]:
+        read = record_span if clock is ClockName.RECORD else append_span
+        return {name: read(self.partition(name.topic, name.partition)) for name in partitions}
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return self._log_dir.beginning_offsets(partitions)

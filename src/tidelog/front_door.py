@@ -25,6 +25,7 @@ from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
     RecordCount,
+    TimeSpan,
     TopicChoice,
     TopicPartition,
 )
@@ -59,6 +60,12 @@ class FrontDoor(Closing):
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """See `offsets_for_times`."""
+
+    @abstractmethod
+    def _time_spans(
+        self, partitions: list[TopicPartition], clock: ClockName
+    ) -> dict[TopicPartition, TimeSpan]:
+        """See `time_spans`."""
 
     @abstractmethod
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -124,6 +131,25 @@ class FrontDoor(Closing):
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
+
+    def time_spans(
+        self, topic: str, *, clock: str = ClockName.RECORD
+    ) -> dict[TopicPartition, TimeSpan]:
+        """Return the smallest and largest time of each partition of a topic on one clock.
+
+        Args:
+            topic: Name of the topic.
+            clock: `record` or `append`.
+
+        Returns:
+            An entry for every partition. On the append clock, the first and last known append time.
+            The smallest record time is None if finding it means reading large segments without a
+            zone map, and always from brokers, which don't report it.
+
+        Raises:
+            UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
+        """
+        return self._time_spans(self.partitions(topic), ClockName(clock))
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Return each partition's first readable offset; raises UnknownTopic. Source: KIP-79."""

@@ -148,6 +148,18 @@ class OffsetAndTimestamp(NamedTuple):
     without_time: int | None = 0
 
 
+class TimeSpan(NamedTuple):
+    """Smallest and largest known time of a partition's records on one clock, in ms.
+
+    Attributes:
+        first_ms: The smallest; None if it is unknown, or no record has a time.
+        last_ms: The largest; None if it is unknown, or no record has a time.
+    """
+
+    first_ms: int | None
+    last_ms: int | None
+
+
 class RecordCount(int):
     """Number of records in a time range, an int, with the number of those without a time.
 

@@ -70,7 +70,10 @@ class Cli:
             variables=self.variables,
         )
         first = arguments[0] if arguments else "-"
-        has_none = {"dump", "failover", "spark", "audit", "--data"} & {first, *arguments[1:]}
+        has_none = {"dump", "failover", "spark", "audit", "--data", "--bootstrap"} & {
+            first,
+            *arguments[1:],
+        }
         has_data = not has_none and not first.startswith("-")
         extra = ("--data", self.url or str(self.data)) if has_data else ()
         code = run([*arguments, *extra], surroundings)

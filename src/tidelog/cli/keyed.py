@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
@@ -26,18 +26,24 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_topics, place_options
-from tidelog.cli.records import COLUMNS, VALUE_CHARACTERS, ReadOptions, RowMaker, write_columns
+from tidelog.cli.records import (
+    VALUE_CHARACTERS,
+    Order,
+    ReadOptions,
+    RowMaker,
+    columns_of,
+    plain_rows,
+    records_of,
+    write_columns,
+)
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.record.record import Record
 from tidelog.timespec import TIME_HELP
-from tidelog.types import NO_TIMESTAMP, ClockName, Header, TimestampType, TopicPartition
+from tidelog.types import ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.directory import Directory
     from tidelog.keyed import Diff, Table
-    from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.keyed_table import TableStats
 
 
@@ -50,25 +56,6 @@ _DIFF_COLUMNS: Final = output.columns(
     output.number("before_offset", "after_offset"),
     output.time("before_time", "after_time"),
 )
-
-
-class _HeaderRow(TypedDict):
-    key: str
-    value: bytes | None
-
-
-class _RecordRow(TypedDict):
-    """A row of `COLUMNS`, times in ms."""
-
-    partition: int
-    offset: int
-    timestamp: int | None
-    timestampType: int
-    createTimestamp: NotRequired[int | None]
-    appendTimestamp: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: list[_HeaderRow]
 
 
 class _DiffRow(TypedDict):
@@ -99,25 +86,17 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             _chosen(options.topic, options.partition),
             at=at_ms,
             clock=options.clock,
-            columns=_columns(directory),
+            columns=columns_of(directory),
             inexact=options.inexact,
         )
         stats = _new_stats()
         if options.kind.is_columns:
             reader = table.to_arrow(stats=stats)
-            write_columns(surroundings, reader.schema, reader, options.limit, options.kind)
+            rows = map(options.record_filter().rows, reader)
+            write_columns(surroundings, reader.schema, rows, options.limit, options.kind)
         else:
             _print_table(surroundings, table, stats, options)
         _say(surroundings, table, stats, whole=options.limit is None)
-
-
-def _columns(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
-    """Return the columns to read; librdkafka gives no create time beside an append time."""
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory) or directory.source.is_direct:
-        return COLUMNS
-    return tuple(name for name in COLUMNS if name != "createTimestamp")
 
 
 def _refuse_ranges(options: ReadOptions) -> None:
@@ -127,6 +106,8 @@ def _refuse_ranges(options: ReadOptions) -> None:
         "--during": options.during,
         "--offset": options.offset,
         "--follow": options.follow or None,
+        "--tail": options.tail,
+        "--order": True if options.order is Order.TIME else None,
     }
     for name, wish in wrong.items():
         if wish is not None:
@@ -154,40 +135,15 @@ def _print_table(
 ) -> None:
     maker = RowMaker(options)
     out = maker.writer(surroundings)
-    limit = options.limit
+    limit, conditions = options.limit, options.record_filter()
     for batch in table.to_arrow(stats=stats):
-        chosen = batch if limit is None else batch.slice(0, limit)
-        out.write(_record_rows(chosen, maker))
+        met = conditions.rows(batch)
+        chosen = met if limit is None else met.slice(0, limit)
+        out.write(maker.row(*one) for one in records_of(chosen))
         limit = None if limit is None else limit - chosen.num_rows
         if limit == 0:
             break
     out.close()
-
-
-def _record_rows(batch: "pa.RecordBatch", maker: RowMaker) -> Iterator[list[Cell]]:
-    """Yield the rows of a batch of `COLUMNS`, in the form of `read`."""
-    for row in cast("list[_RecordRow]", _plain_rows(batch)):
-        record = Record(
-            offset=row["offset"],
-            timestamp=NO_TIMESTAMP if row["timestamp"] is None else row["timestamp"],
-            timestamp_type=TimestampType(row["timestampType"]),
-            key=row["key"],
-            value=row["value"],
-            headers=tuple(Header(one["key"], one["value"]) for one in row["headers"]),
-            create_timestamp=row.get("createTimestamp"),
-        )
-        yield maker.row(row["partition"], record, row["appendTimestamp"])
-
-
-def _plain_rows(batch: "pa.RecordBatch") -> object:
-    """Return rows with times in ms."""
-    import pyarrow as pa
-
-    columns = {
-        name: column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-    return pa.RecordBatch.from_pydict(columns).to_pylist()
 
 
 def _say(
@@ -282,7 +238,7 @@ def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[C
     def shown(cell: Cell) -> Cell:
         return cells.shortened(cell, VALUE_CHARACTERS) if is_cut else cell
 
-    for row in cast("list[_DiffRow]", _plain_rows(batch)):
+    for row in cast("list[_DiffRow]", plain_rows(batch)):
         yield [
             row["change"],
             row["partition"],

@@ -4,41 +4,48 @@ Reads a directory or a running cluster. `--table` is in `keyed`.
 """
 
 import re
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import click
+from click.core import ParameterSource
 
-from tidelog.cli import times
-from tidelog.cli.options import (
-    examples,
-    refuse_typed,
-    with_options,
-)
+from tidelog.cli import output, times
+from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.places import open_topics
-from tidelog.cli.records import ReadOptions, RowMaker, chosen, say_untimed, write_arrow
+from tidelog.cli.records import (
+    Order,
+    ReadOptions,
+    RowMaker,
+    batch_of,
+    chosen,
+    column_batches,
+    columns_of,
+    has_arrow,
+    records_of,
+    refuse_terminal,
+    say_untimed,
+    write_columns,
+)
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.directory import Directory
-from tidelog.record.record import Record, stamp_of
 from tidelog.remote.cluster import as_record, decoded
+from tidelog.scan.plain_reads import select
+from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
+from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
 from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.segment.index_proof import time_floor
-from tidelog.storage.segment.segment import Segment
-from tidelog.storage.segment.slices import (
-    AbortedFilter,
-    LogSlice,
-    checked_records,
-    is_hidden,
-    slice_segment,
-)
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
+from tidelog.storage.log.segment_times import append_range
+from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog.record.record import Record
     from tidelog.remote.remote_directory import RemoteDirectory
 
 
@@ -47,17 +54,24 @@ FOLLOW_SECONDS: Final = 0.2
 
 _POLL_S: Final = 0.2
 
-_OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
+_OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
+
+# Up to this number of records, plain reads are faster than loading Arrow and kernels.
+_PLAIN_RECORDS: Final = 10_000
+# Each window by columns is planned anew, so the first one is larger.
+_COLUMN_WINDOW: Final = 10_000
 
 
 @click.command(
     "read",
     epilog=examples(
         "tidelog read flights --during '2013-02-08 America/New_York'",
-        "tidelog read flights --from -1h --clock append --follow",
-        "tidelog read flights --from -1h --follow --bootstrap broker:9092",
-        "tidelog read flights --offset 100..110 --partition 2 -o json",
-        "tidelog read flights --from 2013-02-08..+1d --zone UTC -o arrow > flights.arrow",
+        "tidelog read flights --tail 5 --key N14228",
+        "tidelog read flights --from 2013-02-08Z..+1d --order time -n 10",
+        "tidelog read flights --match origin=JFK --contains UA --clock append",
+        "tidelog read flights --offset -5.. --partition 2 -o json",
+        "tidelog read flights --tail 10 --follow --bootstrap broker:9092",
+        "tidelog read flights --from 2013-02-08Z..+1d -o parquet > flights.parquet",
         "tidelog read flights --table --at '2013-02-08 12:00 America/New_York'",
     ),
 )
@@ -65,8 +79,9 @@ _OFFSETS: Final = re.compile(r"(\d{1,19})?\.\.(\d{1,19})?", re.ASCII)
 def read(surroundings: Surroundings, options: ReadOptions) -> None:
     """Print records by time or offset.
 
-    Exactly those in the range, partition by partition, in the order of their offsets. With --table
-    the record that stands for each key, of committed records up to and with a time.
+    Exactly those in the range, partition by partition, in the order of their offsets, or with
+    --order time and --tail over all partitions in order of time. With --table the record that
+    stands for each key, of committed records up to and with a time.
     """
     if options.is_table:
         from tidelog.cli import keyed
@@ -75,20 +90,34 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
         keyed.read_table(surroundings, options)
         return
     refuse_typed(("at", "inexact"), "it goes with --table")
-    wanted = _wanted(surroundings, options)
+    _refuse_contradictions(options)
+    if options.kind.is_columns:
+        refuse_terminal(surroundings, options.kind)
+    wanted, offsets = _wanted(surroundings, options), _offsets(options.offset)
+    conditions = options.record_filter()
     with open_topics(surroundings, options.place) as directory:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
-        if options.kind.is_columns:
-            count = write_arrow(surroundings, directory.source, partitions, wanted, options)
-            say_untimed(surroundings, count, options.clock)
-            return
         source: _Source
         if isinstance(directory, Directory):
             logs = [directory.partition(p.topic, p.partition) for p in partitions]
-            source = _LogSource(surroundings, logs, wanted, options)
+            source = _LogSource(surroundings, directory, logs, options)
         else:
-            source = _ClusterSource(surroundings, directory, partitions, wanted, options)
-        _Reading(surroundings, source, options).run()
+            source = _ClusterSource(surroundings, directory, partitions, options)
+        source.wanted = _resolved(source, partitions, wanted, offsets)
+        _Reading(surroundings, directory, source, options, conditions).run()
+
+
+def _refuse_contradictions(options: ReadOptions) -> None:
+    if options.tail is not None and options.limit is not None:
+        raise UsageProblem("--tail and --limit both give a number of records; leave one out")
+    if options.tail is not None:
+        given = click.get_current_context().get_parameter_source("order")
+        if options.order is Order.OFFSET and given is ParameterSource.COMMANDLINE:
+            raise UsageProblem("--tail prints records in order of time; leave --order offset out")
+    elif options.follow and options.order is Order.TIME:
+        raise UsageProblem("--follow prints records as they come; leave --order time out")
+    if options.contains == "":
+        raise UsageProblem("--contains '': every record contains it; leave it out")
 
 
 def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
@@ -101,31 +130,85 @@ def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
     )
     if options.follow and end_ms is not None:
         raise UsageProblem(f"--from {options.start}: --follow has no end; leave the end out")
-    start, end = _offsets(options.offset)
-    return RequestedRange(start_ms=start_ms, end_ms=end_ms, start_offset=start, end_offset=end)
+    return RequestedRange(start_ms=start_ms, end_ms=end_ms)
 
 
 def _offsets(text: str | None) -> tuple[int | None, int | None]:
-    """Parse `A..B` to offsets [A, B); a single number means that offset."""
+    """Parse `A..B` to offsets [A, B); a single number means that offset.
+
+    A negative number counts records from the end of the partition.
+    """
     if text is None:
         return None, None
     if text.isascii() and text.isdigit():
         return int(text), int(text) + 1
     match = _OFFSETS.fullmatch(text)
     if match is None:
-        raise UsageProblem(f"--offset {text!r}: write A..B (B is not included), A.., ..B or A")
+        raise UsageProblem(
+            f"--offset {text!r}: write A..B (B is not included), A.., ..B, A, or -N.. for the last"
+            " N records of a partition"
+        )
     start, end = (None if side is None else int(side) for side in match.groups())
-    if start is not None and end is not None and start > end:
+    is_comparable = start is not None and end is not None and (start < 0) == (end < 0)
+    if is_comparable and start is not None and end is not None and start > end:
         raise UsageProblem(f"--offset {text}: the end is before the start")
     return start, end
 
 
-_Timed: TypeAlias = tuple[Record, int | None]
-_Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[_Timed]], None, None]"
+def _resolved(
+    source: "_Source",
+    partitions: list[TopicPartition],
+    wanted: RequestedRange,
+    offsets: tuple[int | None, int | None],
+) -> dict[TopicPartition, RequestedRange]:
+    """Return the range of each partition: the times, and offsets counted from its start."""
+    if all(offset is None or offset >= 0 for offset in offsets):
+        one = replace(wanted, start_offset=offsets[0], end_offset=offsets[1])
+        return dict.fromkeys(partitions, one)
+    ranges = {}
+    for name, bounds in source.bounds().items():
+        start, end = (
+            offset
+            if offset is None or offset >= 0
+            else offset_from_end(source.read, name, bounds, -offset)
+            for offset in offsets
+        )
+        if start is not None and end is not None:
+            end = max(start, end)
+        ranges[name] = replace(wanted, start_offset=start, end_offset=end)
+    return ranges
+
+
+_Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[Timed]], None, None]"
+_Rows: TypeAlias = "Iterator[tuple[int, Record, int | None]]"
 
 
 class _Source(Protocol):
-    """Records of a topic in a directory or a cluster, chosen by the options."""
+    """Records of a topic in a directory or a cluster, chosen by the options.
+
+    Attributes:
+        wanted: Range of each partition.
+    """
+
+    wanted: "Mapping[TopicPartition, RequestedRange]"
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return each partition's first offset, and the one behind its last visible record."""
+        ...
+
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        """Yield the records of a range of a partition, in order of offsets."""
+        ...
+
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """Return the first offset at or after a time on the clock, None if there is none."""
+        ...
+
+    def newest_ms(self) -> int | None:
+        """Return the largest time on the clock; None if no record has one, or none is known."""
+        ...
 
     def there(self) -> _Parts:
         """Yield the existing records, by partition and offset, with append times (ms)."""
@@ -135,43 +218,165 @@ class _Source(Protocol):
         """Yield later records as they are appended, up to the last requested offset."""
         ...
 
-    def untimed(self) -> int | None:
-        """Return the number of records without a time on the clock; None if unknown."""
+    def untimed(self, stats: ScanStats) -> int | None:
+        """Return the number of records without a time on the clock; None if unknown.
+
+        Args:
+            stats: Those of reads by columns or by time.
+        """
         ...
 
 
 class _Reading:
     """One run of the command."""
 
-    def __init__(self, surroundings: Surroundings, source: _Source, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        directory: "Directory | RemoteDirectory",
+        source: _Source,
+        options: ReadOptions,
+        conditions: RecordFilter,
+    ) -> None:
         self._surroundings = surroundings
+        self._directory = directory
         self._source = source
         self._options = options
+        self._conditions = conditions
         self._left = options.limit
         self._maker = RowMaker(options)
+        self._stats = ScanStats()
+        self._count = 0
 
     def run(self) -> None:
         """Write the existing records and, with `--follow`, those that are appended later."""
+        if self._options.kind.is_columns:
+            self._write_columns()
+        else:
+            self._write_rows()
+        say_untimed(self._surroundings, self._source.untimed(self._stats), self._options.clock)
+        wants_none = self._options.tail == 0 or self._options.limit == 0
+        if not self._count and not wants_none and not self._options.follow:
+            self._say_newest()
+
+    def _say_newest(self) -> None:
+        """Say that nothing matches, and the newest time, which often tells why."""
+        options = self._options
+        if all(first >= end for first, end in self._source.bounds().values()):
+            self._surroundings.say(f"0 records; {options.topic} is empty")
+            return
+        newest_ms = self._source.newest_ms()
+        if newest_ms is None:
+            self._surroundings.say(f"0 records; none has a known time on the {options.clock} clock")
+        else:
+            newest = output.iso(newest_ms, options.zone)
+            self._surroundings.say(f"0 records; the newest is {newest} ({options.clock} clock)")
+
+    def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)
         try:
-            self._write(out, self._source.there())
+            with closing(self._existing()) as parts:
+                self._write(out, parts)
             if self._options.follow:
                 with closing(self._source.coming()) as parts:
-                    self._write(out, parts)
+                    self._write(out, (self._met(*part) for part in parts))
         except KeyboardInterrupt:
             # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
             if not self._options.follow:
                 raise
         out.close()
-        say_untimed(self._surroundings, self._source.untimed(), self._options.clock)
 
-    def _write(self, out: Writer, parts: _Parts) -> None:
+    def _write_columns(self) -> None:
+        """Write the existing records as Arrow or Parquet."""
+        columns = columns_of(self._directory)
+        schema, batches = self._column_batches(self._source.wanted)
+        if self._options.is_ordered:
+            rows = self._ordered()
+            pages = iter(lambda: list(islice(rows, ROWS_AT_ONCE)), [])
+            batches = (batch_of(self._options.topic, page, schema) for page in pages)
+        assert schema.names == list(columns)
+        limit = self._options.limit
+        counted = self._counted(batches)
+        write_columns(self._surroundings, schema, counted, limit, self._options.kind)
+
+    def _counted(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in batches:
+            self._count += batch.num_rows
+            yield batch
+
+    def _column_batches(
+        self, wanted: "Mapping[TopicPartition, RequestedRange]", stats: ScanStats | None = None
+    ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
+        return column_batches(
+            self._directory.source,
+            wanted,
+            self._options,
+            self._conditions,
+            self._stats if stats is None else stats,
+            columns_of(self._directory),
+        )
+
+    def _existing(self) -> "Generator[_Rows, None, None]":
+        """Yield the records there are, in parts that are written at once."""
+        if self._options.is_ordered:
+            yield self._ordered()
+        elif self._conditions and has_arrow():
+            _, batches = self._column_batches(self._source.wanted)
+            for batch in batches:
+                yield records_of(batch)
+        else:
+            for part in self._source.there():
+                yield self._met(*part)
+
+    def _met(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
+        """Yield the records of a partition that meet the conditions."""
+        is_met = self._conditions.is_met
+        for record, append_ms in records:
+            if is_met(record.key, record.value):
+                yield name.partition, record, append_ms
+
+    def _ordered(self) -> _Rows:
+        """Yield the records in order of time."""
+        options = self._options
+        is_columns = self._reads_columns()
+        order = TimeOrder(
+            read=self._read_by_columns if is_columns else self._read_plain,
+            first_at=self._source.first_at,
+            wanted=clipped(self._source.wanted, self._source.bounds()),
+            clock=options.clock,
+            window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
+            stats=self._stats,
+        )
+        count = options.tail
+        for one in order.first(options.limit) if count is None else order.last(count):
+            yield one.partition, one.record, one.append_ms
+
+    def _reads_columns(self) -> bool:
+        """Whether columns are faster: for many records, where their packages are installed."""
+        number = self._options.limit if self._options.tail is None else self._options.tail
+        is_small = number is not None and number <= _PLAIN_RECORDS and not self._conditions
+        return not is_small and has_arrow()
+
+    def _read_plain(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        for _, record, append_ms in self._met(name, self._source.read(name, wanted, stats)):
+            yield record, append_ms
+
+    def _read_by_columns(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        _, batches = self._column_batches({name: wanted}, stats)
+        for batch in batches:
+            for _, record, append_ms in records_of(batch):
+                yield record, append_ms
+
+    def _write(self, out: Writer, parts: "Iterator[_Rows]") -> None:
         while self._left != 0:
             part = next(parts, None)
             if part is None:
                 return
-            name, records = part
-            rows = (self._maker.row(name.partition, *timed) for timed in records)
+            rows = (self._maker.row(*one) for one in part)
             while self._write_some(out, rows):
                 pass
 
@@ -183,6 +388,7 @@ class _Reading:
             chunk.extend(islice(rows, size))
         finally:
             out.write(chunk)
+        self._count += len(chunk)
         if self._left is not None:
             self._left -= len(chunk)
         return len(chunk) == size and self._left != 0
@@ -194,41 +400,103 @@ class _LogSource:
     def __init__(
         self,
         surroundings: Surroundings,
+        directory: Directory,
         logs: list[LogView],
-        wanted: RequestedRange,
         options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
-        self._logs = logs
-        self._wanted = wanted
+        self._directory = directory
+        self._logs = {log.topic_partition: log for log in logs}
         self._options = options
         self._stats = ScanStats()
+        self.wanted: Mapping[TopicPartition, RequestedRange] = {}
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return offsets, see `_Source`."""
+        isolation = self._options.isolation
+        return {
+            name: (log.log_start_offset, log.end_offset(isolation))
+            for name, log in self._logs.items()
+        }
+
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        """Yield records, see `_Source`; zone maps leave out what a range of time doesn't need."""
+        if wanted.times is None:
+            yield from self._select(name, wanted, stats)
+            return
+        options = self._options
+        plan = self._directory.source.plan(
+            [name],
+            wanted,
+            clock=options.clock,
+            isolation=options.isolation,
+            columns=(),
+            fail_on_data_loss=False,
+        )
+        for piece in (piece for split in plan for piece in split.pieces):
+            stats.without_time += piece.without_time
+            if piece.size_bytes:
+                part = replace(wanted, start_offset=piece.start_offset, end_offset=piece.end_offset)
+                yield from self._select(name, part, stats)
+
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """Return an offset, see `_Source`."""
+        first = self._logs[name].offset_for_time(ms, clock=self._options.clock)
+        return None if first is None else first.offset
+
+    def newest_ms(self) -> int | None:
+        """Return a time, see `_Source`."""
+        if self._options.clock is ClockName.APPEND:
+            return _latest(append_range(log).last_ms for log in self._logs.values())
+        newest = (log.max_timestamp(steps_over_losses=True) for log in self._logs.values())
+        return _latest(None if one is None else one.timestamp for one in newest)
 
     def there(self) -> _Parts:
         """Yield the existing records, see `_Source`."""
-        for log in self._logs:
-            yield log.topic_partition, self._select(log, self._wanted)
+        for name, wanted in self.wanted.items():
+            yield name, self._select(name, wanted, self._stats)
 
     def coming(self) -> _Parts:
         """Yield later records, see `_Source`."""
-        end, first = self._wanted.end_offset, self._wanted.start_offset or 0
+        isolation = self._options.isolation
         while True:
-            nexts = [max(log.end_offset(self._options.isolation), first) for log in self._logs]
-            if end is not None and min(nexts) >= end:
+            nexts = {
+                name: max(self._logs[name].end_offset(isolation), one.start_offset or 0)
+                for name, one in self.wanted.items()
+            }
+            if _is_over(nexts, self.wanted):
                 return
             self._surroundings.wait(FOLLOW_SECONDS)
-            for log, start in zip(self._logs, nexts, strict=True):
-                log.refresh()
-                wanted = replace(self._wanted, start_offset=start)
-                yield log.topic_partition, self._select(log, wanted)
+            for name, start in nexts.items():
+                self._logs[name].refresh()
+                wanted = replace(self.wanted[name], start_offset=start)
+                yield name, self._select(name, wanted, self._stats)
 
-    def untimed(self) -> int | None:
+    def untimed(self, stats: ScanStats) -> int | None:
         """Return the number of records without a time, see `_Source`."""
-        return self._stats.without_time
+        return self._stats.without_time + stats.without_time
 
-    def _select(self, log: LogView, wanted: RequestedRange) -> Iterator[_Timed]:
+    def _select(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
         options = self._options
-        return select(log, wanted, options.clock, options.isolation, self._stats)
+        return select(self._logs[name], wanted, options.clock, options.isolation, stats)
+
+
+def _is_over(
+    nexts: "Mapping[TopicPartition, int]", wanted: "Mapping[TopicPartition, RequestedRange]"
+) -> bool:
+    """Return whether no partition has a requested offset left."""
+    ends = ((at, wanted[name].end_offset) for name, at in nexts.items())
+    return all(end is not None and at >= end for at, end in ends)
+
+
+def _latest(times: "Iterable[int | None]") -> int | None:
+    """Return the largest known time, None if there is none."""
+    known = [ms for ms in times if ms is not None and ms != NO_TIMESTAMP]
+    return max(known, default=None)
 
 
 class _ClusterSource:
@@ -239,42 +507,72 @@ class _ClusterSource:
         surroundings: Surroundings,
         cluster: "RemoteDirectory",
         partitions: list[TopicPartition],
-        wanted: RequestedRange,
         options: ReadOptions,
     ) -> None:
         self._surroundings = surroundings
         self._cluster = cluster
         self._partitions = partitions
-        self._wanted = wanted
         self._options = options
-        self._nexts: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] | None = None
         self._stats = ScanStats()
+        self.wanted: Mapping[TopicPartition, RequestedRange] = {}
 
-    def there(self) -> _Parts:
-        """Yield the existing records, see `_Source`."""
-        cluster, wanted = self._cluster, self._wanted
-        clock, level = self._options.clock, self._options.isolation
-        ends = cluster.end_offsets(self._partitions, isolation=level)
-        first = wanted.start_offset or 0
-        self._nexts = {name: max(end, first) for name, end in ends.items()}
-        plan = cluster.source.plan(
-            self._partitions, wanted, clock=clock, isolation=level, columns=()
-        )
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return offsets, see `_Source`."""
+        starts = self._cluster.beginning_offsets(self._partitions)
+        return {name: (starts[name], end) for name, end in self._visible_ends().items()}
+
+    def _visible_ends(self) -> dict[TopicPartition, int]:
+        """Return the ends of what is there; later records are coming."""
+        if self._ends is None:
+            isolation = self._options.isolation
+            self._ends = self._cluster.end_offsets(self._partitions, isolation=isolation)
+        return self._ends
+
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        """Yield records, see `_Source`."""
+        cluster, level = self._cluster, self._options.isolation
+        clock = self._options.clock
+        plan = cluster.source.plan([name], wanted, clock=clock, isolation=level, columns=())
         for split in plan:
-            name = split.topic_partition
-            end = min(split.end_offset, ends[name])
+            end = min(split.end_offset, self._visible_ends()[name])
             records = cluster.source.records(name, split.start_offset, end, level)
             if clock is ClockName.APPEND and split.time_range is not None:
                 # The broker reports append times: a record without one is in no time range.
                 records = (timed for timed in records if timed[1] is not None)
-            yield name, self._matches(records)
+            yield from self._matches(records, wanted, stats)
+
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """Return an offset, see `_Source`."""
+        first = self._cluster.offsets_for_times({name: ms}, clock=self._options.clock)[name]
+        return None if first is None else first.offset
+
+    def newest_ms(self) -> int | None:
+        """Return a time, see `_Source`."""
+        if self._options.clock is ClockName.APPEND:
+            spans = self._cluster.time_spans(self._options.topic, clock=ClockName.APPEND)
+            return _latest(spans[name].last_ms for name in self._partitions)
+        newest = self._cluster.cluster.max_timestamps(self._partitions).values()
+        return _latest(None if one is None else one.timestamp for one in newest)
+
+    def there(self) -> _Parts:
+        """Yield the existing records, see `_Source`."""
+        self._visible_ends()
+        for name, wanted in self.wanted.items():
+            yield name, self.read(name, wanted, self._stats)
 
     def coming(self) -> _Parts:
         """Yield later records, see `_Source`."""
         from confluent_kafka import TopicPartition as Place
 
-        client, nexts, end = self._cluster.cluster, self._nexts, self._wanted.end_offset
+        client, wanted = self._cluster.cluster, self.wanted
         isolation = self._options.isolation
+        nexts = {
+            name: max(self._visible_ends()[name], one.start_offset or 0)
+            for name, one in wanted.items()
+        }
         with (
             closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
             closing(self._cluster.source.append_time_lookup(isolation)) as append_times,
@@ -282,7 +580,7 @@ class _ClusterSource:
             places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
             with client.typed("read records"):
                 consumer.assign(places)
-            while end is None or min(nexts.values()) < end:
+            while not _is_over(nexts, wanted):
                 with client.typed("read records"):
                     came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
                 for message in came:
@@ -293,18 +591,22 @@ class _ClusterSource:
                         continue
                     record = as_record(decoded(message))
                     nexts[name] = record.offset + 1
+                    end = wanted[name].end_offset
                     if end is None or record.offset < end:
                         timed = (record, append_times.time_of(name, record))
-                        yield name, self._matches([timed])
+                        yield name, self._matches([timed], wanted[name], self._stats)
 
-    def untimed(self) -> int | None:
+    def untimed(self, stats: ScanStats) -> int | None:
         """Return the number of records without a time, see `_Source`."""
-        return self._cluster.source.without_time(
-            self._partitions, self._wanted, self._options.clock, self._stats
-        )
+        stats = ScanStats.total((self._stats, stats))
+        wanted = next(iter(self.wanted.values()), RequestedRange())
+        source = self._cluster.source
+        return source.without_time(self._partitions, wanted, self._options.clock, stats)
 
-    def _matches(self, records: "Iterable[_Timed]") -> "Iterator[_Timed]":
-        times = self._wanted.times
+    def _matches(
+        self, records: "Iterable[Timed]", wanted: RequestedRange, stats: ScanStats
+    ) -> "Iterator[Timed]":
+        times = wanted.times
         for record, append_ms in records:
             if times is None:
                 yield record, append_ms
@@ -313,102 +615,6 @@ class _ClusterSource:
                 if times[0] <= self._surroundings.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:
-                self._stats.without_time += 1
+                stats.without_time += 1
             elif times[0] <= record.timestamp < times[1]:
                 yield record, append_ms
-
-
-def select(
-    log: LogView,
-    wanted: RequestedRange,
-    clock: ClockName,
-    isolation: IsolationLevel,
-    stats: ScanStats,
-) -> Iterator[_Timed]:
-    """Yield records of a log by offset, with append times if known (ms).
-
-    For numbers of records that people read, without Arrow; `tidelog.scan` does the same at scale.
-    Segments that can't hold a match are not opened, and their records without a time are not
-    counted.
-
-    Args:
-        log: The partition.
-        wanted: Offsets and times.
-        clock: Clock of the times.
-        isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        stats: `without_time` counts the records read that have no time on the clock.
-
-    Raises:
-        CorruptData: A batch is damaged.
-    """
-    times = wanted.times
-    if clock is ClockName.APPEND and wanted.start_ms is not None and times is not None:
-        # Append times are rounded down: a record with an earlier append time may be in the range.
-        times = max(wanted.start_ms - log.append_slack_ms, 0), times[1]
-    visible = log.end_offset(isolation)
-    start = max(wanted.start_offset or 0, log.log_start_offset)
-    end = visible if wanted.end_offset is None else min(wanted.end_offset, visible)
-    aborted = log.aborted_filter(isolation, start, end)
-    for segment in log.segments:
-        offsets = max(start, segment.base_offset), min(end, segment.end_offset)
-        for first, last in _ranges(log, segment, offsets, times, clock):
-            part = slice_segment(segment, first, last)
-            if part is not None:
-                yield from _matches(log, part, aborted, times, clock, stats)
-
-
-def _ranges(
-    log: LogView,
-    segment: Segment,
-    offsets: tuple[int, int],
-    times: tuple[int, int] | None,
-    clock: ClockName,
-) -> list[tuple[int, int]]:
-    """Return ranges of a segment's offsets that may hold matches or records without a time."""
-    first, last = offsets
-    if first >= last:
-        return []
-    if times is None:
-        return [offsets]
-    if clock is ClockName.APPEND:
-        append_times = log.append_times_of(segment)
-        timed = append_times.ranges(*times, first, last)
-        return sorted(timed + append_times.unknown_in(first, last))
-    if NO_TIMESTAMP < segment.largest_timestamp < times[0]:
-        return []
-    # No record up to an entry's offset has a larger timestamp than the entry.
-    floor_ms, offset = time_floor(segment, times[0] - 1)
-    first = first if floor_ms == NO_TIMESTAMP else max(first, offset + 1)
-    return [(first, last)] if first < last else []
-
-
-def _matches(
-    log: LogView,
-    part: LogSlice,
-    aborted: AbortedFilter,
-    times: tuple[int, int] | None,
-    clock: ClockName,
-    stats: ScanStats,
-) -> Iterator[_Timed]:
-    for record, append_ms in _timed_records(log, part, aborted):
-        ms = record.timestamp if clock is ClockName.RECORD else append_ms
-        if times is None:
-            yield record, append_ms
-        elif ms is None or ms == NO_TIMESTAMP:
-            stats.without_time += 1
-        elif times[0] <= ms < times[1]:
-            yield record, append_ms
-
-
-def _timed_records(
-    log: LogView, part: LogSlice, aborted: AbortedFilter
-) -> Iterator[tuple["Record", int | None]]:
-    """Yield the data records of a slice with their append times."""
-    times = log.append_times_of(part.segment)
-    for position, batch in part.batches():
-        if is_hidden(part.segment, position, batch, aborted):
-            continue
-        for record in checked_records(part.segment, position, batch):
-            if part.start_offset <= record.offset < part.end_offset:
-                append_ms = times.time_at(record.offset)
-                yield record, stamp_of(record) if append_ms is None else append_ms

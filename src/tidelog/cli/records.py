@@ -1,19 +1,22 @@
 """Records of a topic as rows or columns, shared by `tidelog read` and `read --table`.
 
-`ReadOptions` are their options. `RowMaker` converts records to rows; `write_arrow` and
-`write_columns` write Arrow IPC and Parquet, and import pyarrow when they are called.
+`ReadOptions` are their options. `RowMaker` converts records to rows; `write_columns` writes Arrow
+IPC and Parquet. Functions on columns import pyarrow when they are called.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
 from io import IOBase
-from typing import TYPE_CHECKING, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 import click
 
 from tidelog.arguments import Inexact
 from tidelog.cli import times
-from tidelog.cli.cells import Decode, decoders, shortened
+from tidelog.cli.cells import Decode, decoders, shortened, typed_bytes
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -24,6 +27,7 @@ from tidelog.cli.options import (
     inexact_option,
     isolation_option,
     key_as_option,
+    one_of,
     option,
     read_format_option,
     topic_argument,
@@ -43,14 +47,31 @@ from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import SerdeError
 from tidelog.record.record import Record
 from tidelog.timespec import TIME_HELP
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import (
+    NO_TIMESTAMP,
+    ClockName,
+    Header,
+    IsolationLevel,
+    TimestampType,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from tidelog.scan import RequestedRange
+    from tidelog.directory import Directory
+    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan import RequestedRange, ScanStats
+    from tidelog.scan.record_filter import RecordFilter
     from tidelog.scan.source import RecordSource
+
+
+class Order(StrEnum):
+    """Order of records."""
+
+    OFFSET = "offset"
+    TIME = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +84,36 @@ class ReadOptions:
     end: str | None = given(times.to_option)
     during: str | None = given(times.during_option)
     clock: ClockName = given(clock_option)
+    tail: int | None = option(
+        "--tail",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="The last N records by time on --clock, over all partitions.",
+    )
+    order: Order = given(
+        one_of(
+            "--order",
+            kind=Order,
+            default=Order.OFFSET,
+            text="By partition and offset, or by time on --clock over all partitions.",
+        )
+    )
     offset: str | None = option(
-        "--offset", metavar="A..B", help="Offsets from A up to and without B."
+        "--offset",
+        metavar="A..B",
+        help="Offsets from A up to and without B; -5.. is the last 5 records of a partition.",
+    )
+    key: str | None = option(
+        "--key", metavar="KEY", help="Records with this key, written as --key-as says."
+    )
+    contains: str | None = option(
+        "--contains", metavar="TEXT", help="Records whose key or value contains this text."
+    )
+    match: tuple[str, ...] = option(
+        "--match",
+        multiple=True,
+        metavar="PATH=VALUE",
+        help="Records whose value is JSON with this field, such as plane.id=N1; repeatable.",
     )
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
@@ -91,6 +140,21 @@ class ReadOptions:
     inexact: Inexact = given(inexact_option)
     wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
     zone: str | None = given(zone_option)
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether records are printed in order of time."""
+        return self.tail is not None or self.order is Order.TIME
+
+    def record_filter(self) -> "RecordFilter":
+        """Return the conditions on records; raises SerdeError and InvalidRequest."""
+        from tidelog.scan.record_filter import FieldMatch, RecordFilter
+
+        return RecordFilter(
+            key=None if self.key is None else typed_bytes(self.key, self.key_as),
+            content=None if self.contains is None else self.contains.encode(),
+            fields=tuple(map(FieldMatch.parse, self.match)),
+        )
 
 
 VALUE_CHARACTERS: Final = 60
@@ -183,40 +247,134 @@ COLUMNS = (
 )
 
 
-def write_arrow(
-    surroundings: Surroundings,
+class _HeaderRow(TypedDict):
+    key: str
+    value: bytes | None
+
+
+class _RecordRow(TypedDict):
+    """A row of `COLUMNS`, times in ms."""
+
+    partition: int
+    offset: int
+    timestamp: int | None
+    timestampType: int
+    createTimestamp: NotRequired[int | None]
+    appendTimestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[_HeaderRow]
+
+
+def plain_rows(batch: "pa.RecordBatch") -> object:
+    """Return rows with times in ms."""
+    import pyarrow as pa
+
+    columns = {
+        name: column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return pa.RecordBatch.from_pydict(columns).to_pylist()
+
+
+def records_of(batch: "pa.RecordBatch") -> "Iterator[tuple[int, Record, int | None]]":
+    """Yield the records of a batch of `COLUMNS`: partition, record, append time in ms."""
+    for row in cast("list[_RecordRow]", plain_rows(batch)):
+        record = Record(
+            offset=row["offset"],
+            timestamp=NO_TIMESTAMP if row["timestamp"] is None else row["timestamp"],
+            timestamp_type=TimestampType(row["timestampType"]),
+            key=row["key"],
+            value=row["value"],
+            headers=tuple(Header(one["key"], one["value"]) for one in row["headers"]),
+            create_timestamp=row.get("createTimestamp"),
+        )
+        yield row["partition"], record, row["appendTimestamp"]
+
+
+def batch_of(
+    topic: str, rows: "Iterable[tuple[int, Record, int | None]]", schema: "pa.Schema"
+) -> "pa.RecordBatch":
+    """Return records as a batch of `COLUMNS`; the opposite of `records_of`."""
+    import pyarrow as pa
+
+    def row(partition: int, record: Record, append_ms: int | None) -> dict[str, object]:
+        content = _RecordRow(
+            partition=partition,
+            offset=record.offset,
+            timestamp=None if record.timestamp == NO_TIMESTAMP else record.timestamp,
+            timestampType=int(record.timestamp_type),
+            createTimestamp=record.create_timestamp,
+            appendTimestamp=append_ms,
+            key=record.key,
+            value=record.value,
+            headers=[_HeaderRow(key=one.key, value=one.value) for one in record.headers],
+        )
+        return {"topic": topic, **content}
+
+    return pa.RecordBatch.from_pylist([row(*one) for one in rows], schema=schema)
+
+
+def has_arrow() -> bool:
+    """Whether the packages for reads by columns are installed."""
+    return all(find_spec(name) is not None for name in ("pyarrow", "numpy", "numba"))
+
+
+def columns_of(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
+    """Return the columns to read; librdkafka gives no create time beside an append time."""
+    from tidelog.directory import Directory
+
+    if isinstance(directory, Directory) or directory.source.is_direct:
+        return COLUMNS
+    return tuple(name for name in COLUMNS if name != "createTimestamp")
+
+
+def column_batches(
     source: "RecordSource",
-    partitions: list[TopicPartition],
-    wanted: "RequestedRange",
+    wanted: "Mapping[TopicPartition, RequestedRange]",
     options: ReadOptions,
-) -> int | None:
-    """Write records as columns; return how many have no time on the clock, None if unknown.
+    conditions: "RecordFilter",
+    stats: "ScanStats",
+    columns: Sequence[str] = COLUMNS,
+) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
+    """Return the columns' schema, and the records of ranges that meet the conditions.
 
     Raises:
-        UsageProblem: Stdout is a terminal.
         MissingDependency: pyarrow or numba is not installed.
     """
     from tidelog.frames import needs_arrow
 
-    _refuse_terminal(surroundings, options.kind)
     needs_arrow()
-    from tidelog.scan import ScanStats
+    from tidelog.scan import schema
 
-    plan = source.plan(
-        partitions,
-        wanted,
-        clock=options.clock,
-        isolation=options.isolation,
-        columns=COLUMNS,
-        fail_on_data_loss=False,
-    )
-    stats = ScanStats()
-    reader = source.read(plan, COLUMNS, stats=stats, threads=1)
-    write_columns(surroundings, reader.schema, reader, options.limit, options.kind)
-    return source.without_time(partitions, wanted, options.clock, stats)
+    def batches() -> "Iterator[pa.RecordBatch]":
+        for one, names in _by_range(wanted):
+            plan = source.plan(
+                names,
+                one,
+                clock=options.clock,
+                isolation=options.isolation,
+                columns=columns,
+                fail_on_data_loss=False,
+            )
+            for batch in source.read(plan, columns, stats=stats, threads=1):
+                rows = conditions.rows(batch) if conditions else batch
+                if rows.num_rows:
+                    yield rows
+
+    return schema(columns), batches()
 
 
-def _refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
+def _by_range(
+    wanted: "Mapping[TopicPartition, RequestedRange]",
+) -> "Iterator[tuple[RequestedRange, list[TopicPartition]]]":
+    """Yield each range with the consecutive partitions that have it."""
+    for one, names in groupby(wanted, key=lambda name: wanted[name]):
+        yield one, list(names)
+
+
+def refuse_terminal(surroundings: Surroundings, kind: ReadFormat) -> None:
+    """Raise UsageProblem for binary output to a terminal."""
     if surroundings.stdout.isatty():
         raise UsageProblem(f"{kind} is not for terminals; send it to a file: > FILE.{kind}")
 
@@ -231,7 +389,7 @@ def write_columns(
     """Write batches as Arrow or Parquet; raises UsageProblem if stdout is a terminal."""
     import pyarrow as pa  # imported only for this format
 
-    _refuse_terminal(surroundings, kind)
+    refuse_terminal(surroundings, kind)
     buffer = surroundings.stdout.buffer
     assert isinstance(buffer, IOBase)
     sink = pa.PythonFile(buffer, "w")

@@ -44,7 +44,8 @@ def describe_remote(
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
     columns = output.columns(
-        output.number("partition", "start", "end", "last_stable"), output.time("largest")
+        output.number("partition", "start", "end", "last_stable"),
+        output.time("largest", "first_append", "last_append"),
     )
     if kind is Format.JSON:
         output.print_object(surroundings, _remote_topic_object(info, rows, zone))
@@ -63,12 +64,14 @@ def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
     marks = cluster.cluster.watermarks(names)
     stable = cluster.end_offsets(names, isolation=IsolationLevel.READ_COMMITTED)
     largest = cluster.cluster.max_timestamps(names)
+    appended = cluster.time_spans(topic, clock=ClockName.APPEND)
     rows: list[list[Cell]] = []
     for name in names:
         record = largest[name]
         time_ms = None if record is None else record.timestamp
         mark = marks[name]
-        rows.append([name.partition, mark.start, mark.end, stable[name], time_ms])
+        facts: list[Cell] = [name.partition, mark.start, mark.end, stable[name], time_ms]
+        rows.append([*facts, *appended[name]])
     return rows
 
 
@@ -83,8 +86,12 @@ def _remote_topic_object(
             "log_end_offset": end,
             "last_stable_offset": stable,
             "record": output.time_fields("largest", largest, zone),
+            "append": {
+                **output.time_fields("first", first, zone),
+                **output.time_fields("last", last, zone),
+            },
         }
-        for number, start, end, stable, largest in rows
+        for number, start, end, stable, largest, first, last in rows
     ]
     return {
         "topic": info.name,
@@ -401,13 +408,13 @@ def describe(
 def partition_facts(directory: "Directory", topic: str, number: int) -> PartitionFacts:
     """Return the facts of a partition, from indexes, zone maps and the first record."""
     from tidelog.storage.directory.topic_retention import Notes, storm_of
-    from tidelog.storage.log.segment_times import record_range
+    from tidelog.storage.log.segment_times import append_range, record_range
 
     log = directory.partition(topic, number)
     notes = Notes(log)
     record_times = record_range(log)
     storm = storm_of(log, notes)
-    first_append, last_append, unknown = _append_facts(log)
+    append_times = append_range(log)
     largest = log.max_timestamp(steps_over_losses=True)
     return PartitionFacts(
         partition=number,
@@ -423,9 +430,9 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
         smallest_record_ms=record_times.smallest_ms,
         skipped_ranges=record_times.skipped_ranges,
         largest_record_ms=None if largest is None else largest.timestamp,
-        first_append_ms=first_append,
-        last_append_ms=last_append,
-        unknown=unknown,
+        first_append_ms=append_times.first_ms,
+        last_append_ms=append_times.last_ms,
+        unknown=append_times.unknown,
         leaning=_leaning(log, notes, directory.topic(topic).config.tidelog_retention_clock),
         storm=None if storm is None else str(storm),
         lost=[(lost.start, lost.end) for lost in log.lost_offsets()],
@@ -454,29 +461,6 @@ def _first_timestamp(log: "LogView") -> int | None:
         for record in log.records():
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
     return None
-
-
-def _append_facts(log: "LogView") -> tuple[int | None, int | None, list[tuple[int, int]]]:
-    """Return the first and last known append time, and the ranges of offsets without one."""
-    span_known: list[int] = []
-    unknown: list[tuple[int, int]] = []
-    for segment in log.segments:
-        start = max(segment.base_offset, log.log_start_offset)
-        if start == segment.base_offset:
-            span = segment.append_span
-            if span is not None:  # avoids a request to the store
-                span_known = [span_known[0] if span_known else span[0], span[1]]
-                continue
-        rows = log.append_times_of(segment)
-        span = rows.span(start, segment.end_offset)
-        if span is not None:
-            span_known = [span_known[0] if span_known else span[0], span[1]]
-        for first, end in rows.unknown_in(start, segment.end_offset):
-            if unknown and unknown[-1][1] == first:
-                unknown[-1] = (unknown[-1][0], end)
-            else:
-                unknown.append((first, end))
-    return (span_known[0], span_known[1], unknown) if span_known else (None, None, unknown)
 
 
 def _topic_object(

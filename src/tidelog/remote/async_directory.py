@@ -124,6 +124,7 @@ class AsyncRemoteDirectory:
 
     offsets_for_times = awaited(RemoteDirectory.offsets_for_times)
     offsets_at = awaited(RemoteDirectory.offsets_at)
+    time_spans = awaited(RemoteDirectory.time_spans)
     beginning_offsets = awaited(RemoteDirectory.beginning_offsets)
     end_offsets = awaited(RemoteDirectory.end_offsets)
     without_append_time = awaited(RemoteDirectory.without_append_time)

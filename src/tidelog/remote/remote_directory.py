@@ -26,6 +26,7 @@ from tidelog.remote.client_settings import translate_settings
 from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
 from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import (
+    append_spans,
     named_watermarks,
     offsets_for_times,
     without_append_time,
@@ -42,6 +43,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    TimeSpan,
     TopicPartition,
 )
 
@@ -316,6 +318,17 @@ class RemoteDirectory(FrontDoor):
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         return offsets_for_times(self._cluster, times, clock)
+
+    def _time_spans(
+        self, partitions: list[TopicPartition], clock: ClockName
+    ) -> dict[TopicPartition, TimeSpan]:
+        if clock is ClockName.APPEND:
+            return append_spans(self._cluster, named_watermarks(self._cluster, partitions))
+        largest = self._cluster.max_timestamps(partitions)
+        return {
+            name: TimeSpan(None, None if one is None else one.timestamp)
+            for name, one in largest.items()
+        }
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         marks = named_watermarks(self._cluster, partitions)

@@ -43,6 +43,7 @@ from tidelog.types import (
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeSpan,
     TimestampType,
     TopicPartition,
 )
@@ -262,6 +263,30 @@ def first_appended(
         # Stamps prove the match; the number of records without one before it is unknown.
         answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
     return answers
+
+
+def append_spans(
+    cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
+) -> dict[TopicPartition, TimeSpan]:
+    """Return the append times of the first and last record of each log; None if unknown."""
+    answers = cluster.search_append_times(marks, 0)
+    spans = {}
+    for name, mark in marks.items():
+        last = last_record_below(cluster, name, mark.start, mark.end)
+        if name in answers:
+            hit = answers[name].hit
+            first_ms = None if hit is None else hit.timestamp
+        else:
+            first_ms = _stamp(cluster.first_records({name: mark.start})[name])
+        last_ms = None if last is None else cluster.append_times({name: last.offset}).get(name)
+        spans[name] = TimeSpan(first_ms, _stamp(last) if last_ms is None else last_ms)
+    return spans
+
+
+def _stamp(record: RemoteRecord | None) -> int | None:
+    """Return a record's LogAppendTime stamp, None if it has none."""
+    is_stamped = record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME
+    return record.timestamp if record is not None and is_stamped else None
 
 
 def without_append_time(

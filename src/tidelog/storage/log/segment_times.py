@@ -26,7 +26,7 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import records_of, slices
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS
+from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, TimeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -250,3 +250,63 @@ def _timestamps(segment: Segment, start: int, end: int) -> Iterator[int]:
     for part in slices([segment], start, end):
         for record in records_of(part):
             yield record.timestamp
+
+
+@dataclass(slots=True)
+class AppendRange:
+    """Append times of a partition, in ms.
+
+    Attributes:
+        first_ms: Earliest known append time; None if none is known.
+        last_ms: Latest known append time.
+        unknown: Ranges [start, end) of offsets whose append time is unknown.
+    """
+
+    first_ms: int | None = None
+    last_ms: int | None = None
+    unknown: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, first_ms: int, last_ms: int) -> None:
+        """Include the times of the next offsets."""
+        self.first_ms = first_ms if self.first_ms is None else self.first_ms
+        self.last_ms = last_ms
+
+    def miss(self, start: int, end: int) -> None:
+        """Include offsets without a known time."""
+        if self.unknown and self.unknown[-1][1] == start:
+            start = self.unknown.pop()[0]
+        self.unknown.append((start, end))
+
+
+def append_range(log: LogView) -> AppendRange:
+    """Return the first and last known append time from the log start on; reads no records."""
+    times = AppendRange()
+    for segment in log.segments:
+        start = max(segment.base_offset, log.log_start_offset)
+        span = segment.append_span if start == segment.base_offset else None
+        if span is not None:  # avoids a request to the store
+            times.take(*span)
+            continue
+        rows = log.append_times_of(segment)
+        span = rows.span(start, segment.end_offset)
+        if span is not None:
+            times.take(*span)
+        for first, end in rows.unknown_in(start, segment.end_offset):
+            times.miss(first, end)
+    return times
+
+
+def record_span(log: LogView) -> TimeSpan:
+    """Return the smallest and largest record time; the smallest only if it is known."""
+    smallest = record_range(log)
+    largest = log.max_timestamp(steps_over_losses=True)
+    return TimeSpan(
+        None if smallest.skipped_ranges else smallest.smallest_ms,
+        None if largest is None else largest.timestamp,
+    )
+
+
+def append_span(log: LogView) -> TimeSpan:
+    """Return the first and last known append time."""
+    times = append_range(log)
+    return TimeSpan(times.first_ms, times.last_ms)

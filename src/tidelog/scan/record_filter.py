@@ -1,0 +1,123 @@
+"""Filter of records by key and content, on single records and on columns.
+
+Both forms give the same result. Only `rows` needs Arrow, and imports it.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final, cast
+
+from tidelog.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_WHOLE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMatch:
+    """Condition on a field of JSON values.
+
+    A string in the field is compared with `text`. A number, `true`, `false` and `null` are compared
+    as JSON: 15 equals 15.0. Objects, arrays and values that are not JSON never match.
+
+    Attributes:
+        path: Names of nested fields; a whole number also is an index of an array.
+        text: The text.
+    """
+
+    path: tuple[str, ...]
+    text: str
+
+    @classmethod
+    def parse(cls, condition: str) -> "FieldMatch":
+        """Return the condition `PATH=VALUE`, dots between names; raises InvalidRequest."""
+        path, equals, text = condition.partition("=")
+        names = tuple(path.split("."))
+        if not equals or not all(names):
+            raise InvalidRequest(
+                f"{condition!r}: write PATH=VALUE, such as delay=15 or plane.id=N1"
+            )
+        return cls(names, text)
+
+    def is_met(self, value: bytes | None) -> bool:
+        """Return whether a record's value meets the condition."""
+        try:
+            content = _parsed(value or b"")
+        except (ValueError, RecursionError):
+            return False
+        for name in self.path:
+            if isinstance(content, dict) and name in content:
+                content = content[name]
+            elif isinstance(content, list) and _WHOLE.fullmatch(name) and int(name) < len(content):
+                content = content[int(name)]
+            else:
+                return False
+        if isinstance(content, str):
+            return content == self.text
+        try:
+            wanted = _parsed(self.text)
+        except (ValueError, RecursionError):
+            return False
+        is_scalar = content is None or isinstance(content, bool | int | Decimal)
+        is_same_kind = isinstance(content, bool) == isinstance(wanted, bool)
+        return is_scalar and is_same_kind and content == wanted
+
+
+def _parsed(text: bytes | str) -> object:
+    """Parse JSON with exact numbers; raises ValueError."""
+    content: object = json.loads(text, parse_float=Decimal, parse_constant=_refused)
+    return content
+
+
+def _refused(word: str) -> object:
+    raise ValueError(f"{word} is no JSON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFilter:
+    """Conditions that a record must meet, all of them.
+
+    Attributes:
+        key: The record's key; None for any.
+        content: Bytes that the key or the value contains; None for any.
+        fields: Conditions on the value as JSON.
+    """
+
+    key: bytes | None = None
+    content: bytes | None = None
+    fields: tuple[FieldMatch, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.key is not None or self.content is not None or bool(self.fields)
+
+    def is_met(self, key: bytes | None, value: bytes | None) -> bool:
+        """Return whether a record with this key and value meets the conditions."""
+        if self.key is not None and key != self.key:
+            return False
+        if self.content is not None and not any(
+            part is not None and self.content in part for part in (key, value)
+        ):
+            return False
+        return all(field.is_met(value) for field in self.fields)
+
+    def rows(self, batch: "pa.RecordBatch") -> "pa.RecordBatch":
+        """Return the rows of a batch with columns `key` and `value` that meet the conditions."""
+        import pyarrow as pa
+        from pyarrow import compute as pc
+
+        if self.key is not None:
+            batch = batch.filter(pc.equal(batch.column("key"), pa.scalar(self.key, pa.binary())))
+        if self.content is not None:
+            pattern = cast("str", self.content)  # bytes, for columns of bytes
+            key = pc.match_substring(batch.column("key"), pattern)
+            value = pc.match_substring(batch.column("value"), pattern)
+            batch = batch.filter(pc.or_kleene(key, value))  # leaves out null, too
+        if self.fields and batch.num_rows:
+            values = batch.column("value").to_pylist()
+            met = [all(field.is_met(value) for field in self.fields) for value in values]
+            batch = batch.filter(pa.array(met, pa.bool_()))
+        return batch

@@ -1,0 +1,223 @@
+"""Records of a topic's partitions in order of time, in bounded memory.
+
+Times may be in any order inside a partition, so a record anywhere may be among the first. A page of
+the order is found in two steps. First, windows of offsets are read from one end of the partitions
+until they hold as many records as the page needs; the last of these is a bound. Then the rest of
+each partition is read within that bound alone, which zone maps, time indexes and brokers answer
+mostly without reading. The memory is that of one page, whatever the disorder.
+
+Pure: `TimeOrder` gets a function that reads a range.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple, TypeAlias
+
+from tidelog.record.record import Record
+from tidelog.scan.split import RequestedRange, ScanStats
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, TopicPartition
+
+# A record and its append time in ms, None if unknown.
+Timed: TypeAlias = tuple[Record, int | None]
+
+# Reads the records of a partition in a range, in order of offsets.
+Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable[Timed]]
+
+# Returns the first offset of a partition whose record is as late as a time, None if there is none.
+FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
+
+# Records in memory at once, if all are wanted.
+PAGE_RECORDS: Final = 20_000
+# Smallest first window of offsets: about one batch.
+WINDOW_LEAST: Final = 64
+
+
+class Placed(NamedTuple):
+    """A record with its place in the order: time in ms, partition, offset."""
+
+    ms: int
+    partition: int
+    offset: int
+    record: Record
+    append_ms: int | None
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Time, partition and offset, by which records are ordered."""
+        return self[:3]
+
+
+class _Best:
+    """The first records of an order, or the last ones, of those added so far."""
+
+    def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
+        self._count = count
+        self._after = after
+        self._backward = backward
+        self._kept: list[Placed] = []
+        self._spare = max(count, 1_000)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def add(self, record: Placed) -> None:
+        """Add a record, unless its place comes before the page."""
+        after, place = self._after, record.place
+        if after is not None and (place >= after if self._backward else place <= after):
+            return
+        self._kept.append(record)
+        if len(self._kept) >= self._count + self._spare:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._kept.sort(key=lambda one: one.place, reverse=self._backward)
+        del self._kept[self._count :]
+
+    def ordered(self) -> list[Placed]:
+        """Return the records in order, at most as many as wanted."""
+        self._cut()
+        return self._kept
+
+
+@dataclass(slots=True, kw_only=True)
+class TimeOrder:
+    """Order of a topic's records by time on one clock, then by partition and offset.
+
+    Records without a time on that clock are left out.
+
+    Attributes:
+        read: Reads a range of a partition.
+        first_at: Looks up a time.
+        wanted: Range of each partition, with known start and end offset.
+        clock: The clock.
+        window: Number of offsets of the first window of each partition, at least.
+        stats: `without_time` has the number of records met that have no time on the clock.
+    """
+
+    read: Read
+    first_at: FirstAt
+    wanted: Mapping[TopicPartition, RequestedRange]
+    clock: ClockName
+    window: int = WINDOW_LEAST
+    stats: ScanStats = field(default_factory=ScanStats)
+
+    def first(self, limit: int | None = None, *, page: int = PAGE_RECORDS) -> Iterator[Placed]:
+        """Yield the records in order, at most `limit` of them; `page` are in memory at once."""
+        after: Placed | None = None
+        while limit is None or limit > 0:
+            count = page if limit is None else min(page, limit)
+            records = self._page(count, after, backward=False)
+            yield from records
+            if len(records) < count:
+                return
+            after = records[-1]
+            limit = None if limit is None else limit - count
+
+    def last(self, count: int) -> list[Placed]:
+        """Return the last `count` records of the order, in order; all of them are in memory."""
+        return self._page(count, None, backward=True)[::-1] if count else []
+
+    def _page(self, count: int, after: Placed | None, *, backward: bool) -> list[Placed]:
+        place = None if after is None else after.place
+        best = _Best(count, place, backward=backward)
+        rest = {name: self._start(name, one, after) for name, one in self.wanted.items()}
+        rest = {name: one for name, one in rest.items() if _has_offsets(one)}
+        size = max(count // max(len(rest), 1), self.window)
+        while rest and len(best) < count:
+            for name, whole in list(rest.items()):
+                window, left = _cut(whole, size, backward=backward)
+                self._add(best, name, window, is_first=after is None)
+                rest[name] = left
+                if not _has_offsets(left):
+                    del rest[name]
+            size *= 2
+        if rest:
+            bound_ms = best.ordered()[-1].ms
+            for name, left in rest.items():
+                self._add(best, name, _bounded(left, bound_ms, backward=backward))
+        return best.ordered()
+
+    def _start(
+        self, name: TopicPartition, wanted: RequestedRange, after: Placed | None
+    ) -> RequestedRange:
+        """Return the range that holds the records after the last page."""
+        if after is None:
+            return wanted
+        offset = self.first_at(name, after.ms)
+        start = wanted.end_offset if offset is None else max(offset, wanted.start_offset or 0)
+        start_ms = after.ms if wanted.start_ms is None else max(after.ms, wanted.start_ms)
+        return replace(wanted, start_offset=start, start_ms=start_ms)
+
+    def _add(
+        self, best: _Best, name: TopicPartition, wanted: RequestedRange, *, is_first: bool = False
+    ) -> None:
+        by_record = self.clock is ClockName.RECORD
+        stats = self.stats if is_first else ScanStats()
+        for record, append_ms in self.read(name, wanted, stats):
+            ms = record.timestamp if by_record else append_ms
+            if ms is None or ms == NO_TIMESTAMP:
+                stats.without_time += 1
+            else:
+                best.add(Placed(ms, name.partition, record.offset, record, append_ms))
+
+
+def _has_offsets(wanted: RequestedRange) -> bool:
+    assert wanted.start_offset is not None
+    assert wanted.end_offset is not None
+    return wanted.start_offset < wanted.end_offset
+
+
+def _cut(
+    wanted: RequestedRange, size: int, *, backward: bool
+) -> tuple[RequestedRange, RequestedRange]:
+    """Cut `size` offsets off one end of a range; returns them and what is left."""
+    start, end = wanted.start_offset, wanted.end_offset
+    assert start is not None
+    assert end is not None
+    if backward:
+        at = max(end - size, start)
+        return replace(wanted, start_offset=at), replace(wanted, end_offset=at)
+    at = min(start + size, end)
+    return replace(wanted, end_offset=at), replace(wanted, start_offset=at)
+
+
+def _bounded(wanted: RequestedRange, ms: int, *, backward: bool) -> RequestedRange:
+    """Return the part of a range with times up to the bound, or from it on."""
+    if backward:
+        return replace(wanted, start_ms=max(ms, wanted.start_ms or 0))
+    end_ms = min(ms, INT64_MAX - 1) + 1
+    return replace(wanted, end_ms=end_ms if wanted.end_ms is None else min(end_ms, wanted.end_ms))
+
+
+def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], count: int) -> int:
+    """Return the offset of the `count`-th last record; the start if there are fewer records.
+
+    Args:
+        read: Reads a range of a partition.
+        name: The partition.
+        offsets: Its first offset, and the one behind its last visible record.
+        count: The number, at least 1.
+    """
+    left = RequestedRange(start_offset=offsets[0], end_offset=offsets[1])
+    size = max(count, WINDOW_LEAST)
+    while _has_offsets(left):
+        window, left = _cut(left, size, backward=True)
+        found = [record.offset for record, _ in read(name, window, ScanStats())]
+        if len(found) >= count:
+            return found[-count]
+        count -= len(found)
+        size *= 2
+    return offsets[0]
+
+
+def clipped(
+    wanted: Mapping[TopicPartition, RequestedRange],
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+) -> dict[TopicPartition, RequestedRange]:
+    """Return the ranges within the partitions' offsets [start, end), for `TimeOrder.wanted`."""
+    ranges = {}
+    for name, one in wanted.items():
+        first, last = bounds[name]
+        end = last if one.end_offset is None else min(one.end_offset, last)
+        ranges[name] = replace(one, start_offset=max(one.start_offset or 0, first), end_offset=end)
+    return ranges

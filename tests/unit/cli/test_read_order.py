@@ -1,0 +1,172 @@
+"""`read` in order of time, from the end, and by key and value; a directory and a cluster alike."""
+
+import io
+import json
+from collections.abc import Iterator
+
+import pytest
+from tests.worlds.command_line import NOW, Cli, at
+
+import tidelog
+from tidelog.cli import records
+
+HOUR = 3_600_000
+# By partition: hours of creation, -1 for none; one append an hour, partition by partition.
+CREATED = ([0, 5, 2, -1, 9], [3, 3, 8, -1, 4])
+
+
+@pytest.fixture
+def hours(cli: Cli) -> Cli:
+    """Ten records of two partitions; create times are out of order, two records have none."""
+    cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
+    for partition, created in enumerate(CREATED):
+        for number, hour in enumerate(created):
+            cli.clock.set(NOW + (number * 2 + partition) * HOUR)
+            time = -1 if hour < 0 else NOW - 10 * HOUR + hour * HOUR
+            value = json.dumps({"hour": hour, "at": {"gate": f"g{number}"}}).encode()
+            cli.append(at(time, b"k%d" % (number % 2), value), partition=partition)
+        cli.clock.set(NOW)
+    cli.clock.set(NOW + 12 * HOUR)
+    return cli
+
+
+@pytest.fixture(params=["directory", "cluster"])
+def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...]]:
+    """Options for the place to read from: the same records on disk and from a broker."""
+    if request.param == "directory":
+        yield ("--data", str(hours.data))
+        return
+    pytest.importorskip("confluent_kafka")
+    with tidelog.broker(str(hours.data)) as broker:
+        yield ("--bootstrap", broker.bootstrap_servers)
+
+
+def read(cli: Cli, place: tuple[str, ...], *arguments: str) -> list[tuple[object, object]]:
+    rows = cli.ok("read", "flights", "-o", "json", *arguments, *place).objects
+    return [(row["partition"], row["offset"]) for row in rows]
+
+
+BY_RECORD = [(0, 0), (0, 2), (1, 0), (1, 1), (1, 4), (0, 1), (1, 2), (0, 4)]
+BY_APPEND = [(partition, number) for number in range(5) for partition in range(2)]
+
+
+def test_order_is_that_of_the_clock_over_all_partitions(hours: Cli, place: tuple[str, ...]) -> None:
+    assert read(hours, place, "--order", "time") == BY_RECORD
+    assert read(hours, place, "--order", "time", "--clock", "append") == BY_APPEND
+    assert read(hours, place, "--order", "time", "--limit", "3") == BY_RECORD[:3]
+    since = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
+    assert read(hours, place, "--order", "time", *since) == BY_RECORD[1:5]
+
+
+def test_tail_is_the_end_of_the_order(hours: Cli, place: tuple[str, ...]) -> None:
+    assert read(hours, place, "--tail", "3") == BY_RECORD[-3:]
+    assert read(hours, place, "--tail", "3", "--clock", "append") == BY_APPEND[-3:]
+    assert read(hours, place, "--tail", "99") == BY_RECORD
+    assert read(hours, place, "--tail", "0") == []
+    assert read(hours, place, "--tail", "1", "--partition", "1") == [(1, 2)]
+    assert read(hours, place, "--tail", "2", "--to", str(NOW - 5 * HOUR)) == BY_RECORD[3:5]
+
+
+def test_records_without_a_time_are_left_out_and_counted(
+    hours: Cli, place: tuple[str, ...]
+) -> None:
+    result = hours.ok("read", "flights", "--order", "time", *place)
+    assert result.err == "tidelog: 2 records met have no time on the record clock: left out\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [("-2..", [3, 4]), ("-4..-2", [1, 2]), ("..-3", [0, 1]), ("1..-1", [1, 2, 3]), ("-9..", None)],
+)
+def test_offsets_from_the_end_count_records(
+    hours: Cli, place: tuple[str, ...], text: str, offsets: list[int] | None
+) -> None:
+    expected = range(5) if offsets is None else offsets
+    answer = read(hours, place, "--offset", text)
+    assert answer == [(partition, offset) for partition in range(2) for offset in expected]
+
+
+@pytest.mark.parametrize("columns", [True, False])
+def test_key_text_and_field_select_records(
+    hours: Cli, place: tuple[str, ...], columns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.cli.read.has_arrow", lambda: columns and records.has_arrow())
+    assert read(hours, place, "--key", "k1") == [(0, 1), (0, 3), (1, 1), (1, 3)]
+    assert read(hours, place, "--key", "k1", "--tail", "2") == [(1, 1), (0, 1)]
+    assert read(hours, place, "--contains", "g4") == [(0, 4), (1, 4)]
+    assert read(hours, place, "--match", "hour=3.0") == [(1, 0), (1, 1)]
+    both = ("--match", "at.gate=g1", "--match", "hour=3", "--order", "time", "--limit", "5")
+    assert read(hours, place, *both) == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "parquet"])
+def test_columns_have_the_same_records_in_the_same_order(
+    hours: Cli, place: tuple[str, ...], kind: str
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    def table(*arguments: str) -> list[tuple[object, object]]:
+        result = hours.ok("read", "flights", "-o", kind, *arguments, *place)
+        data = io.BytesIO(result.raw)
+        rows = (
+            parquet.read_table(data) if kind == "parquet" else pa.ipc.open_stream(data).read_all()
+        )
+        return list(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+
+    assert table("--order", "time") == BY_RECORD
+    assert table("--tail", "3", "--clock", "append") == BY_APPEND[-3:]
+    assert table("--key", "k1") == [(0, 1), (0, 3), (1, 1), (1, 3)]
+    assert table("--offset", "-1..") == [(0, 4), (1, 4)]
+
+
+def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str, ...]) -> None:
+    late = ("--from", str(NOW + 100 * HOUR))
+    said = hours.ok("read", "flights", *late, *place).err
+    assert "tidelog: 0 records; the newest is 2023-11-14T21:13:20.000Z (record clock)\n" in said
+    said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
+    assert "0 records; the newest is 2023-11-15T07:13:20.000Z (append clock)" in said
+    said = hours.ok("read", "flights", "--key", "nobody", "-o", "csv", *place).err
+    assert "0 records; the newest is" in said
+
+
+def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
+    assert flights.ok("read", "flights").err == "tidelog: 0 records; flights is empty\n"
+    assert flights.ok("read", "flights", "--tail", "3").err.endswith("flights is empty\n")
+
+
+def test_tail_and_follow_go_on_with_what_comes(hours: Cli) -> None:
+    appended: list[bool] = []
+
+    def wait(_seconds: float) -> None:
+        if appended:
+            raise KeyboardInterrupt
+        appended.append(True)
+        hours.append(at(NOW - 20 * HOUR, b"new"), partition=1)
+
+    hours.wait = wait
+    result = hours.ok("read", "flights", "--tail", "2", "--follow", "-o", "json")
+    rows = [(row["partition"], row["offset"]) for row in result.objects]
+    assert rows == [*BY_RECORD[-2:], (1, 5)]
+
+
+def test_time_spans_are_those_of_the_records(hours: Cli, place: tuple[str, ...]) -> None:
+    is_cluster = place[0] == "--bootstrap"
+    log = tidelog.connect(place[1]) if is_cluster else tidelog.open(place[1])
+    with log:
+        names = [tidelog.TopicPartition("flights", number) for number in range(2)]
+        appended = log.time_spans("flights", clock="append")
+        assert appended == {
+            name: (NOW + number * HOUR, NOW + (8 + number) * HOUR)
+            for number, name in enumerate(names)
+        }
+        created = log.time_spans("flights")
+        starts = (None, None) if is_cluster else (NOW - 10 * HOUR, NOW - 7 * HOUR)
+        ends = (NOW - HOUR, NOW - 2 * HOUR)
+        assert created == dict(zip(names, zip(starts, ends, strict=True), strict=True))
+
+
+def test_a_table_takes_conditions(hours: Cli) -> None:
+    pytest.importorskip("pyarrow")
+    rows = hours.ok("read", "flights", "--table", "--key", "k1", "-o", "json").objects
+    assert {row["key"] for row in rows} == {"k1"}
