@@ -59,7 +59,7 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
             os._exit(0)
         os.wait()
 """
-HELP_MODULES_MAX = 50
+HELP_MODULES_MAX = 55
 # They show what is in files or records, by the types that hold it.
 HELP_READS = {"tidelog dump", "tidelog read"}
 # What does a command's work: imported when it is done.

@@ -94,14 +94,6 @@ def headers_cell(headers: tuple[Header, ...], decode: Decode) -> Cell:
     return [[header.key, decode(header.value)] for header in headers]
 
 
-def shortened(cell: Cell, limit: int) -> Cell:
-    """Return a cell for a table; text is cut to `limit` characters, the last one an ellipsis."""
-    if cell is None or isinstance(cell, bool | int | float):
-        return cell
-    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
-    return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
 def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object], bytes | None]:
     """Return a function that converts a cell of a file, or text typed by a user, to bytes.
 

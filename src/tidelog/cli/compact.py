@@ -45,19 +45,14 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = output.columns(
-    "partition",
-    output.number(
-        "base_offset",
-        "bytes",
-        "records",
-        "keys",
-        "garbage_bytes",
-        "cleaned_to",
-        "runs",
-        "found_bytes",
-    ),
+    "topic",
+    output.number("partition", "base_offset"),
+    output.size("bytes"),
+    output.count("records", "keys"),
+    output.size("garbage_bytes"),
+    output.minor(output.number("cleaned_to", "runs"), output.size("found_bytes")),
     "decision",
-    output.number("read_bytes", "written_bytes"),
+    output.minor(output.size("read_bytes", "written_bytes")),
 )
 
 
@@ -102,7 +97,8 @@ def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]
         is_moved = decision in (Decision.CLEAN, Decision.MERGE)
         is_mapped = plan.is_due and plan.map_from < segment.end_offset <= plan.map_to
         yield [
-            str(name),
+            name.topic,
+            name.partition,
             segment.base_offset,
             segment.size_bytes,
             segment.records,
@@ -133,7 +129,15 @@ COMPACTED_UNTIL_INTERRUPT: Final = (
 )
 
 
-_ROW_COLUMNS: Final = output.columns("partition", output.number(*_SHOWN), "reason", "stopped")
+_ROW_COLUMNS: Final = output.columns(
+    "topic",
+    output.number("partition"),
+    output.count(*_SHOWN[:4]),
+    output.size(*_SHOWN[4:6]),
+    output.minor(output.number(*_SHOWN[6:])),
+    "reason",
+    "stopped",
+)
 
 
 @click.command(
@@ -240,7 +244,7 @@ def _compacted(
 
 def _row(one: "CompactionResult") -> list[Cell]:
     counts: list[Cell] = [one.counts[name] for name in _SHOWN]
-    return [str(one.name), *counts, one.reason, one.stopped or ""]
+    return [one.name.topic, one.name.partition, *counts, one.reason or None, one.stopped or None]
 
 
 Receipt = Mapping[str, object]

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 # Bytes of log from which importing numba takes less time than it saves.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
-    "severity", "state", "file", output.number("position", "offset"), "damage", "remedy"
+    "severity",
+    "state",
+    "file",
+    output.minor(output.number("position", "offset")),
+    output.prose("damage", "remedy"),
 )
 _SHOWN: Final = {True: "repaired", False: "open"}
 
@@ -141,6 +145,10 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
         if held is not None:
             held.close()
     _print(surroundings, findings, open_findings, kind)
+    if kind is Format.JSON and not findings and not open_findings and not check.unseen:
+        output.print_object(
+            surroundings, {"path": check.path, "sound": True, "partitions": len(check.partitions)}
+        )
     for failure in check.unseen:
         surroundings.fail(*describe(failure)[1:])
     if check.unseen:

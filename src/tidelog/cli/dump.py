@@ -143,24 +143,24 @@ def walk_log(dump: DumpFile, path: str) -> Iterator[tuple[int, Batch]]:
 
 
 _BATCH_COLUMNS = output.columns(
-    output.number("position", "bytes", "first_offset", "last_offset", "records", "magic"),
+    output.number("position", "bytes", "first_offset", "last_offset", "records"),
+    output.minor(output.number("magic")),
     "codec",
-    "timestamp_type",
+    output.minor("timestamp_type"),
     output.time("max_timestamp"),
-    output.number("leader_epoch", "producer_id", "producer_epoch", "base_sequence"),
-    "flags",
-    "crc",
+    output.minor(output.number("leader_epoch", "producer_id", "producer_epoch", "base_sequence")),
+    output.minor("flags", "crc"),
     "valid",
 )
 
 
 _RECORD_COLUMNS = output.columns(
     output.number("position", "offset"),
-    output.time("timestamp", "create_time"),
-    output.number("sequence"),
-    "key",
-    "value",
-    "headers",
+    output.time("timestamp"),
+    output.minor(output.time("create_time"), output.number("sequence")),
+    output.key("key"),
+    output.value("value"),
+    output.minor("headers"),
 )
 
 
@@ -566,13 +566,13 @@ _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
     files.ZONES_SUFFIX: (
         output.columns(
             output.number("zone", "position", "size_bytes", "first_offset", "last_offset"),
-            output.number("data_records", "control_records", "tombstones"),
-            "transactional",
-            output.number("timed_records"),
+            output.number("data_records"),
+            output.minor(output.number("control_records", "tombstones"), "transactional"),
+            output.minor(output.number("timed_records")),
             output.time("min_record", "max_record"),
-            output.number("stamped_records"),
+            output.minor(output.number("stamped_records")),
             output.time("min_append", "max_append"),
-            "crc",
+            output.minor("crc"),
         ),
         _zone_rows,
     ),

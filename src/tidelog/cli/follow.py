@@ -47,18 +47,13 @@ Show: TypeAlias = Callable[[Sequence[output.Row]], None]
 
 COLUMNS: Final = output.columns(
     "topic",
-    output.number(
-        "partition",
-        "leader",
-        "leader_epoch",
-        "start",
-        "end",
-        "high_watermark",
-        "lag",
-        "copied_bytes",
-        "dropped",
-        "lost",
-    ),
+    output.number("partition"),
+    output.minor(output.number("leader", "leader_epoch", "start")),
+    output.number("end"),
+    output.minor(output.number("high_watermark")),
+    output.count("lag"),
+    output.size("copied_bytes"),
+    output.count("dropped", "lost"),
     "problem",
 )
 
@@ -321,7 +316,12 @@ def _shower(surroundings: Surroundings, options: StandbyOptions) -> Iterator[Sho
 
 
 STANDBY_COLUMNS: Final = output.columns(
-    "topic", output.number("partition", "start", "end", "high_watermark", "lag"), "problem"
+    "topic",
+    output.number("partition"),
+    output.minor(output.number("start")),
+    output.number("end", "high_watermark"),
+    output.count("lag"),
+    "problem",
 )
 
 

@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from tidelog.types import TopicPartition
 
 
-_OFFSETS = output.columns("topic", output.number("partition", "offset", "end", "lag"), "member")
-_MEMBERS = output.columns("member", "client", "host", "partitions")
+_OFFSETS = output.columns(
+    "topic", output.number("partition", "offset", "end"), output.count("lag"), "member"
+)
+_MEMBERS = output.columns("member", "client", output.minor("host"), "partitions")
 
 
 @click.group(
@@ -100,7 +102,9 @@ def describe(surroundings: Surroundings, group: str, access: Access, kind: Forma
         output.print_object(surroundings, content)
         return
     if kind is Format.TABLE:
-        surroundings.stdout.write(f"group  {described.name}\nstate  {described.state}\n\n")
+        facts = [described.name, described.state]
+        output.print_summary(surroundings, output.columns("group", "state"), facts, kind)
+        surroundings.stdout.write("\n")
     if members:
         output.print_rows(surroundings, _MEMBERS, members, kind)
         surroundings.stdout.write("\n")
@@ -283,7 +287,7 @@ def run(
 def _columns(kind: Format) -> output.Columns:
     is_table = kind is Format.TABLE
     counts = [
-        output.columns(output.number(name), *(() if is_table else (f"{name}_is_exact",)))
+        output.columns(output.count(name), *(() if is_table else (f"{name}_is_exact",)))
         for name in ("records_again", "records_skipped")
     ]
     return output.columns(
@@ -292,7 +296,7 @@ def _columns(kind: Format) -> output.Columns:
         output.time("time"),
         *counts,
         "action",
-        "why",
+        output.prose("why"),
     )
 
 

@@ -27,7 +27,6 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_topics, place_options
 from tidelog.cli.records import (
-    VALUE_CHARACTERS,
     Order,
     ReadOptions,
     RowMaker,
@@ -48,13 +47,13 @@ if TYPE_CHECKING:
 
 
 _DIFF_COLUMNS: Final = output.columns(
+    output.detail("topic"),
     "change",
-    output.number("partition"),
-    "key",
-    "before",
-    "after",
-    output.number("before_offset", "after_offset"),
-    output.time("before_time", "after_time"),
+    output.minor(output.number("partition")),
+    output.key("key"),
+    output.value("before", "after"),
+    output.minor(output.number("before_offset", "after_offset")),
+    output.minor(output.time("before_time", "after_time")),
 )
 
 
@@ -182,7 +181,6 @@ class DiffOptions:
     kind: ReadFormat = given(read_format_option("How rows are written."))
     key_as: Encoding = given(key_as_option)
     value_as: Encoding = given(value_as_option)
-    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
     zone: str | None = given(zone_option)
 
 
@@ -233,18 +231,14 @@ def _print_diff(
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:
     maker = cells.decoders(options.kind)
     key, value = maker(options.key_as), maker(options.value_as)
-    is_cut = options.kind is ReadFormat.TABLE and not options.wide
-
-    def shown(cell: Cell) -> Cell:
-        return cells.shortened(cell, VALUE_CHARACTERS) if is_cut else cell
-
     for row in cast("list[_DiffRow]", plain_rows(batch)):
         yield [
+            options.topic,
             row["change"],
             row["partition"],
-            shown(key(row["key"])),
-            shown(value(row["before"])),
-            shown(value(row["after"])),
+            key(row["key"]),
+            value(row["before"]),
+            value(row["after"]),
             row["beforeOffset"],
             row["afterOffset"],
             row["beforeTimestamp"],

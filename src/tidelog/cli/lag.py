@@ -199,7 +199,7 @@ def _watch_live(
     options: LagOptions,
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
-    """Show a table that redraws itself; cut lines that are wider than the terminal."""
+    """Show a table that redraws itself."""
     with output.live(surroundings, _TABLE) as show:
         return _watch(surroundings, options, look, lambda lags: show(rows(lags, Format.TABLE)))
 
@@ -219,9 +219,12 @@ def _verdict(
 # For people in few columns, for scripts in plain units.
 _TABLE: Final = output.columns(
     "topic",
-    output.number("partition", "committed", "end", "offset_lag", "records_left", "behind"),
-    "clock",
-    output.number("offsets/s", "arrivals/s", "catch_up"),
+    output.number("partition"),
+    output.minor(output.number("committed", "end")),
+    output.count("offset_lag", "records_left"),
+    output.duration("behind_ms"),
+    output.minor("clock", output.count("offsets/s", "arrivals/s")),
+    output.duration("catch_up_s"),
     "member",
     "state",
 )
@@ -258,10 +261,10 @@ def _table_row(lag: "PartitionLag") -> list[Cell]:
         seen.end,
         lag.offset_lag,
         output.count_text(seen.left),
-        None if lag.behind_ms is None else output.duration_text(lag.behind_ms / 1000),
+        lag.behind_ms,
         None if seen.unread is None or seen.unread.clock is None else seen.unread.clock.value,
-        _rate(lag.offsets_per_s),
-        _rate(lag.arrivals_per_s),
+        lag.offsets_per_s,
+        lag.arrivals_per_s,
         None if lag.catch_up_s is None else _catch_up(lag.catch_up_s),
         seen.member,
         f"{lag.lost} {lag.state.value}" if lag.lost else lag.state.value,
@@ -295,12 +298,8 @@ def _script_row(lag: "PartitionLag") -> list[Cell]:
     ]
 
 
-def _catch_up(seconds: float) -> str:
-    return "never" if isinf(seconds) else output.duration_text(round(seconds, 1))
-
-
-def _rate(per_second: float | None) -> Cell:
-    return None if per_second is None else f"{per_second:.1f}"
+def _catch_up(seconds: float) -> Cell:
+    return "never" if isinf(seconds) else seconds
 
 
 def _rounded(value: float | None) -> Cell:

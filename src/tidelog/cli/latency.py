@@ -99,9 +99,11 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
 HOURS: Final = output.columns(
     "topic",
     output.time("hour"),
-    output.number("hours", "records"),
-    output.number(*(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)),
-    output.number("max_ms", "min_ms", "skew_ms_max", "percentile_error"),
+    output.count("hours", "records"),
+    output.duration(*(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)),
+    output.duration("max_ms", "min_ms"),
+    output.minor(output.duration("skew_ms_max")),
+    output.detail(output.share("percentile_error")),
 )
 
 
@@ -162,7 +164,12 @@ def _print_late(
     )
     topic = partitions[0].topic if partitions else ""
     late = by_topic.get(topic, TopicLateness())
-    columns = output.columns("topic", output.number("delay_ms", "lost", "records", "lost_share"))
+    columns = output.columns(
+        "topic",
+        output.duration("delay_ms"),
+        output.count("lost", "records"),
+        output.share("lost_share"),
+    )
     rows: list[list[Cell]] = [
         [
             topic,

@@ -69,7 +69,10 @@ class OffsetsOptions:
 def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     """Find offsets by time, in each partition."""
     columns = output.columns(
-        output.number("partition", "offset"), output.time("time"), output.number("leader_epoch")
+        output.detail("topic"),
+        output.number("partition", "offset"),
+        output.time("time"),
+        output.minor(output.number("leader_epoch")),
     )
     unknown: list[int | None] | None = None
     with open_topics(surroundings, options.place) as directory:
@@ -82,16 +85,16 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
                 directory.without_append_time(name) if answer is None else answer.without_time
                 for name, answer in zip(names, answers, strict=True)
             ]
-    rows: list[list[Cell]] = [_row(number, answer) for number, answer in enumerate(answers)]
+    rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
     if unknown is not None:
-        columns += output.number("without_time")
+        columns += output.count("without_time")
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
     total = sum(count or 0 for count in unknown or ())
     if total:
         surroundings.note(
-            f"the append time of {total} records before these offsets is unknown; any of"
+            f"the append time of {total:,} records before these offsets is unknown; any of"
             " them may be that late"
         )
     if unknown is not None and None in unknown:
@@ -134,10 +137,11 @@ def _answers(
     return [answers[p] for p in partitions]
 
 
-def _row(number: int, answer: OffsetAndTimestamp | None) -> list[Cell]:
+def _row(name: TopicPartition, answer: OffsetAndTimestamp | None) -> list[Cell]:
+    place: list[Cell] = [name.topic, name.partition]
     if answer is None:
-        return [number, None, None, None]
-    return [number, answer.offset, answer.timestamp, answer.leader_epoch]
+        return [*place, None, None, None]
+    return [*place, answer.offset, answer.timestamp, answer.leader_epoch]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,20 +191,33 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
         )
         counts = scan.counts(zone_cache=options.zone_cache)
     rows: list[list[Cell]] = [
-        [name.partition, one.records, one.without_time, one.told, one.log_bytes, one.sidecar_bytes]
+        [
+            name.topic,
+            name.partition,
+            one.records,
+            one.without_time,
+            one.told,
+            one.log_bytes,
+            one.sidecar_bytes,
+        ]
         for name, one in counts.partitions.items()
     ]
     if options.kind is Format.TABLE and len(rows) > 1:
-        columns = ([row[index] for row in rows] for index in range(1, 6))
-        rows.append([None, *(_sum(column) for column in columns)])
-    names = ("partition", "records", "without_time", "told", "log_bytes_read", "sidecar_bytes_read")
-    output.print_rows(surroundings, output.number(*names), rows, options.kind)
+        figures = ([row[index] for row in rows] for index in range(2, 7))
+        rows.append([None, "total", *(_sum(figure) for figure in figures)])
+    columns = output.columns(
+        output.detail("topic"),
+        output.number("partition"),
+        output.count("records", "without_time"),
+        output.detail(output.count("told"), output.size("log_bytes_read", "sidecar_bytes_read")),
+    )
+    output.print_rows(surroundings, columns, rows, options.kind)
     for line in counts.reports:
         surroundings.note(f"{line}")
     if any(one.without_time is None for one in counts.partitions.values()):
         surroundings.note("brokers don't tell how many records have no known append time")
     elif counts.without_time:
-        number = f"{'at least ' if counts.is_least else ''}{counts.without_time}"
+        number = f"{'at least ' if counts.is_least else ''}{counts.without_time:,}"
         surroundings.note(
             f"{number} records have no time on the {options.clock} clock and lie in no range"
         )

@@ -348,19 +348,36 @@ def data_option(function: _Function) -> _Function:
     return data(store_option(function))
 
 
-format_option: Final = one_of(
-    "--format", "-o", "kind", kind=Format, default=Format.TABLE, text="How rows are written."
+def _note_wide(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """Let the command's surroundings write tables without regard to the terminal's width."""
+    if value:
+        context.obj = replace(context.obj, is_wide=True)
+
+
+_wide_option: Final = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=_note_wide,
+    help="Tables with all columns and whole cells.",
 )
 
 
-result_format_option: Final = one_of(
-    "--output", "-o", "kind", kind=Format, default=Format.TABLE, text="How the result is written."
-)
+def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
+    """Declare the format of rows, and beside it `--wide`, which acts on the table layer alone."""
+    declare = one_of(name, "-o", "kind", kind=kind, default="table", text=text)
+    return lambda command: declare(_wide_option(command))
+
+
+format_option: Final = _format("--format", Format, "How rows are written.")
+
+
+result_format_option: Final = _format("--output", Format, "How the result is written.")
 
 
 def read_format_option(text: str) -> _Decorator:
     """`--format` of records, also by columns."""
-    return one_of("--format", "-o", "kind", kind=ReadFormat, default=ReadFormat.TABLE, text=text)
+    return _format("--format", ReadFormat, text)
 
 
 def _answer_zone(

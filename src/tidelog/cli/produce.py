@@ -200,11 +200,16 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         except InvalidInput as error:
             before = tally.records or tally.committed
             raise InvalidInput(f"{error}; {before} rows before it were appended") from error
-    counts = output.number("partition", "records", "first", "last")
-    columns = output.columns(counts, output.time("append_time"))
-    output.print_rows(surroundings, columns, tally.rows(), options.kind, zone=options.zone)
-    ending = "" if tally.records == 1 else "s"
-    surroundings.say(f"appended {tally.records} record{ending} to {options.topic}")
+    columns = output.columns(
+        output.detail("topic"),
+        output.number("partition"),
+        output.count("records"),
+        output.number("first", "last"),
+        output.time("append_time"),
+    )
+    rows = [[options.topic, *row] for row in tally.rows()]
+    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
+    surroundings.say(f"appended {output.plural(tally.records, 'record')} to {options.topic}")
     if tally.numbers:
         surroundings.note(
             f"numbers became text in the rows' JSON, first at {tally.numbers[0]};"

@@ -16,7 +16,7 @@ import click
 
 from tidelog.arguments import Inexact
 from tidelog.cli import times
-from tidelog.cli.cells import Decode, decoders, shortened, typed_bytes
+from tidelog.cli.cells import Decode, decoders, typed_bytes
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -38,8 +38,12 @@ from tidelog.cli.output import (
     Cell,
     Writer,
     columns,
+    detail,
+    key,
+    minor,
     number,
     time,
+    value,
     writer,
 )
 from tidelog.cli.places import Place, place_options
@@ -138,7 +142,6 @@ class ReadOptions:
         "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
     )
     inexact: Inexact = given(inexact_option)
-    wide: bool = option("--wide", is_flag=True, help="Tables with whole values.")
     zone: str | None = given(zone_option)
 
     @property
@@ -157,13 +160,13 @@ class ReadOptions:
         )
 
 
-VALUE_CHARACTERS: Final = 60
-
-
+_PLACE: Final = columns(detail("topic"), number("partition", "offset"))
 _TABLE: Final = columns(
-    number("partition", "offset"), time("timestamp", "append_time"), "key", "value"
+    _PLACE, time("timestamp"), minor(time("append_time")), key("key"), value("value")
 )
-_FIELDS: Final = columns(_TABLE[:4], time("create_time"), "key", "value", "headers")
+_FIELDS: Final = columns(
+    _PLACE, time("timestamp", "append_time", "create_time"), "key", "value", "headers"
+)
 
 
 class RowMaker:
@@ -191,16 +194,20 @@ class RowMaker:
         """
         key = self._cell("key", self._key, record.key, partition, record)
         value = self._cell("value", self._value, record.value, partition, record)
-        row: list[Cell] = [partition, record.offset, record.timestamp, append_ms]
+        row: list[Cell] = [
+            self._options.topic,
+            partition,
+            record.offset,
+            record.timestamp,
+            append_ms,
+        ]
         if not self._is_table:
             headers: Cell = [
                 [one.key, self._cell("headers", self._header, one.value, partition, record)]
                 for one in record.headers
             ]
             return [*row, record.create_timestamp, key, value, headers]
-        if self._options.wide:
-            return [*row, key, value]
-        return [*row, *(shortened(cell, VALUE_CHARACTERS) for cell in (key, value))]
+        return [*row, key, value]
 
     def _cell(
         self, name: str, decode: Decode, data: bytes | None, partition: int, record: Record

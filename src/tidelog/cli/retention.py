@@ -63,7 +63,8 @@ def why(
         ]
     if kind is Format.TABLE:
         for name, story in stories:
-            surroundings.stdout.writelines(_lines(name, story, config, zone))
+            for line in _lines(name, story, config, zone):
+                output.print_text(surroundings, line, hanging=len(_LABEL))
     elif kind is Format.JSON:
         for name, story in stories:
             for segment in story.segments:
@@ -119,6 +120,7 @@ def _keeping_object(keeping: "Keeping", zone: str | None) -> dict[str, Cell]:
 
 
 _CSV: Final = output.columns(
+    "topic",
     output.number("partition", "base_offset", "end_offset", "bytes"),
     "rolled",
     output.time("rolled_at", "kept_until"),
@@ -142,6 +144,7 @@ def _print_csv(
 def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     record = (None, None) if segment.record is None else segment.record
     return [
+        name.topic,
         name.partition,
         segment.base_offset,
         segment.end_offset,
@@ -157,6 +160,10 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
+# Where texts begin beside their labels.
+_LABEL: Final = "  record times  "
+
+
 def _lines(
     name: TopicPartition, story: "PartitionStory", config: TopicConfig, zone: str | None
 ) -> list[str]:
@@ -167,13 +174,13 @@ def _lines(
         "cleanup.policy",
     )
     settings_text = ", ".join(f"{key}={config.text(key)}" for key in settings)
-    lines = [f"{name.topic}:{name.partition}  {settings_text}\n"]
+    lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
     if story.storm is not None:
-        lines.append(f"  {story.storm}\n")
+        lines.append(f"  {story.storm}")
     if not story.segments:
-        lines.append("  no segments yet\n")
+        lines.append("  no segments yet")
     for segment in story.segments:
-        lines += [f"{line}\n" for line in _segment_lines(segment, config, zone)]
+        lines += _segment_lines(segment, config, zone)
     return lines
 
 
@@ -184,7 +191,7 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
     offsets = f"{segment.base_offset}..{segment.end_offset - 1}"
     gap = [] if lost is None else [f"  lost          {lost.start}..{lost.end - 1}: {lost.reason}"]
     return [
-        f"segment {offsets}, {segment.size_bytes} bytes, {_rolled(segment, zone)}",
+        f"segment {offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}",
         f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
         f"  append times  {_appends(segment, zone)}",
         f"  kept until    {_kept(segment, config, zone)}",
@@ -197,22 +204,22 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
 def _rolled(segment: "SegmentStory", zone: str | None) -> str:
     if segment.roll_ms is None:
         return "takes appends" if segment.reason == "open" else "rolled by another program"
-    return f"rolled by {segment.reason} at {output.shown(segment.roll_ms, zone)}"
+    return f"rolled by {segment.reason} at {output.time_text(segment.roll_ms, zone)}"
 
 
 def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
     if last_ms < 0:
         return "none"
-    first = "not known without a zone map" if first_ms is None else output.shown(first_ms, zone)
-    return f"smallest {first}, largest {output.shown(last_ms, zone)}"
+    first = "not known without a zone map" if first_ms is None else output.time_text(first_ms, zone)
+    return f"smallest {first}, largest {output.time_text(last_ms, zone)}"
 
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
     unknown = sum(end - start for start, end in segment.unknown_append)
     if segment.first_append_ms is None:
         return "not known"
-    first = output.shown(segment.first_append_ms, zone)
-    last = output.shown(segment.last_append_ms, zone)
+    first = output.time_text(segment.first_append_ms, zone)
+    last = output.time_text(segment.last_append_ms, zone)
     hidden = f"; not known of {unknown} offsets" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 
@@ -225,9 +232,9 @@ def _kept(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> str
                 f"for ever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
             )
         return f"for ever: retention.ms={config.retention_ms}"
-    until = output.shown(keeping.until_ms, zone)
+    until = output.time_text(keeping.until_ms, zone)
     if keeping.behind is not None:
-        own = output.shown(keeping.own_until_ms, zone)
+        own = output.time_text(keeping.own_until_ms, zone)
         return f"{until}, like the segment at {keeping.behind} in front of it; itself until {own}"
     return f"{until}, retention.ms after {_because(segment, zone)}"
 
@@ -236,7 +243,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     from tidelog.storage.segment.retention import TimeBasis
 
     counted = segment.keeping.counted
-    time = output.shown(counted.ms, zone)
+    time = output.time_text(counted.ms, zone)
     hint = " (a copy of the files may change it)" if counted.leans_on_file_time else ""
     if segment.record is None:
         return f"the {counted.basis}, {time}{hint}"
@@ -244,7 +251,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     if counted.basis is TimeBasis.TIMESTAMP:
         latest = "" if counted.is_exact else " at the latest"
         return f"the timestamp of record {offset}, {time}{latest}"
-    own = output.shown(timestamp, zone)
+    own = output.time_text(timestamp, zone)
     if counted.is_exact and counted.basis is TimeBasis.APPEND_TIME:
         return f"the append time of record {offset}, {time}; its timestamp is {own}"
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
@@ -260,7 +267,7 @@ def _goes_by(segment: "SegmentStory") -> str:
     if segment.keeping.until_ms is not None:
         ways.append("time then")
     if segment.size_room_bytes is not None:
-        ways.append(f"size once {segment.size_room_bytes} bytes more are appended")
+        ways.append(f"size once {output.bytes_text(segment.size_room_bytes)} more are appended")
     if segment.reason != "open":
         ways.append(f"log start, once it is at {segment.end_offset}")
     return "; ".join(ways) or "nothing that is set"
@@ -270,14 +277,20 @@ def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     kafka = segment.kafka
     if kafka.until_ms == segment.keeping.until_ms:
         return "the same"
-    until = "for ever" if kafka.until_ms is None else f"until {output.shown(kafka.until_ms, zone)}"
+    until = (
+        "for ever" if kafka.until_ms is None else f"until {output.time_text(kafka.until_ms, zone)}"
+    )
     if kafka.behind is not None:
         return f"{until}, like the segment at {kafka.behind} in front of it"
-    return f"{until}, by its {kafka.counted.basis} {output.shown(kafka.counted.ms, zone)}"
+    return f"{until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"
 
 
 _COLUMNS = output.columns(
-    "partition", output.number("base_offset", "end_offset", "bytes"), "rule", "reason"
+    "topic",
+    output.number("partition", "base_offset", "end_offset"),
+    output.size("bytes"),
+    "rule",
+    output.prose("reason"),
 )
 
 
@@ -307,7 +320,8 @@ def retain(
         unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
     rows: list[list[output.Cell]] = [
         [
-            str(one.partition),
+            one.partition.topic,
+            one.partition.partition,
             one.base_offset,
             one.end_offset,
             one.size_bytes,
@@ -319,7 +333,8 @@ def retain(
     output.print_rows(surroundings, _COLUMNS, rows, kind)
     total = sum(one.size_bytes for one in due)
     verb = "would be deleted" if dry_run else "deleted"
-    surroundings.say(f"{len(due)} segments of {total} bytes {verb}")
+    segments = output.plural(len(due), "segment")
+    surroundings.say(f"{segments} of {output.bytes_text(total)} {verb}")
     for name in unknown:
         surroundings.note(
             f"{name} has no retention.ms of its own, and no broker's default is known:"

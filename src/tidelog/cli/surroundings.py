@@ -177,6 +177,7 @@ class Surroundings:
         stderr: Stream for messages.
         wait: Sleeps for a number of seconds between two checks of a growing log.
         variables: Environment variables.
+        is_wide: Whether tables may be wider than the terminal (`--wide`).
     """
 
     env: Env = field(default_factory=os_env)
@@ -185,6 +186,7 @@ class Surroundings:
     stderr: TextIO = field(default_factory=lambda: sys.stderr or _nowhere())
     wait: Callable[[float], None] = wait_seconds
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    is_wide: bool = False
 
     def say(self, text: str) -> None:
         """Print a result or progress on stderr, without a label.
@@ -242,6 +244,16 @@ class Surroundings:
         except (OSError, ValueError):
             return True  # stdout has no descriptor
         return not poll.poll(0)
+
+    @property
+    def width(self) -> int | None:
+        """Width of tables: COLUMNS, else that of the terminal; None without either, or if wide."""
+        if self.is_wide:
+            return None
+        given = self.variables.get("COLUMNS", "")
+        if given.isascii() and given.isdigit() and int(given):
+            return int(given)
+        return _width_of(self.stdout) if self.stdout.isatty() else None
 
     @property
     def wants_colour(self) -> bool:

@@ -40,27 +40,26 @@ if TYPE_CHECKING:
 
 Moved: TypeAlias = "tuple[list[MoveReport], list[list[Cell]]]"
 _STATUS: Final = output.columns(
-    "partition",
-    output.number(
-        "log_start",
-        "local_start",
-        "tier_end",
-        "log_end",
-        "tier_segments",
-        "tier_bytes",
-        "local_segments",
-        "local_bytes",
-        "waiting_segments",
-        "waiting_bytes",
-        "garbage_segments",
-    ),
+    "topic",
+    output.number("partition"),
+    output.minor(output.number("log_start")),
+    output.number("local_start", "tier_end"),
+    output.minor(output.number("log_end"), output.count("tier_segments")),
+    output.size("tier_bytes"),
+    output.minor(output.count("local_segments")),
+    output.size("local_bytes"),
+    output.minor(output.count("waiting_segments")),
+    output.size("waiting_bytes"),
+    output.minor(output.count("garbage_segments")),
     "url",
 )
 _MOVED: Final = output.columns(
-    "partition",
-    output.number(
-        "copied", "copied_bytes", "released", "deleted", "removed", "local_start", "tier_end"
-    ),
+    "topic",
+    output.number("partition"),
+    output.count("copied"),
+    output.size("copied_bytes"),
+    output.count("released", "deleted", "removed"),
+    output.number("local_start", "tier_end"),
     "stopped",
 )
 _KEPT: Final = (
@@ -261,8 +260,11 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
             status = tier_status(directory.log_dir, name)
             url = options.url or directory.topic(name.topic).config.tidelog_tier_url
             to = status.url or url
-            rows.append([str(name), status.waiting_segments, status.waiting_bytes, to])
-    columns = output.columns("partition", output.number("segments", "bytes"), "to")
+            waiting = status.waiting_segments, status.waiting_bytes
+            rows.append([name.topic, name.partition, *waiting, to or None])
+    columns = output.columns(
+        "topic", output.number("partition"), output.count("segments"), output.size("bytes"), "to"
+    )
     output.print_rows(surroundings, columns, rows, options.kind)
     return ExitCode.OK
 
@@ -289,7 +291,8 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         names = _partitions(directory, options)
         rows = [
             [
-                str(one.topic_partition),
+                one.topic_partition.topic,
+                one.topic_partition.partition,
                 one.first_offset,
                 one.end_offset,
                 one.is_local,
@@ -298,8 +301,8 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
             ]
             for one in verify(directory.log_dir, names, sizes_only=options.sizes)
         ]
-    offsets = output.number("first_offset", "end_offset")
-    columns = output.columns("partition", offsets, "is_local", "problem", "where")
+    offsets = output.number("partition", "first_offset", "end_offset")
+    columns = output.columns("topic", offsets, output.minor("is_local"), "problem", "where")
     output.print_rows(surroundings, columns, rows, options.kind)
     if not rows:
         surroundings.say("all objects are as their manifests say")
@@ -320,7 +323,8 @@ def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     columns = output.columns("would_remove" if is_dry else "removed")
     output.print_rows(surroundings, columns, [[one] for one in orphans.folders], options.kind)
     verb = "would be removed" if is_dry else "removed"
-    surroundings.say(f"{orphans.objects} objects of {orphans.size_bytes} bytes {verb}")
+    objects = output.plural(orphans.objects, "object")
+    surroundings.say(f"{objects} of {output.bytes_text(orphans.size_bytes)} {verb}")
     return ExitCode.OK
 
 
@@ -348,8 +352,9 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     with LogDir.open(named(options.data), env=surroundings.env, options=writable) as log_dir:
         for name in restored:
             log_dir.log(name.topic, name.partition)
-    rows = [[str(name)] for name in restored]
-    output.print_rows(surroundings, output.columns("restored"), rows, options.kind)
+    columns = output.columns("topic", output.number("partition"))
+    rows = [[name.topic, name.partition] for name in restored]
+    output.print_rows(surroundings, columns, rows, options.kind)
     return ExitCode.OK
 
 
@@ -386,7 +391,8 @@ def _moved_row(directory: "Directory", report: "MoveReport") -> list[Cell]:
 
     status = tier_status(directory.log_dir, report.topic_partition)
     return [
-        str(report.topic_partition),
+        report.topic_partition.topic,
+        report.topic_partition.partition,
         report.copied,
         report.copied_bytes,
         report.released,
@@ -394,13 +400,14 @@ def _moved_row(directory: "Directory", report: "MoveReport") -> list[Cell]:
         report.removed,
         status.local_start_offset,
         status.tier_end_offset,
-        report.stopped or "",
+        report.stopped or None,
     ]
 
 
 def _status_row(status: "TierStatus") -> list[Cell]:
     return [
-        str(status.topic_partition),
+        status.topic_partition.topic,
+        status.topic_partition.partition,
         status.log_start_offset,
         status.local_start_offset,
         status.tier_end_offset,
@@ -412,5 +419,5 @@ def _status_row(status: "TierStatus") -> list[Cell]:
         status.waiting_segments,
         status.waiting_bytes,
         status.garbage_segments,
-        status.url,
+        status.url or None,
     ]

@@ -3,7 +3,7 @@
 `describe` shows each partition of a topic, with its times on both clocks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -44,19 +44,19 @@ def describe_remote(
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
     columns = output.columns(
-        output.number("partition", "start", "end", "last_stable"),
-        output.time("largest", "first_append", "last_append"),
+        output.detail("topic"),
+        output.number("partition", "start", "end"),
+        output.minor(output.number("last_stable")),
+        output.time("largest"),
+        output.minor(output.time("first_append", "last_append")),
     )
     if kind is Format.JSON:
         output.print_object(surroundings, _remote_topic_object(info, rows, zone))
         return
     if kind is Format.TABLE:
         stamped = info.settings.get("message.timestamp.type", "-")
-        surroundings.stdout.write(
-            f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n"
-            f"settings   {settings_of(info, setting_text)}\ntimestamps {stamped}\n\n"
-        )
-    output.print_rows(surroundings, columns, rows, kind, zone=zone)
+        _print_facts(surroundings, info, {"timestamps": stamped})
+    output.print_rows(surroundings, columns, [[topic, *row] for row in rows], kind, zone=zone)
 
 
 def _partition_rows(cluster: "RemoteDirectory", topic: str) -> list[list[Cell]]:
@@ -97,7 +97,7 @@ def _remote_topic_object(
         "topic": info.name,
         "topic_id": topic_id_of(info),
         "partitions": info.partitions,
-        "settings": dict(info.given),
+        "settings": _settings_cell(info, Format.JSON),
         "timestamp_type": info.settings.get("message.timestamp.type"),
         "partition_facts": facts,
     }
@@ -112,16 +112,21 @@ def _remote_topic_object(
 @click.pass_obj
 def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     """List the topics of a directory or a cluster."""
-    columns = output.columns(
-        "topic", output.number("partitions", "segments", "bytes"), "topic_id", "settings"
-    )
     from tidelog.directory import Directory
 
+    columns = output.columns(
+        "topic",
+        output.count("partitions"),
+        output.minor(output.count("segments")),
+        output.size("bytes"),
+        output.minor("topic_id"),
+        "settings",
+    )
     with open_topics(surroundings, place) as directory:
         rows = (
-            [_topic_row(directory, info) for info in directory.topics().values()]
+            [_topic_row(directory, info, kind) for info in directory.topics().values()]
             if isinstance(directory, Directory)
-            else [_remote_topic_row(info) for info in directory.topics().values()]
+            else [_remote_topic_row(info, kind) for info in directory.topics().values()]
         )
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
@@ -129,15 +134,19 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         surroundings.note(f"{where} has no topics; `tidelog create TOPIC` makes one")
 
 
-def _topic_row(directory: "Directory", info: "TopicInfo") -> list[Cell]:
-    sizes = [size for number in info.present for size in _log_sizes(directory, info, number)]
+def _topic_row(directory: "Directory", info: "TopicInfo", kind: Format) -> list[Cell]:
+    sizes = _topic_sizes(directory, info)
     facts: list[Cell] = [info.name, info.partitions, len(sizes), sum(sizes)]
-    return [*facts, topic_id_of(info), settings_of(info)]
+    return [*facts, topic_id_of(info), _settings_cell(info, kind)]
 
 
-def _remote_topic_row(info: "RemoteTopic") -> list[Cell]:
+def _remote_topic_row(info: "RemoteTopic", kind: Format) -> list[Cell]:
     """Return a topic's row, without segments and bytes, which brokers don't report."""
-    return [info.name, info.partitions, None, None, topic_id_of(info), settings_of(info)]
+    return [info.name, info.partitions, None, None, topic_id_of(info), _settings_cell(info, kind)]
+
+
+def _topic_sizes(directory: "Directory", info: "TopicInfo") -> list[int]:
+    return [size for number in info.present for size in _log_sizes(directory, info, number)]
 
 
 def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
@@ -164,17 +173,24 @@ def setting_text(name: str, text: str) -> str:
     return text if amount is None else f"{text} ({amount})"
 
 
-def _plain_text(_name: str, text: str) -> str:
-    return text
+def _is_foreign(info: "TopicInfo | RemoteTopic") -> bool:
+    """Whether another program made the topic, so that its settings are unknown."""
+    return getattr(info, "foreign", False)
 
 
-def settings_of(
-    info: "TopicInfo | RemoteTopic", shown: Callable[[str, str], str] = _plain_text
-) -> str:
-    """Return the topic's own settings as `key=value,key=value`."""
-    if getattr(info, "foreign", False):
+def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
+    """Return the topic's own settings: text in tables, else an object, None if unknown."""
+    if kind is Format.TABLE:
+        return settings_text(info)
+    return None if _is_foreign(info) else dict(info.given)
+
+
+def settings_text(info: "TopicInfo | RemoteTopic") -> str:
+    """Return the topic's own settings as `key=value, key=value`."""
+    if _is_foreign(info):
         return "unknown: another program made it"
-    return ",".join(f"{key}={shown(key, value)}" for key, value in info.given.items()) or "defaults"
+    own = (f"{key}={setting_text(key, value)}" for key, value in info.given.items())
+    return ", ".join(own) or "defaults"
 
 
 @click.command(
@@ -210,7 +226,7 @@ def create(
     with open_topics(surroundings, place, writable=True, create=True) as directory:
         notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)
-    surroundings.say(f"created {topic} with {partitions} partition{'s'[: partitions > 1]}")
+    surroundings.say(f"created {topic} with {output.plural(partitions, 'partition')}")
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
@@ -253,9 +269,9 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
     from tidelog.directory import Directory
 
     if isinstance(directory, Directory):
-        return f"{_topic_row(directory, directory.topic(topic))[3]} bytes"
+        return output.bytes_text(sum(_topic_sizes(directory, directory.topic(topic))))
     marks = directory.cluster.watermarks(directory.partitions(topic))
-    return f"{sum(mark.end - mark.start for mark in marks.values())} offsets"
+    return output.plural(sum(mark.end - mark.start for mark in marks.values()), "offset")
 
 
 @click.command(
@@ -308,9 +324,12 @@ def config(  # noqa: PLR0913 - one parameter for each option
         settings = list(info.config.texts().items())
     else:
         settings = sorted(info.settings.items())
-    shown = setting_text if kind is Format.TABLE else _plain_text
     rows: list[list[Cell]] = [
-        [key, shown(key, value), "topic" if key in info.given else "default"]
+        [
+            key,
+            setting_text(key, value) if kind is Format.TABLE else value,
+            "topic" if key in info.given else "default",
+        ]
         for key, value in settings
         if show_all or key in info.given
     ]
@@ -471,7 +490,7 @@ def _topic_object(
         "topic_id": topic_id_of(info),
         "partitions": info.partitions,
         "is_foreign": info.foreign,
-        "settings": dict(info.given),
+        "settings": _settings_cell(info, Format.JSON),
         "timestamp_type": info.config.message_timestamp_type.config_name,
         "retention_clock": info.config.tidelog_retention_clock,
         "partition_facts": [_partition_object(fact, zone) for fact in facts],
@@ -516,12 +535,12 @@ def _print_tables(
     stdout = surroundings.stdout
     if kind is Format.TABLE:
         stamped = info.config.message_timestamp_type.config_name
-        stdout.write(f"topic      {info.name}\nid         {topic_id_of(info) or '-'}\n")
-        stdout.write(f"settings   {settings_of(info, setting_text)}\ntimestamps {stamped}\n")
-        stdout.write(f"retention  by {info.config.tidelog_retention_clock}\n\n")
+        retention = f"by {info.config.tidelog_retention_clock}"
+        _print_facts(surroundings, info, {"timestamps": stamped, "retention": retention})
+    names = ("partition", "start", "end", "last_stable")
+    columns = output.columns(output.number(*names), output.count("segments"), output.size("bytes"))
     rows = [[f.partition, f.start, f.end, f.last_stable, f.segments, f.size_bytes] for f in facts]
-    names = ("partition", "start", "end", "last_stable", "segments", "bytes")
-    output.print_rows(surroundings, output.number(*names), rows, kind)
+    output.print_rows(surroundings, columns, rows, kind)
     stdout.write("\n")
     columns = output.columns(
         output.number("partition"), "clock", output.time("smallest", "largest"), "unknown_offsets"
@@ -529,7 +548,19 @@ def _print_tables(
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
     if kind is Format.TABLE:
-        stdout.writelines(f"\n{line}\n" for fact in facts for line in _remarks(fact))
+        for line in (line for fact in facts for line in _remarks(fact)):
+            stdout.write("\n")
+            output.print_text(surroundings, line)
+
+
+def _print_facts(
+    surroundings: Surroundings, info: "TopicInfo | RemoteTopic", more: Mapping[str, str]
+) -> None:
+    """Print what is known of a topic, a line for each fact, and an empty line."""
+    facts = {"topic": info.name, "id": topic_id_of(info), "settings": settings_text(info), **more}
+    columns = output.columns(*facts)
+    output.print_summary(surroundings, columns, [*facts.values()], Format.TABLE)
+    surroundings.stdout.write("\n")
 
 
 def _remarks(fact: PartitionFacts) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 from tests.worlds.clusters.fake_cluster import FLIGHTS_0, FakeCluster
 from tests.worlds.command_line import NOW, Terminal
 
-from tidelog.cli import groups, lag, output, places
+from tidelog.cli import groups, lag, places
 from tidelog.cli.app import run
 from tidelog.cli.groups import RewindOptions
 from tidelog.cli.lag import LagOptions
@@ -262,23 +262,6 @@ def test_watch_on_a_terminal_draws_one_table_over_itself(
     assert "\x1b[1A" in drawn, "the second table starts where the first did"
     assert "30s" in drawn
     assert "35s" in drawn
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0s"),
-        (0.0421, "0.042s"),
-        (59.999, "59.999s"),
-        (60, "1m"),
-        (125, "2m5s"),
-        (7_500, "2h5m"),
-        (90_000, "1d1h"),
-        (-3, "-3s"),
-    ],
-)
-def test_lengths_of_time_for_people(seconds: float, text: str) -> None:
-    assert output.duration_text(seconds) == text
 
 
 def test_settings_are_read_from_a_file(desk: Desk, tmp_path: Path) -> None:

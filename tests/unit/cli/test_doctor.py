@@ -54,7 +54,8 @@ def test_all_that_a_directory_of_ours_has_at_its_top_is_known(
 ) -> None:
     for name in (RESERVE_FILE, ACCEPTED_CLOCK_FILE):
         (flights.data / name).write_bytes(b"1")
-    assert flights.ok("doctor", "-o", "json").objects == []
+    (summary,) = flights.ok("doctor", "-o", "json").objects
+    assert summary == {"path": str(flights.data), "sound": True, "partitions": 2}
 
 
 def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(

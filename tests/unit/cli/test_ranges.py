@@ -42,7 +42,7 @@ class TestCount:
 
     def test_a_table_ends_with_the_sum(self, topic: Cli) -> None:
         lines = topic.ok("count", "flights").lines
-        assert lines[-1].split()[:2] == ["-", "6"]
+        assert lines[-1].split()[:2] == ["total", "6"]
 
     def test_what_has_no_time_is_told(self, topic: Cli) -> None:
         topic.append(at(-1))

@@ -46,12 +46,14 @@ def printed(kind: Format) -> str:
 
 
 def test_a_summary_for_people_is_a_line_for_each_figure() -> None:
-    told = dict(line.split(None, 1) for line in printed(Format.TABLE).splitlines())
+    lines = printed(Format.TABLE).splitlines()
+    told = {name: text.strip() for name, text in (line.split("  ", 1) for line in lines)}
     assert told["records"] == "12,345"
     assert told["target"] == "flights at copy"
-    assert told["start"].startswith("2013-02-08T12:00:00.000Z ")
-    assert told["end"] == "-"
-    assert told["was_resumed"] == "yes"
+    assert told["start (UTC)"] == "2013-02-08 12:00:00"
+    assert told["end (UTC)"] == "-"
+    assert told["size"] == "1 MB"
+    assert told["was resumed"] == "yes"
     assert told["findings"] == "note: a=1: <b>"
 
 
@@ -68,7 +70,7 @@ def test_a_page_shows_hours_on_both_clocks() -> None:
     assert "by hour of their record time at the source" in page
     assert "02-08 12:00, records: 7" in page
     assert "11-21 19:00, records: 12" in page
-    assert "<td>99</td>" in page
+    assert "<td>99 B</td>" in page
     assert "note: a=1: &lt;b&gt;" in page
 
 

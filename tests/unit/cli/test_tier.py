@@ -128,7 +128,9 @@ def test_doctor_finds_nothing_wrong_with_what_is_left(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
     assert not [
-        row for row in cli.ok("doctor", "-o", "json").objects if row.get("severity") != "note"
+        row
+        for row in cli.ok("doctor", "-o", "json").objects
+        if row.get("severity", "note") != "note"
     ]
     with tidelog.open(str(cli.data), writable=True, env=cli.env) as directory:
         directory.log("flights", 0).delete_records(7)

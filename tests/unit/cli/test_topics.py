@@ -39,7 +39,7 @@ def test_delete_needs_yes_and_says_what_would_go(flights: Cli) -> None:
     result = flights.run("delete", "flights")
     assert result.code == 3
     size = next(flights.data.glob("flights-0/*.log")).stat().st_size
-    assert f"{size} bytes" in result.err
+    assert f"{size} B of records" in result.err
     assert "--yes" in result.err
     assert len(flights.ok("topics", "-o", "json").objects) == 1
 

@@ -55,26 +55,27 @@ FAILED: Final = 2
 DIFFERENCES: Final = output.columns(
     "topic",
     "kind",
-    "key",
-    output.time("bucket"),
-    output.number("a_partition", "a_offset"),
-    output.time("a_time"),
-    output.number("a_records", "b_partition", "b_offset"),
-    output.time("b_time"),
-    output.number("b_records"),
+    output.key("key"),
+    output.minor(output.time("bucket"), output.number("a_partition")),
+    output.number("a_offset"),
+    output.minor(output.time("a_time"), output.count("a_records"), output.number("b_partition")),
+    output.number("b_offset"),
+    output.minor(output.time("b_time"), output.count("b_records")),
 )
 TOPICS: Final = output.columns(
     "topic",
-    output.number("a_keys", "b_keys", "a_records", "b_records", "a_without_key", "b_without_key"),
-    "without_key_equal",
-    "history",
-    output.number("deleted_or_unknown", "superseded", *(kind.value for kind in Kind)),
+    output.count("a_keys", "b_keys"),
+    output.minor(output.count("a_records", "b_records", "a_without_key", "b_without_key")),
+    output.minor("without_key_equal", "history"),
+    output.minor(output.count("deleted_or_unknown", "superseded")),
+    output.count(*(kind.value for kind in Kind)),
 )
 BUCKETS: Final = output.columns(
     "topic",
     output.number("partition"),
     output.time("bucket"),
-    output.number("span_ms", "a_records", "b_records"),
+    output.minor(output.duration("span_ms")),
+    output.count("a_records", "b_records"),
     "equal",
 )
 CUTS: Final = output.columns("side", "topic", output.number("partition", "start", "end"))

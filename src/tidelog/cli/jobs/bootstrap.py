@@ -54,7 +54,10 @@ if TYPE_CHECKING:
 
 COLUMNS: Final = output.columns(
     "topic",
-    output.number("partition", "first_offset", "end_offset", "records", "size_bytes", "segments"),
+    output.number("partition", "first_offset", "end_offset"),
+    output.count("records"),
+    output.size("size_bytes"),
+    output.minor(output.count("segments")),
     output.time("append"),
 )
 _JDBC: Final = "jdbc"

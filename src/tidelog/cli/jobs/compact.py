@@ -31,19 +31,11 @@ from tidelog.spark.places import Place
 
 COLUMNS: Final = output.columns(
     "topic",
-    output.number(
-        "partition",
-        "passes",
-        "segments_before",
-        "segments_after",
-        "records_before",
-        "records_after",
-        "bytes_before",
-        "bytes_after",
-        "bytes_read",
-        "bytes_written",
-        "cleaned_to",
-    ),
+    output.number("partition"),
+    output.minor(output.count("passes")),
+    output.count("segments_before", "segments_after", "records_before", "records_after"),
+    output.size("bytes_before", "bytes_after"),
+    output.minor(output.size("bytes_read", "bytes_written"), output.number("cleaned_to")),
     "reason",
     "stopped",
 )

@@ -259,10 +259,11 @@ def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | 
 
 _COLUMNS: Final = output.columns(
     "topic",
-    output.number("partition", "position_on_a", "old_offset", "new_offset"),
-    output.time("time", "searched"),
-    "found_by",
-    "why",
+    output.number("partition"),
+    output.minor(output.number("position_on_a")),
+    output.number("old_offset", "new_offset"),
+    output.minor(output.time("time", "searched"), "found_by"),
+    output.prose("why"),
 )
 
 

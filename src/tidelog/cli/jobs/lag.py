@@ -48,19 +48,19 @@ if TYPE_CHECKING:
 PARTITIONS: Final = output.columns(
     "group",
     "topic",
-    output.number(
-        "partition", "committed", "log_start", "end", "offset_lag", "offsets_lost", "records_left"
-    ),
-    "records_left_is_exact",
-    output.number("unread_offset"),
+    output.number("partition"),
+    output.minor(output.number("committed", "log_start", "end")),
+    output.count("offset_lag"),
+    output.minor(output.count("offsets_lost")),
+    output.count("records_left"),
+    output.minor("records_left_is_exact", output.number("unread_offset")),
     output.time("unread"),
-    output.number("behind_ms"),
-    "clock",
-    "member",
+    output.duration("behind_ms"),
+    output.minor("clock", "member"),
     "state",
 )
 HOURS: Final = output.columns(
-    "group", "topic", "clock", output.time("hour"), output.number("records")
+    "group", "topic", "clock", output.time("hour"), output.count("records")
 )
 # Maximum number of groups with plots, those with most unread records.
 _PLOTTED: Final = 8

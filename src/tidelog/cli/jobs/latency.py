@@ -54,32 +54,23 @@ HOURS: Final = output.columns(
     "topic",
     "clock",
     output.time("hour"),
-    output.number(
-        "hours",
-        "records",
-        "p50_ms",
-        "p90_ms",
-        "p99_ms",
-        "p999_ms",
-        "max_ms",
-        "min_ms",
-        "skew_ms_max",
-        "percentile_error",
-    ),
+    output.count("hours", "records"),
+    output.duration("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "min_ms"),
+    output.minor(output.duration("skew_ms_max")),
+    output.detail(output.share("percentile_error")),
 )
 WATERMARKS: Final = output.columns(
-    "topic", output.number("delay_ms", "lost", "records", "lost_share")
+    "topic",
+    output.duration("delay_ms"),
+    output.count("lost", "records"),
+    output.share("lost_share"),
 )
 TOPICS: Final = output.columns(
     "topic",
-    output.number(
-        "records",
-        "without_create_time",
-        "without_both_times",
-        "out_of_order",
-        "late_ms_max",
-        "skew_ms_max",
-    ),
+    output.count("records"),
+    output.minor(output.count("without_create_time", "without_both_times")),
+    output.count("out_of_order"),
+    output.duration("late_ms_max", "skew_ms_max"),
 )
 # Maximum number of topics with plots, those with most records.
 _PLOTTED: Final = 6

@@ -58,7 +58,10 @@ COLUMNS: Final = output.columns(
     output.number("partition"),
     "target",
     "target_topic",
-    output.number("copied_from", "copied_to", "offsets", "end_offset", "lag"),
+    output.number("copied_from", "copied_to"),
+    output.count("offsets"),
+    output.minor(output.number("end_offset")),
+    output.count("lag"),
 )
 _by_batch: Final = partial(numbers_plot, x_title="batch", ticks=12, is_stacked=False)
 

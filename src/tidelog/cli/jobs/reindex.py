@@ -45,16 +45,11 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = output.columns(
     "topic",
-    output.number(
-        "partition",
-        "segments",
-        "log_bytes",
-        "errors",
-        "warnings",
-        "repaired",
-        "maps_there",
-        "maps_built",
-    ),
+    output.number("partition"),
+    output.count("segments"),
+    output.size("log_bytes"),
+    output.count("errors", "warnings", "repaired"),
+    output.minor(output.count("maps_there", "maps_built")),
     "problems",
 )
 

@@ -55,11 +55,16 @@ COLUMNS: Final = output.columns(
     "target",
     output.time("start", "end"),
     "clock",
-    output.number("partitions", "offsets", "records", "size_bytes", "chunks", "seconds"),
+    output.count("partitions", "offsets", "records"),
+    output.size("size_bytes"),
+    output.count("chunks"),
+    output.number("seconds"),
     "was_resumed",
     "findings",
 )
-_PARTITIONS: Final = output.columns(output.number("partition", "records", "size_bytes"))
+_PARTITIONS: Final = output.columns(
+    output.number("partition"), output.count("records"), output.size("size_bytes")
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -307,13 +307,13 @@ def report_table(
     columns: Sequence[Column], rows: Iterable[Row], *, title: str, zone: str | None = None
 ) -> Table:
     """Return rows as a table of a report."""
-    names = [column.name.replace("_", " ") for column in columns]
+    names = [column.words_with(zone) for column in columns]
     return Table(names, [_texts(columns, row, zone) for row in rows], title)
 
 
 def summary_table(columns: Sequence[Column], row: Row, *, zone: str | None = None) -> Table:
     """Return one row as a table of a report, with a line for each column."""
-    names = [column.name.replace("_", " ") for column in columns]
+    names = [column.words_with(zone) for column in columns]
     cells = list(map(list, zip(names, _texts(columns, row, zone), strict=True)))
     return Table(["what", "value"], cells, "Summary")
 

@@ -1,0 +1,112 @@
+"""The table layer: rows under columns, for people as tables that fit the terminal, for scripts.
+
+A command declares its columns, each with the kind of its cells, and hands over rows of plain
+values. The layer writes them:
+
+    COLUMNS: Final = columns(
+        "topic",                                   # text
+        prose("remedy"),                           # sentences: never cut, else rows become blocks
+        number("partition", "end"),                # identifiers and offsets: 1234567
+        count("records"),                          # 336,776
+        size("bytes"),                             # 125 MB
+        duration("behind_ms"),                     # BEHIND 21h35m, in JSON ms (or `_s`: seconds)
+        share("lost_share"),                       # 0.2183 -> 22%
+        time("timestamp"),                         # TIMESTAMP (UTC) 2013-02-08 17:00:00, from ms
+        key("key"), value("value"),                # cut at 40 and 60 characters; (null), (empty)
+        minor("topic_id", time("first_append")),   # dropped first where the terminal is narrow
+        detail("epoch"),                           # for scripts; in tables only with --wide
+    )
+    print_rows(surroundings, COLUMNS, rows, kind, zone=zone)
+
+- `print_rows` writes a whole table, `writer` takes rows as they come, `print_summary` writes one
+  row as a block, `live` redraws a table. `fields` and `print_object` make objects for scripts.
+- A row holds raw values for every format: ms for times, 0.2183 for a share, None for "none". Text
+  in a column of numbers stays as it is (`<=12`).
+- Tables: on a terminal (or with COLUMNS set) they fit its width. Headings stack, the last text
+  column is shortened, minor columns are dropped and named below, and a single row becomes a block.
+  `--wide` (every command with `--format` has it) turns all this off. Long tables end with a count:
+  "1,939 rows", "40 of 1,939 rows" with `total`.
+- JSON and CSV: full precision, all columns; a time is `NAME` in ISO 8601 and `NAME_ms`. A partition
+  is its number, the topic a field of its own, and what is unknown or empty is null.
+- Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
+"""
+
+from tidelog.cli.output.column import (
+    Cell,
+    Column,
+    Columns,
+    Kind,
+    Row,
+    columns,
+    count,
+    detail,
+    duration,
+    fields,
+    iso,
+    key,
+    minor,
+    number,
+    prose,
+    share,
+    size,
+    time,
+    time_fields,
+    value,
+)
+from tidelog.cli.output.formatters import (
+    bytes_text,
+    cell_text,
+    count_text,
+    duration_text,
+    plural,
+    share_text,
+    time_text,
+)
+from tidelog.cli.output.table import (
+    ROWS_AT_ONCE,
+    Writer,
+    live,
+    print_object,
+    print_rows,
+    print_summary,
+    print_text,
+    writer,
+)
+
+__all__ = [
+    "ROWS_AT_ONCE",
+    "Cell",
+    "Column",
+    "Columns",
+    "Kind",
+    "Row",
+    "Writer",
+    "bytes_text",
+    "cell_text",
+    "columns",
+    "count",
+    "count_text",
+    "detail",
+    "duration",
+    "duration_text",
+    "fields",
+    "iso",
+    "key",
+    "live",
+    "minor",
+    "number",
+    "plural",
+    "print_object",
+    "print_rows",
+    "print_summary",
+    "print_text",
+    "prose",
+    "share",
+    "share_text",
+    "size",
+    "time",
+    "time_fields",
+    "time_text",
+    "value",
+    "writer",
+]

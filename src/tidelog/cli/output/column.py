@@ -1,0 +1,172 @@
+"""Columns of tables: a name for all formats, and the kind of the cells. Also rows for scripts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeAlias, cast
+
+from tidelog.timespec import format_ms
+from tidelog.types import NO_TIMESTAMP
+
+Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
+# A row's cells: values that JSON has, each as its column holds them.
+Row: TypeAlias = Sequence[object]
+
+# Display width at which tables cut keys and values.
+KEY_WIDTH: Final = 40
+VALUE_WIDTH: Final = 60
+
+
+class Kind(Enum):
+    """Kind of a column's cells, which decides how tables write and align them."""
+
+    TEXT = "text"
+    PROSE = "prose"  # sentences, which are shown whole
+    DATA = "data"  # of a record: any text, where "" and null must be told apart
+    TIME = "time"
+    NUMBER = "number"
+    COUNT = "count"
+    SIZE = "size"
+    DURATION = "duration"
+    SHARE = "share"
+
+    @property
+    def is_left(self) -> bool:
+        """Whether cells are aligned to the left."""
+        return self in (Kind.TEXT, Kind.PROSE, Kind.DATA, Kind.TIME)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column.
+
+    Attributes:
+        name: Its name in all formats, with the unit: `behind_ms`.
+        kind: Kind of its cells. Times are in ms, durations in ms (in seconds if the name ends with
+            `_s`), shares from 0 to 1.
+        is_minor: Whether narrow terminals drop it before other columns.
+        is_detail: Whether tables have it only with `--wide`.
+        limit: Display width at which tables cut its cells, None for whole cells.
+    """
+
+    name: str
+    kind: Kind = Kind.TEXT
+    is_minor: bool = False
+    is_detail: bool = False
+    limit: int | None = None
+
+    @property
+    def words(self) -> str:
+        """Its name for people, without the unit that cells have for them: `behind`."""
+        name = self.name
+        if self.kind is Kind.DURATION:
+            name = name.replace("_ms", "").removesuffix("_s")
+        elif self.kind is Kind.SIZE:
+            name = name.removesuffix("_bytes")
+        return name.replace("_", " ")
+
+    def heading(self, zone: str | None = None) -> str:
+        """Its name over a table; times have their zone beside it."""
+        return self._zoned(self.words.upper(), zone)
+
+    def stacked_heading(self, zone: str | None = None) -> list[str]:
+        """Its name over a narrow table, a word a line."""
+        return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
+
+    def words_with(self, zone: str | None) -> str:
+        """Its name beside a cell of a block; times have their zone beside it."""
+        return self._zoned(self.words, zone)
+
+    def _zoned(self, name: str, zone: str | None) -> str:
+        return f"{name} ({zone or 'UTC'})" if self.kind is Kind.TIME else name
+
+
+Columns: TypeAlias = tuple[Column, ...]
+
+
+def columns(*parts: str | Columns) -> Columns:
+    """The columns of a table; a name alone is one of text, or of anything that JSON has."""
+    return tuple(
+        column for part in parts for column in ((Column(part),) if isinstance(part, str) else part)
+    )
+
+
+def prose(*names: str) -> Columns:
+    """Columns of sentences: where they don't fit whole, each row of a table becomes a block."""
+    return tuple(Column(name, Kind.PROSE) for name in names)
+
+
+def minor(*parts: str | Columns) -> Columns:
+    """Columns that a narrow terminal drops first, from the right."""
+    return tuple(replace(column, is_minor=True) for column in columns(*parts))
+
+
+def detail(*parts: str | Columns) -> Columns:
+    """Columns for scripts, which tables have only with `--wide`."""
+    return tuple(replace(column, is_detail=True) for column in columns(*parts))
+
+
+def number(*names: str) -> Columns:
+    """Columns of identifiers and offsets, written as users type them: 1234567."""
+    return tuple(Column(name, Kind.NUMBER) for name in names)
+
+
+def count(*names: str) -> Columns:
+    """Columns of counts and rates, written as 1,234,567."""
+    return tuple(Column(name, Kind.COUNT) for name in names)
+
+
+def size(*names: str) -> Columns:
+    """Columns of bytes, written as 125 MB."""
+    return tuple(Column(name, Kind.SIZE) for name in names)
+
+
+def duration(*names: str) -> Columns:
+    """Columns of durations in ms (`NAME_ms`) or seconds (`NAME_s`), written as 21h35m."""
+    return tuple(Column(name, Kind.DURATION) for name in names)
+
+
+def share(*names: str) -> Columns:
+    """Columns of shares from 0 to 1, written in percent."""
+    return tuple(Column(name, Kind.SHARE) for name in names)
+
+
+def time(*names: str) -> Columns:
+    """Columns of times in ms."""
+    return tuple(Column(name, Kind.TIME) for name in names)
+
+
+def key(*names: str) -> Columns:
+    """Columns of records' keys."""
+    return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH) for name in names)
+
+
+def value(*names: str) -> Columns:
+    """Columns of records' values."""
+    return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH) for name in names)
+
+
+def fields(columns: Sequence[Column], row: Row, zone: str | None = None) -> dict[str, Cell]:
+    """A row as scripts get it: a field for each column, two for a time."""
+    content: dict[str, Cell] = {}
+    for column, cell in zip(columns, row, strict=True):
+        if column.kind is Kind.TIME:
+            content |= time_fields(column.name, cell, zone)
+        else:
+            content[column.name] = cast("Cell", cell)
+    return content
+
+
+def time_fields(name: str, ms: object, zone: str | None = None) -> dict[str, Cell]:
+    """Return a time's fields for scripts: NAME in ISO 8601 and NAME_ms in ms; or nulls."""
+    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
+        return {name: None, f"{name}_ms": None}
+    return {name: iso(ms, zone), f"{name}_ms": ms}
+
+
+def iso(ms: int, zone: str | None = None) -> str:
+    """Format a time in ISO 8601 with its zone; a time outside the calendar stays a number."""
+    try:
+        return format_ms(ms, zone)
+    except (ValueError, OverflowError, OSError):
+        return str(ms)

@@ -1,0 +1,330 @@
+"""Writers of rows: tables for people, JSON lines and CSV for scripts."""
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
+from typing import Final
+
+from tidelog.cli.options import Format
+from tidelog.cli.output.column import Cell, Column, Row, fields
+from tidelog.cli.output.formatters import cell_text, count_text, plural
+from tidelog.cli.output.layout import GAP, Layout, cut, folded, padded, plan, width_of
+from tidelog.cli.surroundings import Surroundings
+
+# Number of rows by which widths are chosen first; later rows may widen the columns.
+ROWS_AT_ONCE: Final = 500
+# Tables of more rows end with their number.
+_ROWS_COUNTED: Final = 20
+# Width that a value in a block has at least.
+_VALUE_ROOM: Final = 10
+_BOLD: Final = "\x1b[1m{}\x1b[0m"
+_DIM: Final = "\x1b[2m{}\x1b[0m"
+# A terminal shows ^C after the last line: with less room, that would begin a new line.
+_INTERRUPT: Final = 2
+
+
+class Writer:
+    """Takes rows, each as long as the columns, until it is closed; this one writes JSON lines."""
+
+    def __init__(
+        self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
+    ) -> None:
+        self._surroundings = surroundings
+        self._stdout = surroundings.stdout
+        self._columns = columns
+        self._zone = zone
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows."""
+        for row in rows:
+            print_object(self._surroundings, fields(self._columns, row, self._zone))
+        self._stdout.flush()
+
+    def close(self, total: int | None = None) -> None:
+        """Write what belongs below a table, and the heading if there were no rows.
+
+        Args:
+            total: How many rows there are, if a limit has left some out.
+        """
+
+
+def writer(
+    surroundings: Surroundings,
+    columns: Sequence[Column],
+    kind: Format,
+    *,
+    zone: str | None = None,
+) -> Writer:
+    """Return a writer of rows to stdout."""
+    make = {Format.TABLE: _Table, Format.CSV: _Csv}.get(kind, Writer)
+    return make(surroundings, columns, zone)
+
+
+def print_rows(
+    surroundings: Surroundings,
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    kind: Format,
+    *,
+    zone: str | None = None,
+    total: int | None = None,
+) -> None:
+    """Write a whole table to stdout; a single row that is too wide for a table as a block.
+
+    Args:
+        surroundings: Where to.
+        columns: The columns.
+        rows: The rows.
+        kind: The format.
+        zone: Zone of times in it; UTC if None.
+        total: How many rows there are, if a limit has left some out.
+    """
+    source = iter(rows)
+    first = list(islice(source, 2))
+    if kind is Format.TABLE and len(first) == 1:
+        table = _Table(surroundings, columns, zone)
+        if not table.holds(first[0]):
+            _print_block(surroundings, columns, first[0], zone)
+            return
+    out = writer(surroundings, columns, kind, zone=zone)
+    out.write(chain(first, source))
+    out.close(total)
+
+
+def print_summary(
+    surroundings: Surroundings,
+    columns: Sequence[Column],
+    row: Row,
+    kind: Format,
+    *,
+    zone: str | None = None,
+) -> None:
+    """Write one row: for people with a line for each column, else in the normal form."""
+    if kind is Format.TABLE:
+        _print_block(surroundings, columns, row, zone)
+    else:
+        print_rows(surroundings, columns, [row], kind, zone=zone)
+
+
+def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> None:
+    """Write a line of text to stdout, folded between words where it is wider than the terminal.
+
+    Args:
+        surroundings: Where to.
+        text: Printable text.
+        hanging: Indentation of its second and later lines.
+    """
+    room = surroundings.width
+    lines = [text]
+    if room is not None and width_of(text) > room:
+        from textwrap import wrap
+
+        indent = " " * min(hanging, room // 2)
+        lines = wrap(text, room, subsequent_indent=indent, break_on_hyphens=False)
+    surroundings.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _print_block(
+    surroundings: Surroundings, columns: Sequence[Column], row: Row, zone: str | None
+) -> None:
+    """Write a row with a line for each column."""
+    pairs = _visible(surroundings, columns, row)
+    names = [column.words_with(zone) for column, _ in pairs]
+    texts = [cell_text(column, cell, zone) for column, cell in pairs]
+    surroundings.stdout.writelines(f"{line}\n" for line in _block(names, texts, surroundings.width))
+    surroundings.stdout.flush()
+
+
+def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iterator[str]:
+    """Yield the lines of a block: names beside texts; long texts go on in the next line."""
+    width = max(map(width_of, names))
+    if room is not None:
+        width = min(width, max(room - len(GAP) - _VALUE_ROOM, 1))
+    for name, text in zip(names, texts, strict=True):
+        lines = [text] if room is None else folded(text, max(room - width - len(GAP), 1))
+        for title, line in zip_longest([cut(name, width)], lines, fillvalue=""):
+            yield cut(f"{padded(title, width)}{GAP}{line}".rstrip(), room)
+
+
+def _visible(
+    surroundings: Surroundings, columns: Sequence[Column], row: Row
+) -> list[tuple[Column, object]]:
+    """Return the columns that a table may have, with their cells."""
+    pairs = zip(columns, row, strict=True)
+    return [pair for pair in pairs if surroundings.is_wide or not pair[0].is_detail]
+
+
+@contextmanager
+def live(
+    surroundings: Surroundings, columns: Sequence[Column], *, zone: str | None = None
+) -> Iterator[Callable[[Iterable[Row]], None]]:
+    """Show a table that redraws itself and fits the terminal; yields a function that takes rows.
+
+    At the end, also by Ctrl-C, the last table stays.
+    """
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    last: list[list[Row]] = []
+
+    def show(rows: Iterable[Row]) -> None:
+        last[:] = [list(rows)]
+        page = io.StringIO()
+        width = f"{max(console.width - _INTERRUPT, 1)}"
+        variables = {**surroundings.variables, "COLUMNS": width}
+        drawn = _Table(replace(surroundings, stdout=page, variables=variables), columns, zone)
+        drawn.write(last[0])
+        drawn.close()
+        screen.update(Text(page.getvalue().rstrip(), no_wrap=True, overflow="crop"), refresh=True)
+
+    console = Console(file=surroundings.stdout, no_color=not surroundings.wants_colour)
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as screen:
+            yield show
+    finally:
+        for rows in last:
+            print_rows(surroundings, columns, rows, Format.TABLE, zone=zone)
+
+
+def print_object(surroundings: Surroundings, content: dict[str, Cell]) -> None:
+    """Write a JSON object on one line of stdout."""
+    surroundings.stdout.write(f"{json.dumps(content, ensure_ascii=False)}\n")
+
+
+class _Csv(Writer):
+    """Writes CSV with a heading: an empty cell is null, `""` is empty text."""
+
+    def __init__(
+        self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
+    ) -> None:
+        super().__init__(surroundings, columns, zone)
+        self._stdout.write(_csv_line(fields(columns, [None] * len(columns), zone)))
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows."""
+        for row in rows:
+            self._stdout.write(_csv_line(fields(self._columns, row, self._zone).values()))
+        self._stdout.flush()
+
+
+def _csv_line(cells: Iterable[object]) -> str:
+    return f"{','.join(map(_csv_cell, cells))}\n"
+
+
+def _csv_cell(cell: object) -> str:
+    """Return a cell, quoted if needed. Python's writer does not quote a carriage return."""
+    if cell is None:
+        return ""
+    text = cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    if text and not any(c in text for c in ',"\r\n'):
+        return text
+    quoted = text.replace('"', '""')
+    return f'"{quoted}"'
+
+
+class _Table(Writer):
+    """Writes aligned columns under a heading, in the width of the terminal.
+
+    Rows are written as they come. Widths grow with later rows; where the columns that fit change,
+    a new heading follows.
+    """
+
+    def __init__(
+        self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
+    ) -> None:
+        super().__init__(surroundings, columns, zone)
+        self._room = surroundings.width
+        self._shown = [one for one, _ in _visible(surroundings, columns, columns)]
+        self._cells = [0] * len(self._shown)
+        self._layout: Layout | None = None
+        self._rows = 0
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row fits with all its columns, whole."""
+        texts = self._texts(row)
+        layout = plan(self._shown, self._zone, [*map(width_of, texts)], self._room)
+        if layout is None or len(layout.shown) < len(self._shown):
+            return False
+        return all(
+            width_of(text) <= width for text, width in zip(texts, layout.widths, strict=True)
+        )
+
+    def write(self, rows: Iterable[Row]) -> None:
+        """Write rows."""
+        source = iter(rows)
+        while chunk := list(islice(source, ROWS_AT_ONCE)):
+            self._write_chunk([self._texts(row) for row in chunk])
+            self._rows += len(chunk)
+        self._stdout.flush()
+
+    def close(self, total: int | None = None) -> None:
+        """Write the columns that were dropped and the number of rows; see `Writer`."""
+        if self._layout is None and not self._rows:
+            self._write_chunk([])
+        if self._room is None:
+            return
+        if total is not None and total > self._rows:
+            self._note(f"{count_text(self._rows)} of {plural(total, 'row')}")
+        elif self._rows > _ROWS_COUNTED:
+            self._note(plural(self._rows, "row"))
+        shown = self._layout.shown if self._layout is not None else range(len(self._shown))
+        hidden = [one.words for i, one in enumerate(self._shown) if i not in shown]
+        if hidden:
+            self._note(f"not shown: {', '.join(hidden)}; --wide shows them")
+        self._stdout.flush()
+
+    def _note(self, text: str) -> None:
+        """Write a line below the table."""
+        from textwrap import wrap
+
+        for line in wrap(text, self._room or len(text)):
+            dim = _DIM.format(line) if self._surroundings.wants_colour else line
+            self._stdout.write(f"{dim}\n")
+
+    def _texts(self, row: Row) -> list[str]:
+        """Return the cells of a row as text, cut at the columns' limits."""
+        pairs = _visible(self._surroundings, self._columns, row)
+        texts = [cell_text(column, cell, self._zone) for column, cell in pairs]
+        if self._surroundings.is_wide:
+            return texts
+        return [cut(text, one.limit) for text, one in zip(texts, self._shown, strict=True)]
+
+    def _write_chunk(self, chunk: list[list[str]]) -> None:
+        for texts in chunk:
+            self._cells = list(map(max, self._cells, map(width_of, texts)))
+        before = self._layout
+        self._layout = layout = plan(self._shown, self._zone, self._cells, self._room)
+        if layout is None:
+            self._write_blocks(chunk)
+            return
+        if before is None or (before.shown, before.is_stacked) != (layout.shown, layout.is_stacked):
+            self._write_heading(layout)
+        self._stdout.writelines(f"{self._line(layout, texts)}\n" for texts in chunk)
+
+    def _write_blocks(self, chunk: list[list[str]]) -> None:
+        """Write each row as a block, with an empty line between two."""
+        names = [column.words_with(self._zone) for column in self._shown]
+        for at, texts in enumerate(chunk, self._rows):
+            self._stdout.write("\n" if at else "")
+            self._stdout.writelines(f"{line}\n" for line in _block(names, texts, self._room))
+
+    def _write_heading(self, layout: Layout) -> None:
+        words = [
+            one.stacked_heading(self._zone) if layout.is_stacked else [one.heading(self._zone)]
+            for one in self._shown
+        ]
+        depth = max(len(words[i]) for i in layout.shown)
+        for at in range(-depth, 0):
+            line = self._line(layout, [one[at] if len(one) >= -at else "" for one in words])
+            bold = _BOLD.format(line) if self._surroundings.wants_colour else line
+            self._stdout.write(f"{bold}\n")
+
+    def _line(self, layout: Layout, texts: Sequence[str]) -> str:
+        return GAP.join(
+            padded(cut(texts[i], width), width, is_left=self._shown[i].kind.is_left)
+            for i, width in zip(layout.shown, layout.widths, strict=True)
+        ).rstrip()
