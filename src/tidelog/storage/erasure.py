@@ -23,8 +23,9 @@ import hashlib
 import uuid
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
+from tidelog.amounts import plural, verb
 from tidelog.errors import InvalidRequest, UnsupportedForMessageFormat
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
@@ -258,6 +259,27 @@ class Erasure:
             "not_reached": self.not_reached,
             "out_of_reach": list(UNREACHABLE),
         }
+
+
+def erasure_verdict(receipt: Mapping[str, object]) -> str:
+    """Return in one sentence what an erasure found and did, from its receipt."""
+    topic, count = receipt["topic"], cast("int", receipt["records"])
+    files, searched, left = (
+        len(cast("list[object]", receipt[name])) for name in ("found", "searched", "not_reached")
+    )
+    reached = f"; {plural(left, 'place')} not reached" if left else ""
+    if not count:
+        return f"no record of the key in {plural(searched, 'file')} of {topic}{reached}"
+    records = f"{plural(count, 'record')} of the key"
+    if not receipt["executed"]:
+        it = verb(count, "it", "them")
+        return (
+            f"{records} in {files:,} of {plural(searched, 'file')} of {topic}; --execute erases"
+            f" {it}{reached}"
+        )
+    if left:
+        return f"{topic} still holds the key: {records} found{reached}"
+    return f"{records} erased from {plural(files, 'file')} of {topic}"
 
 
 def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) -> Erasure:

@@ -45,6 +45,12 @@ DELAYS_MS: Final = (
 )
 
 
+# Steps of joined hours: hours that divide a day, then days and weeks.
+_JOINED_MS: Final = tuple(
+    HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
+)
+
+
 EXACT_LIMIT: Final = 64
 
 
@@ -232,6 +238,21 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self.widen()
         for hour_ms, histogram in other.items():
             self.at(hour_ms).merge(histogram)
+
+    def joined(self, limit: int) -> "LatencyByHour":
+        """Return the latencies in at most `limit` spans: of days if they fit, else doubled."""
+        steps = (step for step in _JOINED_MS if step % self.step_ms == 0)
+        for step_ms in steps:
+            if len({hour_ms // step_ms for hour_ms in self}) <= limit:
+                joined = LatencyByHour(step_ms)
+                for hour_ms, histogram in self.items():
+                    joined.at(hour_ms).merge(histogram)
+                return joined
+        joined = LatencyByHour(self.step_ms)
+        joined.merge(self)
+        while len(joined) > limit:
+            joined.widen()
+        return joined
 
     def total(self) -> LatencyHistogram:
         """Return the histogram of all hours together."""

@@ -84,7 +84,9 @@ class SegmentRoller(LogPart):
             self._config,
         )
         if reason is not None:
-            self.end_segment(max(append.first_proven_offset, self._segments.end_offset), reason)
+            end = max(append.first_proven_offset, self._segments.end_offset)
+            is_copy = append.context.terms.origin is _REPLICATION
+            self.end_segment(end, reason, is_copy=is_copy)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
         """Finish the active segment and begin a new one; return False if it is empty.
@@ -103,14 +105,14 @@ class SegmentRoller(LogPart):
         self._guard.run_now(active.log_path, "roll", lambda: self.end_segment(end, reason))
         return True
 
-    def end_segment(self, new_base: int, reason: RollReason) -> None:
+    def end_segment(self, new_base: int, reason: RollReason, *, is_copy: bool = False) -> None:
         """Roll within a guarded change; see the module. Raises OSError."""
         active, context = self._segments.active, self._segments.context
         if not active.size_bytes and new_base == active.base_offset:
             return
         active.close_entries()
         snapshot = self._producers.snapshot()
-        save_note = self._notes.rolled(active, new_base, reason)
+        save_note = self._notes.rolled(active, new_base, reason, is_copy=is_copy)
 
         def finish() -> None:
             """Make the segment durable, then its snapshot and note."""

@@ -338,9 +338,21 @@ class NoteKeeper:
         return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
 
     def rolled(
-        self, segment: TailSegment, end_offset: int, reason: RollReason
+        self,
+        segment: TailSegment,
+        end_offset: int,
+        reason: RollReason,
+        *,
+        is_copy: bool = False,
     ) -> Callable[[], None]:
         """Note that the active segment was rolled; the next, empty one begins at `end_offset`.
+
+        Args:
+            segment: The segment that was rolled.
+            end_offset: Its end.
+            reason: Why.
+            is_copy: Whether a leader's records ended it. They come as fast as they can be copied,
+                so their rolls are no storm; the leader warns of its own.
 
         Returns:
             A callback that makes the note durable, to be called once, in any thread; raises
@@ -352,7 +364,7 @@ class NoteKeeper:
         write = self._file.prepare([note])
         self._proven.add(segment.base_offset)
         self.arrived_ms = UNKNOWN_MS
-        if is_by_append(reason):
+        if is_by_append(reason) and not is_copy:
             roll = Roll(reason, now_ms, segment.size_bytes, segment.largest_timestamp)
             self._rolls.append(roll)
             self._warn_once()

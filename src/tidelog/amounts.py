@@ -1,0 +1,92 @@
+"""Amounts as people read them: counts, durations, bytes and shares in a few significant digits.
+
+Tables, verdicts, pages and notebooks use these functions, so that one amount has one spelling.
+JSON, CSV and Arrow have the exact numbers instead. Pure.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from math import floor, isfinite, log10
+from typing import Final
+
+# Names and sizes in seconds, from the largest.
+_DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
+_SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_KILO: Final = 1000
+_MINUTE_S: Final = 60
+# An estimate of so many units has no smaller unit; with fewer it has the smaller in these steps.
+_MANY: Final = 10
+_STEPS_S: Final = (5 * 3_600.0, 5 * 60.0, 5.0, 0.1)
+
+
+def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) -> str:
+    """Format a duration in its two largest units: `21h35m`, `2m5s`, `3.2s`, `808ms`, `-2m`.
+
+    Args:
+        seconds: The duration.
+        rounded: `round`, or `math.ceil` for a duration that must not be shorter.
+    """
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    if not isfinite(seconds):
+        return "for ever"
+    tenths = rounded(seconds * 10)
+    if tenths < 10 * _MINUTE_S:
+        if rounded(seconds * 1000) < _KILO:
+            return f"{seconds * 1000:.3g}ms" if seconds else "0s"
+        return f"{tenths / 10:g}s"
+    for (unit, size), (smaller, step) in pairwise(_DURATIONS):
+        steps = rounded(seconds / step)
+        if steps * step >= size:
+            whole, rest = divmod(steps, round(size / step))
+            return f"{whole}{unit}{rest}{smaller}" if rest else f"{whole}{unit}"
+    raise AssertionError(seconds)
+
+
+def estimate_text(seconds: float) -> str:
+    """Format an estimated duration without digits that it does not have: `3h10m`, `48m`, `2m`.
+
+    The text is off by at most 5% of the estimate.
+    """
+    if seconds < 0:
+        return f"-{estimate_text(-seconds)}"
+    for (_, unit), step in zip(_DURATIONS, _STEPS_S, strict=True):
+        if seconds >= _MANY * unit:
+            return duration_text(round(seconds / unit) * unit)
+        rounded = round(seconds / step) * step
+        if rounded >= unit:
+            return duration_text(rounded)
+    return duration_text(seconds)
+
+
+def bytes_text(size: float) -> str:
+    """Format bytes with three digits: `999 B`, `12.5 kB`, `125 MB`."""
+    if size < 0:
+        return f"-{bytes_text(-size)}"
+    power = 0
+    while size >= _KILO - 0.5 and power < len(_SIZES) - 1:
+        size /= _KILO
+        power += 1
+    if not power:
+        return f"{size:.0f} {_SIZES[0]}"
+    decimals = max(0, 2 - floor(log10(size))) if size >= 1 else 2
+    number = f"{size:.{decimals}f}"
+    return f"{number.rstrip('0').rstrip('.') if decimals else number} {_SIZES[power]}"
+
+
+def share_text(share: float) -> str:
+    """Format a share from 0 to 1 in percent, with two digits of it, or of what is left to 100 %."""
+    percent = share * 100
+    distance = min(abs(percent), abs(100 - percent))
+    decimals = 0 if not 0 < distance < 10 else 1 - floor(log10(distance))
+    return f"{percent:.{decimals}f}%"
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """Format a count with its noun: `1 record`, `1,939 records`."""
+    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
+
+
+def verb(count: int, one: str, many: str) -> str:
+    """Return the verb for a count: `1 record lacks`, `2 records lack`."""
+    return one if count == 1 else many

@@ -1,0 +1,131 @@
+"""Lag in one sentence, and by topic: for the commands' first line and the head of a page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isinf
+
+from tidelog.amounts import duration_text, plural, verb
+from tidelog.remote.group_lag import PartitionLag, State
+
+# States that a group does not leave by reading on, with the words for them.
+_BAD: Mapping[State, tuple[str, str]] = {
+    State.NO_COMMIT: ("has no commit", "have no commit"),
+    State.LOST: ("has lost records", "have lost records"),
+    State.BEYOND_END: ("is committed beyond the end", "are committed beyond the end"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagSum:
+    """Lag of a group in several partitions.
+
+    Attributes:
+        partitions: Number of partitions.
+        behind: Number of partitions with unread records.
+        records: Unread records.
+        is_exact: Whether the number of unread records is exact, not an upper bound.
+        behind_ms: Age of the oldest unread record, 0 without any, None if no age is known.
+        offsets_per_s: Rate of consumption, None if it is unknown.
+        catch_up_s: Time until all partitions are read, None if it is unknown in one, infinite if
+            the group falls behind in one.
+        states: Number of partitions in each state other than `OK`.
+    """
+
+    partitions: int
+    behind: int
+    records: int
+    is_exact: bool
+    behind_ms: int | None
+    offsets_per_s: float | None
+    catch_up_s: float | None
+    states: Mapping[State, int]
+
+    @property
+    def unread(self) -> str:
+        """The number of unread records with its noun; `at most` marks an upper bound."""
+        return f"{'' if self.is_exact else 'at most '}{plural(self.records, 'record')}"
+
+    @property
+    def state(self) -> str:
+        """The states in words, `ok` if all are."""
+        words = (
+            f"{count:,} {state.value}" if self.partitions > 1 else state.value
+            for state, count in self.states.items()
+        )
+        return ", ".join(words) or State.OK.value
+
+
+def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
+    """Return the lag of all partitions together."""
+    every = list(lags)
+    behind = [lag for lag in every if lag.seen.left.records]
+    ages = [lag.behind_ms for lag in behind if lag.behind_ms is not None]
+    rates = [lag.offsets_per_s for lag in every]
+    known = [rate for rate in rates if rate is not None]
+    times = [lag.catch_up_s for lag in every]
+    states = [lag.state for lag in every]
+    return LagSum(
+        partitions=len(every),
+        behind=len(behind),
+        records=sum(lag.seen.left.records for lag in behind),
+        is_exact=all(lag.seen.left.is_exact for lag in behind),
+        behind_ms=max(ages) if ages else None if behind else 0,
+        offsets_per_s=sum(known) if known and len(known) == len(rates) else None,
+        catch_up_s=_longest(times),
+        states={state: states.count(state) for state in _BAD if state in states},
+    )
+
+
+def _longest(times: Sequence[float | None]) -> float | None:
+    known = [seconds for seconds in times if seconds is not None]
+    if any(map(isinf, known)) or len(known) == len(times):
+        return max(known, default=None)
+    return None
+
+
+def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
+    """Return how far a group is behind, and in how many partitions it can't go on as it is."""
+    total = lag_sum(lags)
+    if not total.partitions:
+        return f"group {group} has no partition"
+    if not total.behind:
+        first = f"group {group} has read all of {plural(total.partitions, 'partition')}"
+    else:
+        age = "" if total.behind_ms is None else f" and {duration_text(total.behind_ms / 1000)}"
+        places = (
+            f" on {total.behind:,} of {plural(total.partitions, 'partition')}"
+            if total.partitions > 1
+            else ""
+        )
+        first = f"group {group} is {total.unread}{age} behind{places}"
+    parts = [first]
+    if total.catch_up_s is not None and total.behind:
+        parts.append(
+            "it does not catch up"
+            if isinf(total.catch_up_s)
+            else f"it catches up in {duration_text(total.catch_up_s)}"
+        )
+    parts += [
+        f"{plural(count, 'partition')} {verb(count, *_BAD[state])}"
+        for state, count in total.states.items()
+    ]
+    return "; ".join(parts)
+
+
+def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
+    """Return how many groups are behind, and how far the one is that is furthest behind."""
+    sums = {group: lag_sum(lags) for group, lags in groups.items()}
+    if not sums:
+        return "no group has a position"
+    if len(sums) == 1:
+        (group,) = sums
+        return lag_verdict(group, groups[group])
+    behind = {group: one for group, one in sums.items() if one.behind}
+    if not behind:
+        return f"all of {plural(len(sums), 'group')} have read everything"
+    furthest = max(behind, key=lambda group: (behind[group].behind_ms or 0, behind[group].records))
+    are = verb(len(behind), "is", "are")
+    return (
+        f"{len(behind):,} of {plural(len(sums), 'group')} {are} behind, the furthest:"
+        f" {lag_verdict(furthest, groups[furthest])}"
+    )

@@ -1,0 +1,85 @@
+"""Latency and lateness in one sentence, for the commands' first line and the head of a page."""
+
+from math import ceil
+
+from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
+from tidelog.scan.latency import TopicLateness
+from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
+
+
+def latency_verdict(name: str, total: LatencyHistogram) -> str:
+    """Return how long a topic's records took to the log, and how far clocks were ahead."""
+    if not total.count:
+        return f"{name}: no record of the range has both an append and a create time"
+    if total.count == 1 and total.max_ms < 0:
+        before = duration_text(-total.max_ms / 1000)
+        return (
+            f"{name}: 1 record, appended {before} before its create time: a producer's clock was"
+            " ahead"
+        )
+    if total.count == 1:
+        after = duration_text(total.max_ms / 1000)
+        return f"{name}: 1 record, appended {after} after its create time"
+    ahead = clock_ahead_ms(total)
+    clocks = f"; producers' clocks were up to {duration_text(ahead / 1000)} ahead" if ahead else ""
+    half, most = total.percentiles((50, 99))
+    assert half is not None
+    assert most is not None
+    return (
+        f"{name}: of {total.count:,} records half were appended {_after(half)},"
+        f" 99% {_after(most)}, all within {duration_text(max(total.max_ms, 0) / 1000)}{clocks}"
+    )
+
+
+def _after(ms: int) -> str:
+    return f"within {estimate_text(ms / 1000)}" if ms > 0 else "by their create time"
+
+
+def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:
+    """Return how far a producer's clock was ahead: the most negative latency, None without one."""
+    return -histogram.min_ms if histogram.min_ms < 0 else None
+
+
+def lateness_verdict(name: str, late: TopicLateness) -> str:
+    """Return how many records are out of order, and by how much."""
+    if not late.records:
+        return f"{name}: no record has a create time"
+    if not late.out_of_order:
+        return f"{name}: {plural(late.records, 'record')}, none out of order"
+    are = verb(late.out_of_order, "is", "are")
+    share = share_text(late.out_of_order / late.records)
+    return (
+        f"{name}: {late.out_of_order:,} of {plural(late.records, 'record')} {are} out of order"
+        f" ({share}), by up to {duration_text(late.late_ms_max / 1000)}"
+    )
+
+
+def watermark_line(name: str, late: TopicLateness) -> str:
+    """Return the watermark delays that lose at most a share of the records; equal ones once."""
+    parts: list[str] = []
+    smallest_ms = None
+    for lost in sorted(LOST_SHARES):
+        delay_ms = late.delay_for(lost)
+        if delay_ms == smallest_ms:
+            continue  # it loses as few as a smaller share allows
+        smallest_ms = delay_ms
+        if lost:
+            parts.append(f"about {estimate_text(delay_ms / 1000)} at most {lost * 100:g}%")
+        else:
+            delay = duration_text(delay_ms / 1000, rounded=ceil)
+            parts.append(f"{delay} loses no record")
+    return f"{name}: a watermark delay of {', of '.join(parts)}"
+
+
+def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
+    """Return delays, and the number of records that each loses; delays that lose as many once."""
+    merged: list[tuple[list[int], int]] = []
+    for delay, lost in sorted(late.lost.items()):
+        if merged and merged[-1][1] == lost:
+            merged[-1][0].append(delay)
+        else:
+            merged.append(([delay], lost))
+    return [
+        (" to ".join(duration_text(ms / 1000) for ms in dict.fromkeys((one[0], one[-1]))), lost)
+        for one, lost in merged
+    ]

@@ -1,0 +1,96 @@
+"""Lag in one sentence: for no, one and many partitions, and for positions that are wrong."""
+
+from math import inf
+
+from tidelog.remote.group_lag import Observation, PartitionLag, State, Unread, lag_of
+from tidelog.remote.lag_verdict import lag_sum, lag_verdict, lags_verdict
+from tidelog.remote.view import Count
+from tidelog.types import TopicPartition
+
+NOW = 1_700_000_000_000
+
+
+def lag(
+    partition: int = 0,
+    *,
+    left: int = 0,
+    age_ms: int | None = 0,
+    committed: int | None = 10,
+    start: int = 0,
+    end: int | None = None,
+    is_exact: bool = True,
+) -> PartitionLag:
+    time_ms = None if age_ms is None else NOW - age_ms
+    seen = Observation(
+        partition=TopicPartition("t", partition),
+        now_ms=NOW,
+        monotonic_ms=0,
+        committed=committed,
+        start=start,
+        end=(committed or 0) + left if end is None else end,
+        left=Count(left, is_exact=is_exact),
+        unread=Unread(0, time_ms, None) if left else None,
+    )
+    return lag_of(seen, seen)
+
+
+def test_nothing() -> None:
+    assert lag_verdict("g", []) == "group g has no partition"
+    assert lags_verdict({}) == "no group has a position"
+
+
+def test_all_is_read() -> None:
+    assert lag_verdict("g", [lag()]) == "group g has read all of 1 partition"
+    assert lag_verdict("g", [lag(0), lag(1)]) == "group g has read all of 2 partitions"
+
+
+def test_one_record() -> None:
+    assert lag_verdict("g", [lag(left=1, age_ms=3_200)]) == "group g is 1 record and 3.2s behind"
+
+
+def test_many_records() -> None:
+    lags = [lag(0, left=1_000, age_ms=192_000), lag(1, left=240, age_ms=60_000), lag(2), lag(3)]
+    assert lag_verdict("billing", lags) == (
+        "group billing is 1,240 records and 3m12s behind on 2 of 4 partitions"
+    )
+
+
+def test_what_is_not_known() -> None:
+    lags = [lag(0, left=3, age_ms=None, is_exact=False), lag(1)]
+    assert lag_verdict("g", lags) == "group g is at most 3 records behind on 1 of 2 partitions"
+
+
+def test_positions_that_are_wrong() -> None:
+    lags = [
+        lag(0, committed=None, left=5, age_ms=1_000),
+        lag(1, committed=None, left=5, age_ms=1_000),
+        lag(2, committed=3, start=7, end=7),
+        lag(3, committed=9, end=8),
+    ]
+    assert [one.state for one in lags[1:]] == [State.NO_COMMIT, State.LOST, State.BEYOND_END]
+    assert lag_verdict("g", lags) == (
+        "group g is 10 records and 1s behind on 2 of 4 partitions; 2 partitions have no commit;"
+        " 1 partition has lost records; 1 partition is committed beyond the end"
+    )
+    assert lag_sum(lags).state == "2 no commit, 1 records lost, 1 beyond the end"
+
+
+def test_a_group_that_does_not_catch_up_in_one_partition_never_does() -> None:
+    fast, slow = lag(0, left=5), lag(1, left=5)
+    object.__setattr__(fast, "catch_up_s", 2.0)
+    object.__setattr__(slow, "catch_up_s", inf)
+    assert lag_verdict("g", [fast]).endswith("; it catches up in 2s")
+    assert lag_verdict("g", [fast, slow]).endswith("; it does not catch up")
+
+
+def test_several_groups() -> None:
+    done, late = [lag()], [lag(left=2, age_ms=90_000)]
+    later = [lag(left=1, age_ms=180_000)]
+    assert lags_verdict({"a": done, "b": done}) == "all of 2 groups have read everything"
+    assert lags_verdict({"a": late}) == "group a is 2 records and 1m30s behind"
+    assert lags_verdict({"a": done, "b": late}) == (
+        "1 of 2 groups is behind, the furthest: group b is 2 records and 1m30s behind"
+    )
+    assert lags_verdict({"a": late, "b": later}) == (
+        "2 of 2 groups are behind, the furthest: group b is 1 record and 3m behind"
+    )

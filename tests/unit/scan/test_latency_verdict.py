@@ -1,0 +1,106 @@
+"""Latency in one sentence: for nothing, one and many records, and for clocks that were ahead."""
+
+from tidelog.scan.latency import TopicLateness
+from tidelog.scan.latency_verdict import (
+    latency_verdict,
+    lateness_verdict,
+    merged_delays,
+    watermark_line,
+)
+from tidelog.storage.clocks.latency import LatencyByHour, LatencyHistogram
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def histogram(*latencies_ms: int) -> LatencyHistogram:
+    made = LatencyHistogram()
+    for latency_ms in latencies_ms:
+        made.add(latency_ms)
+    return made
+
+
+def test_nothing_is_known() -> None:
+    assert latency_verdict("t", histogram()) == (
+        "t: no record of the range has both an append and a create time"
+    )
+
+
+def test_one_record() -> None:
+    assert latency_verdict("t", histogram(2_000)) == (
+        "t: 1 record, appended 2s after its create time"
+    )
+    assert latency_verdict("t", histogram(-2_000)) == (
+        "t: 1 record, appended 2s before its create time: a producer's clock was ahead"
+    )
+
+
+def test_many_records() -> None:
+    assert latency_verdict("t", histogram(*[50] * 98, 7_200_000, 77_700_000)) == (
+        "t: of 100 records half were appended within 50ms, 99% within 2h, all within 21h35m"
+    )
+
+
+def test_clocks_that_were_ahead() -> None:
+    assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000)) == (
+        "t: of 3 records half were appended by their create time, 99% within 5s, all within 5s;"
+        " producers' clocks were up to 43m ahead"
+    )
+
+
+def late(records: int, *lateness_ms: int, lost: dict[int, int] | None = None) -> TopicLateness:
+    return TopicLateness(
+        records=records,
+        out_of_order=len(lateness_ms),
+        late=histogram(*lateness_ms),
+        lost=lost or {},
+    )
+
+
+def test_lateness() -> None:
+    assert lateness_verdict("t", late(0)) == "t: no record has a create time"
+    assert lateness_verdict("t", late(1)) == "t: 1 record, none out of order"
+    assert lateness_verdict("t", late(2, 500)) == (
+        "t: 1 of 2 records is out of order (50%), by up to 500ms"
+    )
+    assert lateness_verdict("t", late(90, *[5_340_000] * 7)) == (
+        "t: 7 of 90 records are out of order (7.8%), by up to 1h29m"
+    )
+
+
+def test_equal_watermarks_stand_once() -> None:
+    assert watermark_line("t", late(90, *[5_340_000] * 7)) == (
+        "t: a watermark delay of 1h29m loses no record"
+    )
+    many = late(10_000, *range(1_000, 1_001_000, 1_000))
+    assert watermark_line("t", many) == (
+        "t: a watermark delay of 16m40s loses no record, of about 17m at most 0.01%, of about 15m"
+        " at most 1%"
+    )
+
+
+def test_delays_that_lose_as_many_are_one_row() -> None:
+    lost = {0: 7, 1_000: 7, 60_000: 7, HOUR_MS: 3, DAY_MS: 0}
+    assert merged_delays(late(90, *[5_340_000] * 7, lost=lost)) == [
+        ("0s to 1m", 7),
+        ("1h", 3),
+        ("1d", 0),
+    ]
+
+
+def test_hours_are_joined_until_they_fit() -> None:
+    year = LatencyByHour()
+    for hour in range(365 * 24):
+        year.add(hour * HOUR_MS, hour)
+    joined = year.joined(40)
+    assert (joined.step_ms, len(joined)) == (14 * DAY_MS, 27)
+    assert joined.total() == year.total()
+    day = LatencyByHour()
+    for hour in range(24):
+        day.add(hour * HOUR_MS, 1)
+    assert day.joined(40).step_ms == HOUR_MS
+    odd = LatencyByHour(5 * HOUR_MS)
+    for number in range(100):
+        odd.add(number * 5 * HOUR_MS, 1)
+    assert len(odd.joined(40)) <= 40
+    assert odd.joined(40).total() == odd.total()

@@ -1,0 +1,176 @@
+"""Verdicts on tiers, compactions, checks and erasures: for nothing, one, many and the bad case."""
+
+from dataclasses import dataclass, field
+
+from tidelog.errors import StorageFailure
+from tidelog.storage.checks.findings import Finding, Severity
+from tidelog.storage.checks.verdict import check_verdict
+from tidelog.storage.compaction.plan_verdict import plan_verdict
+from tidelog.storage.erasure import erasure_verdict
+from tidelog.storage.tier_manager.mover import TierStatus
+from tidelog.storage.tier_manager.tier_verdict import tier_verdict
+from tidelog.types import TopicPartition
+
+MB = 1_000_000
+
+
+def status(
+    partition: int = 0, *, tier: int = 0, local: int = 0, waiting: int = 0, garbage: int = 0
+) -> TierStatus:
+    return TierStatus(
+        topic_partition=TopicPartition("t", partition),
+        url="file:///store",
+        log_start_offset=0,
+        local_start_offset=0,
+        tier_end_offset=0,
+        log_end_offset=0,
+        tier_segments=0,
+        tier_bytes=tier,
+        local_segments=0,
+        local_bytes=local,
+        waiting_segments=waiting,
+        waiting_bytes=waiting * MB,
+        garbage_segments=garbage,
+    )
+
+
+class TestTier:
+    def test_none(self) -> None:
+        assert tier_verdict([], 1) == "no tier: none of 1 partition keeps segments in a store"
+        assert tier_verdict([], 4) == "no tier: none of 4 partitions keeps segments in a store"
+
+    def test_one(self) -> None:
+        assert tier_verdict([status(tier=12 * MB, local=MB, waiting=1, garbage=1)], 4) == (
+            "1 partition with a tier: 12 MB in the store, 1 MB local; 1 segment of 1 MB waits to be"
+            " copied; 1 old segment waits to be removed"
+        )
+
+    def test_many(self) -> None:
+        many = [status(tier=2_000 * MB), status(1, local=30 * MB, waiting=2, garbage=2)]
+        assert tier_verdict(many, 2) == (
+            "2 partitions with a tier: 2 GB in the store, 30 MB local; 2 segments of 2 MB wait to"
+            " be copied; 2 old segments wait to be removed"
+        )
+        assert tier_verdict([status()], 1).endswith("; nothing waits to be copied")
+
+
+@dataclass
+class Plan:
+    """What a verdict reads of a plan."""
+
+    reason: str = "no garbage"
+    is_due: bool = False
+    read_bytes: int = 0
+    written_bytes: float = 0
+    garbage_bytes: float = 0
+
+
+class TestCompaction:
+    def test_nothing(self) -> None:
+        assert plan_verdict([]) == "nothing to compact: no topic has cleanup.policy=compact"
+        assert plan_verdict([Plan()]) == (
+            "nothing to compact: the partition is not due: no garbage"
+        )
+        assert plan_verdict([Plan(), Plan(reason="empty")]) == (
+            "nothing to compact: none of 2 partitions is due"
+        )
+
+    def test_one(self) -> None:
+        due = Plan(is_due=True, read_bytes=12_300_000, written_bytes=3.4e6, garbage_bytes=8.9e6)
+        costs = "12.3 MB to read, 3.4 MB to write, 8.9 MB to free"
+        assert plan_verdict([due]) == f"the partition is due: {costs}"
+        assert plan_verdict([due, Plan()]) == f"1 of 2 partitions is due: {costs}"
+
+    def test_many(self) -> None:
+        due = Plan(is_due=True, read_bytes=MB, written_bytes=MB, garbage_bytes=MB)
+        assert plan_verdict([due, due, Plan()]) == (
+            "2 of 3 partitions are due: 2 MB to read, 2 MB to write, 2 MB to free"
+        )
+
+
+@dataclass
+class Check:
+    """What a verdict reads of a check."""
+
+    partitions: dict[TopicPartition, object]
+    path: str = "data"
+    unseen: list[StorageFailure] = field(default_factory=list)
+    size_bytes: int = 126 * MB
+
+    def log_bytes(self) -> int:
+        return self.size_bytes
+
+
+def check(*names: TopicPartition) -> Check:
+    return Check(dict.fromkeys(names))
+
+
+def finding(path: str, severity: Severity = Severity.ERROR, *, repairable: bool = True) -> Finding:
+    return Finding(path, "damage", "remedy", severity, repairable=repairable)
+
+
+class TestCheck:
+    ONE = check(TopicPartition("t", 0))
+    MANY = check(*(TopicPartition(topic, n) for topic in "ab" for n in range(3)))
+
+    def test_sound(self) -> None:
+        assert check_verdict(self.ONE, [], []) == "data is sound: 1 topic, 1 partition, 126 MB"
+        assert check_verdict(self.MANY, [], []) == "data is sound: 2 topics, 6 partitions, 126 MB"
+        note = finding("x", Severity.NOTE, repairable=False)
+        assert check_verdict(self.MANY, [note], [note]).startswith("data is sound")
+
+    def test_damaged(self) -> None:
+        found = [finding("a"), finding("b"), finding("c", Severity.WARNING, repairable=False)]
+        assert check_verdict(self.MANY, found, found) == (
+            "data is damaged: 2 errors, 1 warning in 2 topics, 6 partitions, 126 MB; --repair"
+            " rebuilds 2 files"
+        )
+        assert check_verdict(self.ONE, found[:1], found[:1]) == (
+            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair rebuilds 1 file"
+        )
+
+    def test_repaired(self) -> None:
+        assert check_verdict(self.ONE, [finding("a")], []).endswith("; 1 file repaired")
+
+    def test_what_could_not_be_read_is_not_called_sound(self) -> None:
+        blind = Check(self.ONE.partitions, unseen=[StorageFailure("t-0", "read", "denied")])
+        assert check_verdict(blind, [], []) == (
+            "data: 1 part could not be read; the rest: nothing found in 1 topic, 1 partition,"
+            " 126 MB"
+        )
+
+
+def receipt(
+    records: int, *, found: int = 1, executed: bool = False, left: int = 0
+) -> dict[str, object]:
+    return {
+        "topic": "t",
+        "records": records,
+        "found": [{}] * found,
+        "searched": [{}] * 13,
+        "not_reached": ["a copy"] * left,
+        "executed": executed,
+    }
+
+
+class TestErasure:
+    def test_nothing(self) -> None:
+        assert erasure_verdict(receipt(0, found=0)) == "no record of the key in 13 files of t"
+
+    def test_a_dry_run(self) -> None:
+        assert erasure_verdict(receipt(1)) == (
+            "1 record of the key in 1 of 13 files of t; --execute erases it"
+        )
+        assert erasure_verdict(receipt(1_111, found=3)) == (
+            "1,111 records of the key in 3 of 13 files of t; --execute erases them"
+        )
+
+    def test_done(self) -> None:
+        assert erasure_verdict(receipt(2, found=2, executed=True)) == (
+            "2 records of the key erased from 2 files of t"
+        )
+
+    def test_what_was_not_reached(self) -> None:
+        assert erasure_verdict(receipt(2, executed=True, left=1)) == (
+            "t still holds the key: 2 records of the key found; 1 place not reached"
+        )
