@@ -71,7 +71,7 @@ def test_records_without_a_time_are_left_out_and_counted(
     hours: Cli, place: tuple[str, ...]
 ) -> None:
     result = hours.ok("read", "flights", "--order", "time", *place)
-    assert result.err == "tidelog: 2 records met have no time on the record clock: left out\n"
+    assert result.err == "note: 2 records met have no time on the record clock: left out\n"
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_columns_have_the_same_records_in_the_same_order(
 def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
-    assert "tidelog: 0 records; the newest is 2023-11-14T21:13:20.000Z (record clock)\n" in said
+    assert "0 records; the newest is 2023-11-14T21:13:20.000Z (record clock)\n" in said
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
     assert "0 records; the newest is 2023-11-15T07:13:20.000Z (append clock)" in said
     said = hours.ok("read", "flights", "--key", "nobody", "-o", "csv", *place).err
@@ -131,7 +131,7 @@ def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str
 
 
 def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
-    assert flights.ok("read", "flights").err == "tidelog: 0 records; flights is empty\n"
+    assert flights.ok("read", "flights").err == "0 records; flights is empty\n"
     assert flights.ok("read", "flights", "--tail", "3").err.endswith("flights is empty\n")
 
 
