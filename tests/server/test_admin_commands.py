@@ -155,7 +155,7 @@ def test_quotas(shell: Shell) -> None:
     assert {tuple(row.values()) for row in shell.rows("quotas list")} == {
         ("user alice", "producer_byte_rate", 1048576.0),
         ("user alice", "request_percentage", 50.0),
-        ("default user, client-id app", "consumer_byte_rate", 1000.0),
+        ("client-id app, default user", "consumer_byte_rate", 1000.0),
     }
     assert shell.run("quotas remove producer_byte_rate --user alice")[0] == ExitCode.OK, shell.err
     assert len(shell.rows("quotas list")) == 2

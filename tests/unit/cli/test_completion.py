@@ -22,7 +22,7 @@ def completed(words: str, data: Path) -> list[str]:
     command = [sys.executable, "-m", "tidelog.cli.app"]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stderr == ""
-    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 @pytest.mark.parametrize(
