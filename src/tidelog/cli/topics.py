@@ -123,8 +123,9 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         "settings",
     )
     with open_topics(surroundings, place) as directory:
+        # `Directory.topics` loads what a notebook shows.
         rows = (
-            [_topic_row(directory, info, kind) for info in directory.topics().values()]
+            [_topic_row(directory, info, kind) for info in directory.log_dir.topics().values()]
             if isinstance(directory, Directory)
             else [_remote_topic_row(info, kind) for info in directory.topics().values()]
         )
