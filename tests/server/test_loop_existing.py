@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -272,7 +271,7 @@ def test_quotas(metered: MeteredBroker) -> None:
     quotas: dict[Entity, dict[str, float]] = {
         (("user", f"user{number}"),): {"producer_byte_rate": 1e6} for number in range(MANY - 10)
     }
-    change(metered, lambda node: node.cluster.change(lambda state: replace(state, quotas=quotas)))
+    change(metered, lambda node: node.cluster.change(lambda state: state._replace(quotas=quotas)))
     every = DescribeClientQuotasRequest(components=[], strict=False)
     assert held_by(metered, DESCRIBE_CLIENT_QUOTAS, 0, every) < HELD_MAX_S
     altering = [
@@ -287,4 +286,4 @@ def test_quotas(metered: MeteredBroker) -> None:
         for number in range(3)
     ]
     assert held_by(metered, ALTER_CLIENT_QUOTAS, 0, *altering) < HELD_MAX_S
-    change(metered, lambda node: node.cluster.change(lambda state: replace(state, quotas={})))
+    change(metered, lambda node: node.cluster.change(lambda state: state._replace(quotas={})))

@@ -48,12 +48,14 @@ from tidelog.config.values import (
     ConfigValue,
     Durability,
     MigrationPolicy,
+    Settings,
     address_limits,
     config_field,
     int32,
     int64,
     key_value,
     keys_of,
+    settings_class,
     text_of,
     unknown_setting,
     whole_number,
@@ -106,8 +108,8 @@ _LEAST: Final = "The least that may be."
 _MOST: Final = "The most that may be."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+@settings_class
+class BrokerConfig(Settings):
     """All broker settings, by name with underscores; docs/config.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are
@@ -570,7 +572,7 @@ BROKER_CONFIGS: Final = keys_of(BrokerConfig)
 BROKER_CONFIG_BY_NAME: Final = {key.name: key for key in BROKER_CONFIGS}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Given:
     """Given settings, by category."""
 

@@ -37,6 +37,7 @@ from tidelog.config.values import (
     ConfigValue,
     KeyHash,
     RetentionClock,
+    Settings,
     Synonym,
     config_field,
     ensure_tellable,
@@ -44,6 +45,7 @@ from tidelog.config.values import (
     int64,
     keys_of,
     parse_integer,
+    settings_class,
     text_of,
     unknown_setting,
     word_list,
@@ -86,8 +88,8 @@ CLEANUP_COMPACT: Final = "compact"
 CLEANUP_DELETE: Final = "delete"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfig:
+@settings_class
+class TopicConfig(Settings):
     """All topic settings, by name with underscores; docs/config.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are

@@ -165,7 +165,7 @@ def _framed(writer: Writer) -> list[Buffer]:
 # -- a broker's side -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ReceivedRequest:
     """Request that a broker received; read-only.
 

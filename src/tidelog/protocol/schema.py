@@ -1,6 +1,6 @@
 """Message declarations: dataclasses whose fields define their encoding, and `Api`.
 
-    @dataclass(slots=True, kw_only=True, eq=False, repr=False)
+    @message
     class FetchPartition(Declaration):
         partition: int = wire(INT32)
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
@@ -18,7 +18,16 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Final,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 from uuid import UUID
 
 from tidelog.protocol.wire import NO_UUID
@@ -201,14 +210,24 @@ def wire(
 
 
 class Declaration:
-    """Base class of messages: equality and `repr` by fields.
+    """Base class of messages: constructor, equality and `repr` by fields.
 
-    `dataclass` would compile both for each of some 400 classes, which takes a tenth of a broker's
+    `dataclass` would compile these for each of some 400 classes, which takes a tenth of a broker's
     start time. A message with a secret hides its fields: `__repr__ = object.__repr__`.
     """
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment] # its fields change
+
+    def __init__(self, **values: object) -> None:
+        """Compile the constructor of the class, which replaces this one, and call it.
+
+        A broker constructs few of its messages: readers set the fields of those that they read.
+        """
+        kind = type(self)
+        constructor = _constructor_of(kind)
+        type.__setattr__(kind, "__init__", constructor)
+        constructor(self, **values)
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -220,8 +239,32 @@ class Declaration:
         return f"{type(self).__name__}({', '.join(values)})"
 
 
+DeclarationT = TypeVar("DeclarationT", bound=Declaration)
+
+
 def _names_of(kind: type[Declaration]) -> list[str]:
     return [declared.name for declared in dataclasses.fields(cast("type[DataclassInstance]", kind))]
+
+
+def _constructor_of(kind: type[Declaration]) -> Callable[..., None]:
+    """Let `dataclass` compile the constructor for the fields of a class."""
+    declared = dataclasses.fields(cast("type[DataclassInstance]", kind))
+    content: dict[str, object] = {
+        each.name: dataclasses.field(default=each.default)
+        if each.default_factory is dataclasses.MISSING
+        else dataclasses.field(default_factory=each.default_factory)
+        for each in declared
+    }
+    content["__annotations__"] = {each.name: each.type for each in declared}
+    twin: type[object] = type(kind.__name__, (), content)
+    dataclass(kw_only=True, eq=False, repr=False)(twin)
+    return cast("Callable[..., None]", twin.__init__)
+
+
+@dataclass_transform(kw_only_default=True)
+def message(declared: type[DeclarationT]) -> type[DeclarationT]:
+    """Make a class of `wire` fields a dataclass with the methods of `Declaration`."""
+    return dataclass(init=False, eq=False, repr=False, slots=True)(declared)
 
 
 class Field(NamedTuple):

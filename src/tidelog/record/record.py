@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
 from tidelog.record.coding import encode_varlong, read_varint, read_varlong
@@ -105,8 +105,7 @@ class RecordLike(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchValues:
+class BatchValues(NamedTuple):
     """Values that records inherit from their batch's header.
 
     Attributes:
@@ -363,8 +362,7 @@ _MARKER_VALUE_LENGTH: Final = 12
 _MARKER_KINDS: Final = {int(kind): kind for kind in (ControlType.ABORT, ControlType.COMMIT)}
 
 
-@dataclass(frozen=True, slots=True)
-class EndMarker:
+class EndMarker(NamedTuple):
     """End of a transaction: `kind` is COMMIT or ABORT."""
 
     kind: ControlType

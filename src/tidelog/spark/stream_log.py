@@ -242,9 +242,7 @@ def _end_position(part: "LogSlice", begin: int) -> int:
     segment, end = part.segment, part.end_offset
     if end >= segment.end_offset:
         return part.end_position
-    close = dataclasses.replace(
-        part, start_position=max(begin, position_floor(segment, end)), start_offset=0
-    )
+    close = part._replace(start_position=max(begin, position_floor(segment, end)), start_offset=0)
     ends = [position + batch.size_bytes for position, batch in close.batches()]
     return max(ends, default=close.start_position)
 

@@ -34,7 +34,7 @@ Releases before this rule had one mark for all topics of such a writer, which st
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from tidelog.env import Env, FileSystem
@@ -257,8 +257,7 @@ class Move(NamedTuple):
     final: str
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(NamedTuple):
     """A file that a commit removes.
 
     Attributes:
@@ -270,8 +269,7 @@ class Removal:
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(NamedTuple):
     """Contents of one record.
 
     Attributes:
@@ -282,7 +280,7 @@ class Commit:
 
     moves: tuple[Move, ...] = ()
     removes: tuple[Removal, ...] = ()
-    marks: Mapping[str, Mark] = field(default_factory=dict)
+    marks: Mapping[str, Mark] = MappingProxyType({})
 
     @property
     def is_empty(self) -> bool:

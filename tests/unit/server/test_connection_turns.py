@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import ref
@@ -149,7 +148,7 @@ def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> N
         clock = node.env.clock
         assert isinstance(clock, ManualClock)
         quotas: Quotas = {(("client-id", "test"),): {"producer_byte_rate": 1000.0}}
-        await node.cluster.change(lambda state: replace(state, quotas=quotas))
+        await node.cluster.change(lambda state: state._replace(quotas=quotas))
         node.partitions.get("t", 0)
         client = WireClient(node)
         frames = [client.versions() for _ in range(silenced - 1)]

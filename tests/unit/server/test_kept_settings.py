@@ -3,7 +3,6 @@
 import asyncio
 import errno
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from tests.faults import DamageFileSystem, SeededEnv, seeded_env
@@ -92,7 +91,7 @@ def test_a_change_holds_from_then_on() -> None:
         node = started(env)
         assert node.log_dir.open_partitions.producer_expiration_ms == DAY_MS
         settings = {ALL_BROKERS: {"producer.id.expiration.ms": "5000"}}
-        await node.cluster.change(lambda state: replace(state, settings=settings))
+        await node.cluster.change(lambda state: state._replace(settings=settings))
         assert node.log_dir.open_partitions.producer_expiration_ms == 5000
         node.close()
 

@@ -25,7 +25,9 @@ GROUPS = st.dictionaries(
     st.text(min_size=1), st.dictionaries(st.text(), st.text(), min_size=1, max_size=3), max_size=3
 )
 DEFAULTS = st.none() | st.dictionaries(st.text(), st.text(), max_size=3)
-STATES = st.builds(ClusterState, settings=SETTINGS, groups=GROUPS, topic_defaults=DEFAULTS)
+STATES = st.builds(
+    ClusterState, quotas=st.just({}), settings=SETTINGS, groups=GROUPS, topic_defaults=DEFAULTS
+)
 
 
 @given(STATES)

@@ -7,7 +7,6 @@ No event loop runs between calls: a group's writes are written at once, and time
 import asyncio
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from uuid import NAMESPACE_DNS, UUID, uuid5
@@ -205,7 +204,7 @@ class World:
     def set_group(self, texts: Mapping[str, str]) -> None:
         """Set the group's own settings, within the bounds of the broker or not."""
         change = self.node.cluster.change
-        asyncio.run(change(lambda state: replace(state, groups={GROUP: dict(texts)})))
+        asyncio.run(change(lambda state: state._replace(groups={GROUP: dict(texts)})))
 
     def make_topics(self, **partitions: int) -> None:
         """Create, extend and delete topics until exactly these exist; ids depend on their names."""

@@ -5,7 +5,6 @@ KIP-394 (dynamic members get an id first), KIP-699 and KIP-709 (several groups i
 KIP-814 (a static leader that returns need not assign).
 """
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -21,6 +20,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -31,7 +31,7 @@ from tidelog.types import Buffer
 GROUP_KEY_TYPE: Final = 0
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FindCoordinatorRequest(Declaration):
     """Request for the coordinators of groups (key type 0) or transactional ids (1).
 
@@ -43,7 +43,7 @@ class FindCoordinatorRequest(Declaration):
     coordinator_keys: list[str] = wire(array(STRING), since=4)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class Coordinator(Declaration):
     """Coordinator of one key, with its address."""
 
@@ -55,7 +55,7 @@ class Coordinator(Declaration):
     error_message: str | None = wire(nullable_string(since=4), since=4)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FindCoordinatorResponse(Declaration):
     """Response with one coordinator up to version 3, and one per key from version 4."""
 
@@ -68,7 +68,7 @@ class FindCoordinatorResponse(Declaration):
     coordinators: list[Coordinator] = wire(array(struct(Coordinator)), since=4)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListGroupsRequest(Declaration):
     """Request for the groups that this broker coordinates; an empty filter matches all groups."""
 
@@ -76,7 +76,7 @@ class ListGroupsRequest(Declaration):
     types_filter: list[str] = wire(array(STRING), since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListedGroup(Declaration):
     """Group in the response: id, protocol type, state and type."""
 
@@ -86,7 +86,7 @@ class ListedGroup(Declaration):
     group_type: str = wire(STRING, since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListGroupsResponse(Declaration):
     """Response with the matching groups."""
 
@@ -95,7 +95,7 @@ class ListGroupsResponse(Declaration):
     groups: list[ListedGroup] = wire(array(struct(ListedGroup)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchTopic(Declaration):
     """Topic in the request, with the numbers of its partitions, up to version 7."""
 
@@ -103,7 +103,7 @@ class OffsetFetchTopic(Declaration):
     partition_indexes: list[int] = wire(array(INT32), until=7)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchGroupTopic(Declaration):
     """Topic in the request, with the numbers of its partitions; by id from version 10."""
 
@@ -112,7 +112,7 @@ class OffsetFetchGroupTopic(Declaration):
     partition_indexes: list[int] = wire(array(INT32), since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchGroup(Declaration):
     """Group in the request, with its topics; null requests all topics with a commit."""
 
@@ -124,7 +124,7 @@ class OffsetFetchGroup(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchRequest(Declaration):
     """Request for the offsets committed by one group (up to version 7) or several groups."""
 
@@ -136,7 +136,7 @@ class OffsetFetchRequest(Declaration):
     require_stable: bool = wire(BOOLEAN, since=7)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchPartitionResponse(Declaration):
     """Partition in the response, up to version 7; `committed_offset` is -1 without a commit."""
 
@@ -147,7 +147,7 @@ class OffsetFetchPartitionResponse(Declaration):
     error_code: int = wire(INT16, until=7)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchTopicResponse(Declaration):
     """Topic in the response, with its partitions, up to version 7."""
 
@@ -157,7 +157,7 @@ class OffsetFetchTopicResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchGroupPartitionResponse(Declaration):
     """Partition in the response, from version 8; `committed_offset` is -1 without a commit."""
 
@@ -168,7 +168,7 @@ class OffsetFetchGroupPartitionResponse(Declaration):
     error_code: int = wire(INT16, since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchGroupTopicResponse(Declaration):
     """Topic in the response, with its partitions, from version 8; by id from version 10."""
 
@@ -179,7 +179,7 @@ class OffsetFetchGroupTopicResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchGroupResponse(Declaration):
     """Group in the response, with its topics."""
 
@@ -190,7 +190,7 @@ class OffsetFetchGroupResponse(Declaration):
     error_code: int = wire(INT16, since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetFetchResponse(Declaration):
     """Response with the committed offsets of one group (up to version 7) or several groups."""
 
@@ -200,7 +200,7 @@ class OffsetFetchResponse(Declaration):
     groups: list[OffsetFetchGroupResponse] = wire(array(struct(OffsetFetchGroupResponse)), since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class JoinGroupRequestProtocol(Declaration):
     """Assignment protocol that the member supports, with the member's metadata for it."""
 
@@ -208,7 +208,7 @@ class JoinGroupRequestProtocol(Declaration):
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class JoinGroupRequest(Declaration):
     """Request to join or rejoin a group; an empty member id requests a new id."""
 
@@ -222,7 +222,7 @@ class JoinGroupRequest(Declaration):
     reason: str | None = wire(nullable_string(), since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class JoinGroupResponseMember(Declaration):
     """Member in the leader's response, with its metadata for the chosen protocol."""
 
@@ -231,7 +231,7 @@ class JoinGroupResponseMember(Declaration):
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class JoinGroupResponse(Declaration):
     """Response with the generation; the leader's also contains all members."""
 
@@ -246,7 +246,7 @@ class JoinGroupResponse(Declaration):
     members: list[JoinGroupResponseMember] = wire(array(struct(JoinGroupResponseMember)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SyncGroupRequestAssignment(Declaration):
     """Assignment of one member, computed by the leader."""
 
@@ -254,7 +254,7 @@ class SyncGroupRequestAssignment(Declaration):
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SyncGroupRequest(Declaration):
     """Request for the member's assignment; the leader's contains the assignments of all members."""
 
@@ -267,7 +267,7 @@ class SyncGroupRequest(Declaration):
     assignments: list[SyncGroupRequestAssignment] = wire(array(struct(SyncGroupRequestAssignment)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SyncGroupResponse(Declaration):
     """Response with the member's assignment."""
 
@@ -278,7 +278,7 @@ class SyncGroupResponse(Declaration):
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class HeartbeatRequest(Declaration):
     """Request that keeps the member's session alive."""
 
@@ -288,7 +288,7 @@ class HeartbeatRequest(Declaration):
     group_instance_id: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class HeartbeatResponse(Declaration):
     """Response; REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
@@ -296,7 +296,7 @@ class HeartbeatResponse(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MemberIdentity(Declaration):
     """Member in the request, by its id; a static one by its instance id."""
 
@@ -305,7 +305,7 @@ class MemberIdentity(Declaration):
     reason: str | None = wire(nullable_string(), since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class LeaveGroupRequest(Declaration):
     """Request to remove one member (up to version 2) or several members."""
 
@@ -314,7 +314,7 @@ class LeaveGroupRequest(Declaration):
     members: list[MemberIdentity] = wire(array(struct(MemberIdentity)), since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MemberResponse(Declaration):
     """Result for one member."""
 
@@ -323,7 +323,7 @@ class MemberResponse(Declaration):
     error_code: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class LeaveGroupResponse(Declaration):
     """Response with a result for each member."""
 
@@ -332,7 +332,7 @@ class LeaveGroupResponse(Declaration):
     members: list[MemberResponse] = wire(array(struct(MemberResponse)), since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeGroupsRequest(Declaration):
     """Request for the state and members of groups."""
 
@@ -340,7 +340,7 @@ class DescribeGroupsRequest(Declaration):
     include_authorized_operations: bool = wire(BOOLEAN, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedGroupMember(Declaration):
     """Member in the response, with its metadata and assignment."""
 
@@ -352,7 +352,7 @@ class DescribedGroupMember(Declaration):
     member_assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedGroup(Declaration):
     """Group in the response; a group that does not exist is reported as Dead, without members."""
 
@@ -366,7 +366,7 @@ class DescribedGroup(Declaration):
     authorized_operations: int = wire(INT32, since=3, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeGroupsResponse(Declaration):
     """Response with the groups."""
 
@@ -374,14 +374,14 @@ class DescribeGroupsResponse(Declaration):
     groups: list[DescribedGroup] = wire(array(struct(DescribedGroup)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteGroupsRequest(Declaration):
     """Request to delete groups; only groups without members are deleted."""
 
     groups_names: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeletableGroupResult(Declaration):
     """Result for one group."""
 
@@ -389,7 +389,7 @@ class DeletableGroupResult(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteGroupsResponse(Declaration):
     """Response with a result for each group."""
 

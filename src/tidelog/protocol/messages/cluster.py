@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 34, 43, 45, 46, 55, 57, 64, 80 and 81; KIP-
 KIP-455, KIP-460, KIP-584, KIP-595, KIP-836, KIP-853.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -18,6 +17,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -25,14 +25,14 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuorumPartition(Declaration):
     """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuorumTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -40,14 +40,14 @@ class QuorumTopic(Declaration):
     partitions: list[QuorumPartition] = wire(array(struct(QuorumPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeQuorumRequest(Declaration):
     """Request for the state of the quorum that replicates the cluster metadata."""
 
     topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuorumReplica(Declaration):
     """Voter or observer of the quorum; timestamps in ms since 1970, -1 if unknown."""
 
@@ -58,7 +58,7 @@ class QuorumReplica(Declaration):
     last_caught_up_timestamp: int = wire(INT64, since=1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedQuorumPartition(Declaration):
     """Partition in the response, with its leader, voters and observers."""
 
@@ -72,7 +72,7 @@ class DescribedQuorumPartition(Declaration):
     observers: list[QuorumReplica] = wire(array(struct(QuorumReplica)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedQuorumTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -80,7 +80,7 @@ class DescribedQuorumTopic(Declaration):
     partitions: list[DescribedQuorumPartition] = wire(array(struct(DescribedQuorumPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuorumListener(Declaration):
     """Listener of a voter: name and address."""
 
@@ -89,7 +89,7 @@ class QuorumListener(Declaration):
     port: int = wire(UINT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuorumNode(Declaration):
     """Voter with its listeners."""
 
@@ -97,7 +97,7 @@ class QuorumNode(Declaration):
     listeners: list[QuorumListener] = wire(array(struct(QuorumListener)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeQuorumResponse(Declaration):
     """Response with the state of the quorum."""
 
@@ -107,7 +107,7 @@ class DescribeQuorumResponse(Declaration):
     nodes: list[QuorumNode] = wire(array(struct(QuorumNode)), since=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FeatureUpdate(Declaration):
     """New level of a feature; level 0 disables it.
 
@@ -121,7 +121,7 @@ class FeatureUpdate(Declaration):
     upgrade_type: int = wire(INT8, since=1, default=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UpdateFeaturesRequest(Declaration):
     """Request to change the levels of features, or to validate the change only."""
 
@@ -130,7 +130,7 @@ class UpdateFeaturesRequest(Declaration):
     validate_only: bool = wire(BOOLEAN, since=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UpdatedFeature(Declaration):
     """Result for one feature."""
 
@@ -139,7 +139,7 @@ class UpdatedFeature(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UpdateFeaturesResponse(Declaration):
     """Response with a result for each feature; from version 2, all change or none."""
 
@@ -149,14 +149,14 @@ class UpdateFeaturesResponse(Declaration):
     results: list[UpdatedFeature] = wire(array(struct(UpdatedFeature)), until=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UnregisterBrokerRequest(Declaration):
     """Request to remove a broker that no longer exists."""
 
     broker_id: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UnregisterBrokerResponse(Declaration):
     """Response to the removal of a broker."""
 
@@ -165,7 +165,7 @@ class UnregisterBrokerResponse(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddRaftVoterRequest(Declaration):
     """Request to add a controller to the voters of the quorum."""
 
@@ -177,7 +177,7 @@ class AddRaftVoterRequest(Declaration):
     ack_when_committed: bool = wire(BOOLEAN, since=1, default=True)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddRaftVoterResponse(Declaration):
     """Response to the addition of a voter."""
 
@@ -186,7 +186,7 @@ class AddRaftVoterResponse(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class RemoveRaftVoterRequest(Declaration):
     """Request to remove a controller from the voters of the quorum."""
 
@@ -195,7 +195,7 @@ class RemoveRaftVoterRequest(Declaration):
     voter_directory_id: UUID = wire(UUID16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class RemoveRaftVoterResponse(Declaration):
     """Response to the removal of a voter."""
 
@@ -204,7 +204,7 @@ class RemoveRaftVoterResponse(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ElectLeadersTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -212,7 +212,7 @@ class ElectLeadersTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ElectLeadersRequest(Declaration):
     """Request to elect leaders; null partitions mean all partitions.
 
@@ -226,7 +226,7 @@ class ElectLeadersRequest(Declaration):
     timeout_ms: int = wire(INT32, default=60000)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ElectionPartitionResult(Declaration):
     """Result for one partition."""
 
@@ -235,7 +235,7 @@ class ElectionPartitionResult(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ElectionTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -243,7 +243,7 @@ class ElectionTopicResult(Declaration):
     partition_result: list[ElectionPartitionResult] = wire(array(struct(ElectionPartitionResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ElectLeadersResponse(Declaration):
     """Response with a result for each partition."""
 
@@ -252,7 +252,7 @@ class ElectLeadersResponse(Declaration):
     replica_election_results: list[ElectionTopicResult] = wire(array(struct(ElectionTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ReassignablePartition(Declaration):
     """Partition in the request, with its new replicas; null cancels a pending reassignment."""
 
@@ -260,7 +260,7 @@ class ReassignablePartition(Declaration):
     replicas: list[int] | None = wire(nullable_array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ReassignableTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -268,7 +268,7 @@ class ReassignableTopic(Declaration):
     partitions: list[ReassignablePartition] = wire(array(struct(ReassignablePartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterPartitionReassignmentsRequest(Declaration):
     """Request to move partitions to other brokers, or to cancel pending moves."""
 
@@ -277,7 +277,7 @@ class AlterPartitionReassignmentsRequest(Declaration):
     topics: list[ReassignableTopic] = wire(array(struct(ReassignableTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ReassignedPartition(Declaration):
     """Result for one partition."""
 
@@ -286,7 +286,7 @@ class ReassignedPartition(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ReassignedTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -294,7 +294,7 @@ class ReassignedTopic(Declaration):
     partitions: list[ReassignedPartition] = wire(array(struct(ReassignedPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterPartitionReassignmentsResponse(Declaration):
     """Response with a result for each partition."""
 
@@ -305,7 +305,7 @@ class AlterPartitionReassignmentsResponse(Declaration):
     responses: list[ReassignedTopic] = wire(array(struct(ReassignedTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListedTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -313,7 +313,7 @@ class ListedTopic(Declaration):
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListPartitionReassignmentsRequest(Declaration):
     """Request for the partitions that are being reassigned; null topics mean all."""
 
@@ -321,7 +321,7 @@ class ListPartitionReassignmentsRequest(Declaration):
     topics: list[ListedTopic] | None = wire(nullable_array(struct(ListedTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OngoingPartition(Declaration):
     """Partition that is being reassigned, with its current, added and removed replicas."""
 
@@ -331,7 +331,7 @@ class OngoingPartition(Declaration):
     removing_replicas: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OngoingTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -339,7 +339,7 @@ class OngoingTopic(Declaration):
     partitions: list[OngoingPartition] = wire(array(struct(OngoingPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListPartitionReassignmentsResponse(Declaration):
     """Response with the partitions that are being reassigned."""
 
@@ -349,7 +349,7 @@ class ListPartitionReassignmentsResponse(Declaration):
     topics: list[OngoingTopic] = wire(array(struct(OngoingTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDirTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -357,7 +357,7 @@ class AlterReplicaLogDirTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDir(Declaration):
     """Directory in the request, with the topics to move there."""
 
@@ -365,14 +365,14 @@ class AlterReplicaLogDir(Declaration):
     topics: list[AlterReplicaLogDirTopic] = wire(array(struct(AlterReplicaLogDirTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDirsRequest(Declaration):
     """Request to move partitions to other log directories of the broker."""
 
     dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDirPartition(Declaration):
     """Result for one partition."""
 
@@ -380,7 +380,7 @@ class AlterReplicaLogDirPartition(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDirTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -388,7 +388,7 @@ class AlterReplicaLogDirTopicResult(Declaration):
     partitions: list[AlterReplicaLogDirPartition] = wire(array(struct(AlterReplicaLogDirPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterReplicaLogDirsResponse(Declaration):
     """Response with a result for each partition."""
 

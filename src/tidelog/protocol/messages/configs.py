@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226
 values), KIP-339, KIP-546 (quotas), KIP-1142.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -17,6 +16,7 @@ from tidelog.protocol.schema import (
     STRING,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -38,7 +38,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeConfigsResource(Declaration):
     """Topic, broker or group in the request, with the names of its settings; null for all."""
 
@@ -47,7 +47,7 @@ class DescribeConfigsResource(Declaration):
     configuration_keys: list[str] | None = wire(nullable_array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeConfigsRequest(Declaration):
     """Request for the settings of topics, brokers or groups."""
 
@@ -56,7 +56,7 @@ class DescribeConfigsRequest(Declaration):
     include_documentation: bool = wire(BOOLEAN, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeConfigsSynonym(Declaration):
     """Value of the same setting at another level, such as the broker's default."""
 
@@ -65,7 +65,7 @@ class DescribeConfigsSynonym(Declaration):
     source: int = wire(INT8, since=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedConfig(Declaration):
     """Setting in the response; the value of a sensitive one is null."""
 
@@ -79,7 +79,7 @@ class DescribedConfig(Declaration):
     documentation: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeConfigsResult(Declaration):
     """Topic, broker or group in the response, with its settings."""
 
@@ -90,7 +90,7 @@ class DescribeConfigsResult(Declaration):
     configs: list[DescribedConfig] = wire(array(struct(DescribedConfig)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeConfigsResponse(Declaration):
     """Response with the settings of each resource."""
 
@@ -98,7 +98,7 @@ class DescribeConfigsResponse(Declaration):
     results: list[DescribeConfigsResult] = wire(array(struct(DescribeConfigsResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterableConfig(Declaration):
     """Setting with its new value; null restores the default."""
 
@@ -106,7 +106,7 @@ class AlterableConfig(Declaration):
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterConfigsResource(Declaration):
     """Topic, broker or group in the request, with all of its settings."""
 
@@ -115,7 +115,7 @@ class AlterConfigsResource(Declaration):
     configs: list[AlterableConfig] = wire(array(struct(AlterableConfig)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterConfigsRequest(Declaration):
     """Request to replace all settings of resources; settings left out return to their defaults."""
 
@@ -123,7 +123,7 @@ class AlterConfigsRequest(Declaration):
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterConfigsResourceResponse(Declaration):
     """Result for one resource."""
 
@@ -133,7 +133,7 @@ class AlterConfigsResourceResponse(Declaration):
     resource_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterConfigsResponse(Declaration):
     """Response with a result for each resource."""
 
@@ -143,7 +143,7 @@ class AlterConfigsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class IncrementallyAlteredConfig(Declaration):
     """Setting with an operation and its operand.
 
@@ -155,7 +155,7 @@ class IncrementallyAlteredConfig(Declaration):
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class IncrementalAlterConfigsResource(Declaration):
     """Topic, broker or group in the request, with the settings to change."""
 
@@ -164,7 +164,7 @@ class IncrementalAlterConfigsResource(Declaration):
     configs: list[IncrementallyAlteredConfig] = wire(array(struct(IncrementallyAlteredConfig)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class IncrementalAlterConfigsRequest(Declaration):
     """Request to change single settings of resources; other settings stay as they are."""
 
@@ -174,7 +174,7 @@ class IncrementalAlterConfigsRequest(Declaration):
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class IncrementalAlterConfigsResourceResponse(Declaration):
     """Result for one resource."""
 
@@ -184,7 +184,7 @@ class IncrementalAlterConfigsResourceResponse(Declaration):
     resource_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class IncrementalAlterConfigsResponse(Declaration):
     """Response with a result for each resource."""
 
@@ -194,7 +194,7 @@ class IncrementalAlterConfigsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListConfigResourcesRequest(Declaration):
     """Request for the resources that have settings.
 
@@ -205,7 +205,7 @@ class ListConfigResourcesRequest(Declaration):
     resource_types: list[int] = wire(array(INT8), since=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListedConfigResource(Declaration):
     """Resource in the response; in version 0 always of type client metrics."""
 
@@ -213,7 +213,7 @@ class ListedConfigResource(Declaration):
     resource_type: int = wire(INT8, since=1, default=16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListConfigResourcesResponse(Declaration):
     """Response with the resources that have settings."""
 
@@ -222,7 +222,7 @@ class ListConfigResourcesResponse(Declaration):
     config_resources: list[ListedConfigResource] = wire(array(struct(ListedConfigResource)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuotaFilterComponent(Declaration):
     """Filter for one part of an entity; the match type is 0 exact, 1 default, 2 any."""
 
@@ -231,7 +231,7 @@ class QuotaFilterComponent(Declaration):
     match: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeClientQuotasRequest(Declaration):
     """Request for the quotas of entities that match the filters.
 
@@ -242,7 +242,7 @@ class DescribeClientQuotasRequest(Declaration):
     strict: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuotaEntity(Declaration):
     """Part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
 
@@ -250,7 +250,7 @@ class QuotaEntity(Declaration):
     entity_name: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuotaValue(Declaration):
     """Quota: key and value."""
 
@@ -258,7 +258,7 @@ class QuotaValue(Declaration):
     value: float = wire(FLOAT64)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedQuotas(Declaration):
     """Entity in the response, with its quotas."""
 
@@ -266,7 +266,7 @@ class DescribedQuotas(Declaration):
     values: list[QuotaValue] = wire(array(struct(QuotaValue)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeClientQuotasResponse(Declaration):
     """Response with the matching entities and their quotas; null with an error."""
 
@@ -276,7 +276,7 @@ class DescribeClientQuotasResponse(Declaration):
     entries: list[DescribedQuotas] | None = wire(nullable_array(struct(DescribedQuotas)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuotaOperation(Declaration):
     """Quota to set or to remove."""
 
@@ -285,7 +285,7 @@ class QuotaOperation(Declaration):
     remove: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class QuotaAlteration(Declaration):
     """Entity in the request, with the quotas to change."""
 
@@ -293,7 +293,7 @@ class QuotaAlteration(Declaration):
     ops: list[QuotaOperation] = wire(array(struct(QuotaOperation)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterClientQuotasRequest(Declaration):
     """Request to change quotas of entities, or to validate the change only."""
 
@@ -301,7 +301,7 @@ class AlterClientQuotasRequest(Declaration):
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlteredQuotas(Declaration):
     """Result for one entity."""
 
@@ -310,7 +310,7 @@ class AlteredQuotas(Declaration):
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterClientQuotasResponse(Declaration):
     """Response with a result for each entity."""
 

@@ -6,7 +6,6 @@ Source: Kafka's protocol guide, API 1; KIP-227 (sessions), KIP-320 and KIP-595 (
 (topic ids).
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -23,6 +22,7 @@ from tidelog.protocol.schema import (
     Declaration,
     Pieces,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -31,7 +31,7 @@ from tidelog.protocol.schema import (
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ReplicaState(Declaration):
     """Replica that sends the request, from version 15; -1 for a consumer."""
 
@@ -39,7 +39,7 @@ class ReplicaState(Declaration):
     replica_epoch: int = wire(INT64, since=15, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FetchPartition(Declaration):
     """Partition in the request: offset to read from, and leader epochs that the client knows."""
 
@@ -53,7 +53,7 @@ class FetchPartition(Declaration):
     high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FetchTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -62,7 +62,7 @@ class FetchTopic(Declaration):
     partitions: list[FetchPartition] = wire(array(struct(FetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ForgottenTopic(Declaration):
     """Partitions to remove from the fetch session."""
 
@@ -71,7 +71,7 @@ class ForgottenTopic(Declaration):
     partitions: list[int] = wire(array(INT32), since=7)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FetchRequest(Declaration):
     """Request for records; answered once `min_bytes` are available or `max_wait_ms` have passed."""
 
@@ -91,7 +91,7 @@ class FetchRequest(Declaration):
     with_append_times: bool = wire(BOOLEAN, since=12, tag=OWN_TAGS_START)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DivergingEpoch(Declaration):
     """Largest epoch that client and leader share, and its end offset at the leader; else -1, -1."""
 
@@ -99,7 +99,7 @@ class DivergingEpoch(Declaration):
     end_offset: int = wire(INT64, since=12, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CurrentLeader(Declaration):
     """Current leader of the partition, for a client that used another broker."""
 
@@ -107,7 +107,7 @@ class CurrentLeader(Declaration):
     leader_epoch: int = wire(INT32, since=12, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SnapshotId(Declaration):
     """Snapshot of the metadata log to fetch instead; -1 and -1 for none."""
 
@@ -115,7 +115,7 @@ class SnapshotId(Declaration):
     epoch: int = wire(INT32, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AbortedTransaction(Declaration):
     """Aborted transaction among the records: its producer and first offset."""
 
@@ -123,7 +123,7 @@ class AbortedTransaction(Declaration):
     first_offset: int = wire(INT64, since=4)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class PartitionData(Declaration):
     """Partition in the response: whole record batches, except that the last one may be cut off."""
 
@@ -152,7 +152,7 @@ class PartitionData(Declaration):
         return found if isinstance(found, bytes | bytearray | memoryview) else b"".join(found)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FetchableTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -161,7 +161,7 @@ class FetchableTopic(Declaration):
     partitions: list[PartitionData] = wire(array(struct(PartitionData)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class NodeEndpoint(Declaration):
     """Address of a broker that `current_leader` refers to."""
 
@@ -171,7 +171,7 @@ class NodeEndpoint(Declaration):
     rack: str | None = wire(nullable_string(since=16), since=16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FetchResponse(Declaration):
     """Response with the records of the partitions."""
 

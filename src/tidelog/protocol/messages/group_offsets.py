@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 8, 28 and 47; KIP-98, KIP-320 (leader epoch
 KIP-496, KIP-848 (topic ids), KIP-890.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -15,13 +14,14 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_string,
     struct,
     wire,
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitRequestPartition(Declaration):
     """Partition in the request: the next offset to read, and the client's metadata."""
 
@@ -31,7 +31,7 @@ class OffsetCommitRequestPartition(Declaration):
     committed_metadata: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitRequestTopic(Declaration):
     """Topic in the request, with its partitions; by id from version 10."""
 
@@ -42,7 +42,7 @@ class OffsetCommitRequestTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitRequest(Declaration):
     """Request to commit a group's offsets."""
 
@@ -54,7 +54,7 @@ class OffsetCommitRequest(Declaration):
     topics: list[OffsetCommitRequestTopic] = wire(array(struct(OffsetCommitRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitResponsePartition(Declaration):
     """Result for one partition."""
 
@@ -62,7 +62,7 @@ class OffsetCommitResponsePartition(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitResponseTopic(Declaration):
     """Topic in the response, with its partitions; by id from version 10."""
 
@@ -73,7 +73,7 @@ class OffsetCommitResponseTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitResponse(Declaration):
     """Response with a result for each partition."""
 
@@ -81,14 +81,14 @@ class OffsetCommitResponse(Declaration):
     topics: list[OffsetCommitResponseTopic] = wire(array(struct(OffsetCommitResponseTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteRequestPartition(Declaration):
     """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteRequestTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -98,7 +98,7 @@ class OffsetDeleteRequestTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteRequest(Declaration):
     """Request to delete a group's committed offsets."""
 
@@ -106,7 +106,7 @@ class OffsetDeleteRequest(Declaration):
     topics: list[OffsetDeleteRequestTopic] = wire(array(struct(OffsetDeleteRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteResponsePartition(Declaration):
     """Result for one partition."""
 
@@ -114,7 +114,7 @@ class OffsetDeleteResponsePartition(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteResponseTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -124,7 +124,7 @@ class OffsetDeleteResponseTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetDeleteResponse(Declaration):
     """Response with a result for each partition, or an error for the whole request."""
 
@@ -133,7 +133,7 @@ class OffsetDeleteResponse(Declaration):
     topics: list[OffsetDeleteResponseTopic] = wire(array(struct(OffsetDeleteResponseTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitRequestPartition(Declaration):
     """Partition in the request: the next offset to read after the transaction commits."""
 
@@ -143,7 +143,7 @@ class TxnOffsetCommitRequestPartition(Declaration):
     committed_metadata: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitRequestTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -153,7 +153,7 @@ class TxnOffsetCommitRequestTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitRequest(Declaration):
     """Request to commit a group's offsets as part of a transaction."""
 
@@ -167,7 +167,7 @@ class TxnOffsetCommitRequest(Declaration):
     topics: list[TxnOffsetCommitRequestTopic] = wire(array(struct(TxnOffsetCommitRequestTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitResponsePartition(Declaration):
     """Result for one partition; the offset takes effect when the transaction commits."""
 
@@ -175,7 +175,7 @@ class TxnOffsetCommitResponsePartition(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitResponseTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -185,7 +185,7 @@ class TxnOffsetCommitResponseTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TxnOffsetCommitResponse(Declaration):
     """Response with a result for each partition."""
 

@@ -7,7 +7,6 @@ Source: Kafka's consumer protocol, KIP-429 (owned partitions), KIP-792 (generati
 (racks); Kafka's records in `__consumer_offsets`; KIP-211 (offset expiry), KIP-848 (topic ids).
 """
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -20,6 +19,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_bytes,
     nullable_string,
     struct,
@@ -28,7 +28,7 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitKey(Declaration):
     """Key of a committed offset: group and partition. Key versions 0 and 1 are equivalent."""
 
@@ -37,7 +37,7 @@ class OffsetCommitKey(Declaration):
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetCommitValue(Declaration):
     """Committed offset of a partition; times in ms since 1970."""
 
@@ -49,14 +49,14 @@ class OffsetCommitValue(Declaration):
     topic_id: UUID = wire(UUID16, since=4, tag=0)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class GroupMetadataKey(Declaration):
     """Key of a classic group's metadata."""
 
     group: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MemberMetadata(Declaration):
     """Member in a group's metadata, with its subscription and assignment; timeouts in ms."""
 
@@ -70,7 +70,7 @@ class MemberMetadata(Declaration):
     assignment: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class GroupMetadataValue(Declaration):
     """Metadata of a classic group: generation, protocol, leader and members."""
 
@@ -82,7 +82,7 @@ class GroupMetadataValue(Declaration):
     members: list[MemberMetadata] = wire(array(struct(MemberMetadata)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OwnedPartitions(Declaration):
     """Partitions of one topic that the member owns."""
 
@@ -90,7 +90,7 @@ class OwnedPartitions(Declaration):
     partitions: list[int] = wire(array(INT32), since=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerProtocolSubscription(Declaration):
     """Subscription of a member, in its metadata of JoinGroup; also its owned partitions."""
 
@@ -101,7 +101,7 @@ class ConsumerProtocolSubscription(Declaration):
     rack_id: str | None = wire(nullable_string(), since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AssignedPartitions(Declaration):
     """Partitions of one topic."""
 
@@ -109,7 +109,7 @@ class AssignedPartitions(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerProtocolAssignment(Declaration):
     """Assignment of a member, in SyncGroup."""
 

@@ -3,8 +3,6 @@
 Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 """
 
-from dataclasses import dataclass
-
 from tidelog.protocol.schema import (
     BOOLEAN,
     CONSUMER_REPLICA_ID,
@@ -16,12 +14,13 @@ from tidelog.protocol.schema import (
     STRING,
     Declaration,
     array,
+    message,
     struct,
     wire,
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsPartition(Declaration):
     """Partition in the request, with a timestamp in ms or a special value below 0."""
 
@@ -31,7 +30,7 @@ class ListOffsetsPartition(Declaration):
     max_num_offsets: int = wire(INT32, until=0, default=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -39,7 +38,7 @@ class ListOffsetsTopic(Declaration):
     partitions: list[ListOffsetsPartition] = wire(array(struct(ListOffsetsPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsRequest(Declaration):
     """Request for the first offset at or after a timestamp; version 0: segments before it.
 
@@ -55,7 +54,7 @@ class ListOffsetsRequest(Declaration):
     by_append_time: bool = wire(BOOLEAN, since=6, tag=OWN_TAGS_START)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsPartitionResponse(Declaration):
     """Partition in the response; timestamp and offset are -1 if there is no match.
 
@@ -76,7 +75,7 @@ class ListOffsetsPartitionResponse(Declaration):
     without_append_time: int = wire(INT64, since=6, tag=OWN_TAGS_START, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsTopicResponse(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -86,7 +85,7 @@ class ListOffsetsTopicResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListOffsetsResponse(Declaration):
     """Response with the offset of each partition."""
 
@@ -94,7 +93,7 @@ class ListOffsetsResponse(Declaration):
     topics: list[ListOffsetsTopicResponse] = wire(array(struct(ListOffsetsTopicResponse)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetForLeaderPartition(Declaration):
     """Partition in the request, with the leader epoch to look up."""
 
@@ -103,7 +102,7 @@ class OffsetForLeaderPartition(Declaration):
     leader_epoch: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetForLeaderTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -111,7 +110,7 @@ class OffsetForLeaderTopic(Declaration):
     partitions: list[OffsetForLeaderPartition] = wire(array(struct(OffsetForLeaderPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetForLeaderEpochRequest(Declaration):
     """Request for the end offset of the largest epoch not above the requested one."""
 
@@ -119,7 +118,7 @@ class OffsetForLeaderEpochRequest(Declaration):
     topics: list[OffsetForLeaderTopic] = wire(array(struct(OffsetForLeaderTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class EpochEndOffset(Declaration):
     """Partition in the response: that epoch and its end offset, exclusive.
 
@@ -132,7 +131,7 @@ class EpochEndOffset(Declaration):
     end_offset: int = wire(INT64, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetForLeaderTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -140,7 +139,7 @@ class OffsetForLeaderTopicResult(Declaration):
     partitions: list[EpochEndOffset] = wire(array(struct(EpochEndOffset)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class OffsetForLeaderEpochResponse(Declaration):
     """Response with the end offset of an epoch for each partition."""
 

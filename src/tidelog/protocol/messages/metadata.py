@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 3, 18, 35, 60 and 75; KIP-113, KIP-511, KIP
 KIP-700, KIP-827, KIP-966.
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -18,6 +17,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     nullable_struct,
@@ -26,7 +26,7 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ApiVersionsRequest(Declaration):
     """Request for the APIs and versions that the broker supports."""
 
@@ -34,7 +34,7 @@ class ApiVersionsRequest(Declaration):
     client_software_version: str = wire(STRING, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ApiVersion(Declaration):
     """API with its first and last supported version, both inclusive."""
 
@@ -43,7 +43,7 @@ class ApiVersion(Declaration):
     max_version: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SupportedFeature(Declaration):
     """Feature that the broker supports, with its range of levels."""
 
@@ -52,7 +52,7 @@ class SupportedFeature(Declaration):
     max_version: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class FinalizedFeature(Declaration):
     """Feature that is active in the cluster, with its range of levels."""
 
@@ -61,7 +61,7 @@ class FinalizedFeature(Declaration):
     min_version_level: int = wire(INT16, since=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ApiVersionsResponse(Declaration):
     """Response with the supported APIs; with error 35 it is always encoded in version 0."""
 
@@ -78,7 +78,7 @@ class ApiVersionsResponse(Declaration):
     zk_migration_ready: bool = wire(BOOLEAN, since=3, tag=3)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataRequestTopic(Declaration):
     """Topic in the request, by name or (from version 12) by id."""
 
@@ -86,7 +86,7 @@ class MetadataRequestTopic(Declaration):
     name: str | None = wire(nullable_string(since=10), default="")
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataRequest(Declaration):
     """Request for brokers and topics; null means all topics (in version 0 an empty list)."""
 
@@ -98,7 +98,7 @@ class MetadataRequest(Declaration):
     include_topic_authorized_operations: bool = wire(BOOLEAN, since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataBroker(Declaration):
     """Broker with its address."""
 
@@ -108,7 +108,7 @@ class MetadataBroker(Declaration):
     rack: str | None = wire(nullable_string(since=1), since=1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataPartition(Declaration):
     """Partition with its leader and replicas; leader -1 without a leader."""
 
@@ -121,7 +121,7 @@ class MetadataPartition(Declaration):
     offline_replicas: list[int] = wire(array(INT32), since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataTopic(Declaration):
     """Topic with its partitions, in no particular order."""
 
@@ -133,7 +133,7 @@ class MetadataTopic(Declaration):
     topic_authorized_operations: int = wire(INT32, since=8, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MetadataResponse(Declaration):
     """Response with the brokers and topics."""
 
@@ -146,7 +146,7 @@ class MetadataResponse(Declaration):
     error_code: int = wire(INT16, since=13)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeClusterRequest(Declaration):
     """Request for the brokers of the cluster."""
 
@@ -155,7 +155,7 @@ class DescribeClusterRequest(Declaration):
     include_fenced_brokers: bool = wire(BOOLEAN, since=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeClusterBroker(Declaration):
     """Broker with its address."""
 
@@ -166,7 +166,7 @@ class DescribeClusterBroker(Declaration):
     is_fenced: bool = wire(BOOLEAN, since=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeClusterResponse(Declaration):
     """Response with the brokers of the cluster."""
 
@@ -180,14 +180,14 @@ class DescribeClusterResponse(Declaration):
     cluster_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeTopicPartitionsTopic(Declaration):
     """Topic in the request."""
 
     name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class Cursor(Declaration):
     """First topic and partition of the next response."""
 
@@ -195,7 +195,7 @@ class Cursor(Declaration):
     partition_index: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeTopicPartitionsRequest(Declaration):
     """Request for the partitions of topics, in pages of at most `response_partition_limit`."""
 
@@ -204,7 +204,7 @@ class DescribeTopicPartitionsRequest(Declaration):
     cursor: Cursor | None = wire(nullable_struct(Cursor))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedPartition(Declaration):
     """Partition with its leader and replicas; leader -1 without a leader."""
 
@@ -219,7 +219,7 @@ class DescribedPartition(Declaration):
     offline_replicas: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedTopic(Declaration):
     """Topic with its partitions."""
 
@@ -231,7 +231,7 @@ class DescribedTopic(Declaration):
     topic_authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeTopicPartitionsResponse(Declaration):
     """Response with one page of partitions, in order; `next_cursor` is null on the last page."""
 
@@ -240,7 +240,7 @@ class DescribeTopicPartitionsResponse(Declaration):
     next_cursor: Cursor | None = wire(nullable_struct(Cursor))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribableLogDirTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -248,7 +248,7 @@ class DescribableLogDirTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeLogDirsRequest(Declaration):
     """Request for the partitions in each log directory; null topics mean all."""
 
@@ -257,7 +257,7 @@ class DescribeLogDirsRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeLogDirsPartition(Declaration):
     """Partition in the response: size of its log in bytes, and its lag behind the main log."""
 
@@ -267,7 +267,7 @@ class DescribeLogDirsPartition(Declaration):
     is_future_key: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeLogDirsTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -275,7 +275,7 @@ class DescribeLogDirsTopic(Declaration):
     partitions: list[DescribeLogDirsPartition] = wire(array(struct(DescribeLogDirsPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeLogDirsResult(Declaration):
     """Log directory with its partitions; sizes in bytes, -1 if unknown."""
 
@@ -287,7 +287,7 @@ class DescribeLogDirsResult(Declaration):
     is_cordoned: bool = wire(BOOLEAN, since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeLogDirsResponse(Declaration):
     """Response with the log directories."""
 

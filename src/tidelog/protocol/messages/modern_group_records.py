@@ -31,6 +31,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     nullable_struct,
@@ -40,14 +41,14 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class GroupKey(Declaration):
     """Key that consists of a group id."""
 
     group_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class GroupMemberKey(Declaration):
     """Key that consists of a group id and a member id."""
 
@@ -55,7 +56,7 @@ class GroupMemberKey(Declaration):
     member_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class EpochValue(Declaration):
     """Epoch of a group, and a hash of its subscribed topics."""
 
@@ -63,7 +64,7 @@ class EpochValue(Declaration):
     metadata_hash: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TargetEpochValue(Declaration):
     """Epoch of a target assignment, and the wall time in ms of its computation."""
 
@@ -71,7 +72,7 @@ class TargetEpochValue(Declaration):
     assignment_timestamp: int = wire(INT64, tag=0)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TargetPartitions(Declaration):
     """Partitions of one topic."""
 
@@ -79,7 +80,7 @@ class TargetPartitions(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class MemberTargetValue(Declaration):
     """Target assignment of a member."""
 
@@ -108,7 +109,7 @@ class ConsumerGroupMemberMetadataKey(GroupMemberKey):
     """Key of a consumer group's member."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ClassicProtocol(Declaration):
     """Assignment protocol that a classic member supports, with the member's metadata for it."""
 
@@ -116,7 +117,7 @@ class ClassicProtocol(Declaration):
     metadata: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ClassicMemberMetadata(Declaration):
     """Attributes that only a member of the classic protocol has."""
 
@@ -124,7 +125,7 @@ class ClassicMemberMetadata(Declaration):
     supported_protocols: list[ClassicProtocol] = wire(array(struct(ClassicProtocol)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupMemberMetadataValue(Declaration):
     """Identity and subscription of a consumer group's member."""
 
@@ -166,7 +167,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """Key of the current assignment of a consumer group's member."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CurrentPartitions(Declaration):
     """Partitions of one topic, and the epoch in which the member received each of them."""
 
@@ -175,7 +176,7 @@ class CurrentPartitions(Declaration):
     assignment_epochs: list[int] | None = wire(nullable_array(INT32), tag=0)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
     """Current assignment of a consumer group's member, and its progress towards the target."""
 
@@ -186,7 +187,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
     partitions_pending_revocation: list[CurrentPartitions] = wire(array(struct(CurrentPartitions)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupRegularExpressionKey(Declaration):
     """Key of a regular expression that members of a consumer group subscribe to."""
 
@@ -194,7 +195,7 @@ class ConsumerGroupRegularExpressionKey(Declaration):
     regular_expression: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupRegularExpressionValue(Declaration):
     """Topics that the expression matches, version of the topic list, and wall time in ms."""
 
@@ -208,7 +209,7 @@ class ShareGroupMemberMetadataKey(GroupMemberKey):
     """Key of a share group's member."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareGroupMemberMetadataValue(Declaration):
     """Identity and subscription of a share group's member."""
 
@@ -253,7 +254,7 @@ class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
     """Key of the current assignment of a share group's member."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareGroupCurrentMemberAssignmentValue(Declaration):
     """Current assignment of a share group's member."""
 
@@ -268,7 +269,7 @@ class ShareGroupStatePartitionMetadataKey(GroupKey):
     """Key of the partitions that have delivery state for a share group."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareStatePartitions(Declaration):
     """Partitions of one topic, with the topic's id and name."""
 
@@ -277,7 +278,7 @@ class ShareStatePartitions(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareStateTopic(Declaration):
     """Topic by id and name."""
 
@@ -285,7 +286,7 @@ class ShareStateTopic(Declaration):
     topic_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareGroupStatePartitionMetadataValue(Declaration):
     """Topics whose delivery state is being created, exists, or is being deleted."""
 

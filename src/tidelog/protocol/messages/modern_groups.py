@@ -19,6 +19,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     nullable_struct,
@@ -27,7 +28,7 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class HeartbeatPartitions(Declaration):
     """Partitions of one topic."""
 
@@ -35,7 +36,7 @@ class HeartbeatPartitions(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupHeartbeatRequest(Declaration):
     """Heartbeat of a consumer group's member.
 
@@ -57,14 +58,14 @@ class ConsumerGroupHeartbeatRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class HeartbeatAssignment(Declaration):
     """Partitions that the member may read now."""
 
     topic_partitions: list[HeartbeatPartitions] = wire(array(struct(HeartbeatPartitions)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class HeartbeatResponse(Declaration):
     """Response to a heartbeat; `assignment` is null unless it changed or was requested."""
 
@@ -82,7 +83,7 @@ class ConsumerGroupHeartbeatResponse(HeartbeatResponse):
     """Response to a heartbeat; `assignment` is null unless it changed or was requested."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class GroupDescribeRequest(Declaration):
     """Request for the state and members of groups."""
 
@@ -95,7 +96,7 @@ class ConsumerGroupDescribeRequest(GroupDescribeRequest):
     """Request for the state and members of consumer groups."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedPartitions(Declaration):
     """Partitions of one topic, with the topic's id and name."""
 
@@ -104,14 +105,14 @@ class DescribedPartitions(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedAssignment(Declaration):
     """Current or target assignment of a member."""
 
     topic_partitions: list[DescribedPartitions] = wire(array(struct(DescribedPartitions)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedConsumer(Declaration):
     """Member of a consumer group in the response."""
 
@@ -128,7 +129,7 @@ class DescribedConsumer(Declaration):
     member_type: int = wire(INT8, since=1, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedConsumerGroup(Declaration):
     """Consumer group in the response, with its members."""
 
@@ -143,7 +144,7 @@ class DescribedConsumerGroup(Declaration):
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ConsumerGroupDescribeResponse(Declaration):
     """Response with the consumer groups."""
 
@@ -151,7 +152,7 @@ class ConsumerGroupDescribeResponse(Declaration):
     groups: list[DescribedConsumerGroup] = wire(array(struct(DescribedConsumerGroup)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareGroupHeartbeatRequest(Declaration):
     """Heartbeat of a share group's member.
 
@@ -176,7 +177,7 @@ class ShareGroupDescribeRequest(GroupDescribeRequest):
     """Request for the state and members of share groups."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedShareMember(Declaration):
     """Member of a share group in the response."""
 
@@ -189,7 +190,7 @@ class DescribedShareMember(Declaration):
     assignment: DescribedAssignment = wire(struct(DescribedAssignment))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedShareGroup(Declaration):
     """Share group in the response, with its members."""
 
@@ -204,7 +205,7 @@ class DescribedShareGroup(Declaration):
     authorized_operations: int = wire(INT32, default=NO_OPERATIONS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareGroupDescribeResponse(Declaration):
     """Response with the share groups."""
 

@@ -7,7 +7,6 @@ Source: Kafka's protocol guide, API 0; KIP-516 (topic ids), KIP-467 (errors of r
 (the new leader in the response).
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -19,6 +18,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_string,
     struct,
     wire,
@@ -26,7 +26,7 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class PartitionProduceData(Declaration):
     """Partition in the request, with the record batches to append."""
 
@@ -34,7 +34,7 @@ class PartitionProduceData(Declaration):
     records: Buffer | None = wire(RECORDS)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TopicProduceData(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -43,7 +43,7 @@ class TopicProduceData(Declaration):
     partition_data: list[PartitionProduceData] = wire(array(struct(PartitionProduceData)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ProduceRequest(Declaration):
     """Request to append record batches.
 
@@ -57,7 +57,7 @@ class ProduceRequest(Declaration):
     topic_data: list[TopicProduceData] = wire(array(struct(TopicProduceData)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class BatchIndexAndErrorMessage(Declaration):
     """Rejected record: its index in the batch, and the reason."""
 
@@ -65,7 +65,7 @@ class BatchIndexAndErrorMessage(Declaration):
     batch_index_error_message: str | None = wire(nullable_string(), since=8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class LeaderIdAndEpoch(Declaration):
     """Current leader of the partition, for a client that used another broker."""
 
@@ -73,7 +73,7 @@ class LeaderIdAndEpoch(Declaration):
     leader_epoch: int = wire(INT32, since=10, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class PartitionProduceResponse(Declaration):
     """Partition in the response: the offset of the first record, or an error."""
 
@@ -89,7 +89,7 @@ class PartitionProduceResponse(Declaration):
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch), since=10, tag=0)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TopicProduceResponse(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -100,7 +100,7 @@ class TopicProduceResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ProduceNodeEndpoint(Declaration):
     """Address of a broker that `current_leader` refers to."""
 
@@ -110,7 +110,7 @@ class ProduceNodeEndpoint(Declaration):
     rack: str | None = wire(nullable_string(), since=10)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ProduceResponse(Declaration):
     """Response with a result for each partition."""
 

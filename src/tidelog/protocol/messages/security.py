@@ -4,8 +4,6 @@ Source: Kafka's protocol guide, APIs 17, 29, 30, 31, 36, 50 and 51; KIP-43, KIP-
 KIP-290 (name patterns), KIP-368 (session lifetime), KIP-554.
 """
 
-from dataclasses import dataclass
-
 from tidelog.protocol.schema import (
     BYTES,
     INT8,
@@ -15,6 +13,7 @@ from tidelog.protocol.schema import (
     STRING,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -23,7 +22,7 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeAclsRequest(Declaration):
     """Request for the ACLs that match a filter; a null name or principal matches all."""
 
@@ -36,7 +35,7 @@ class DescribeAclsRequest(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AclDescription(Declaration):
     """ACL: principal, host, operation and permission."""
 
@@ -46,7 +45,7 @@ class AclDescription(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeAclsResource(Declaration):
     """Resource in the response, with its ACLs."""
 
@@ -56,7 +55,7 @@ class DescribeAclsResource(Declaration):
     acls: list[AclDescription] = wire(array(struct(AclDescription)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeAclsResponse(Declaration):
     """Response with the matching ACLs, by resource."""
 
@@ -66,7 +65,7 @@ class DescribeAclsResponse(Declaration):
     resources: list[DescribeAclsResource] = wire(array(struct(DescribeAclsResource)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AclCreation(Declaration):
     """ACL to create, with its resource."""
 
@@ -79,14 +78,14 @@ class AclCreation(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreateAclsRequest(Declaration):
     """Request to create ACLs."""
 
     creations: list[AclCreation] = wire(array(struct(AclCreation)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AclCreationResult(Declaration):
     """Result for one ACL."""
 
@@ -94,7 +93,7 @@ class AclCreationResult(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreateAclsResponse(Declaration):
     """Response with a result for each ACL, in the order of the request."""
 
@@ -102,7 +101,7 @@ class CreateAclsResponse(Declaration):
     results: list[AclCreationResult] = wire(array(struct(AclCreationResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteAclsFilter(Declaration):
     """Filter for ACLs; a null name or principal matches all."""
 
@@ -115,14 +114,14 @@ class DeleteAclsFilter(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteAclsRequest(Declaration):
     """Request to delete the ACLs that match filters."""
 
     filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteAclsMatchingAcl(Declaration):
     """ACL that matched, and whether it was deleted."""
 
@@ -137,7 +136,7 @@ class DeleteAclsMatchingAcl(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteAclsFilterResult(Declaration):
     """Result for one filter, with the ACLs that matched."""
 
@@ -146,7 +145,7 @@ class DeleteAclsFilterResult(Declaration):
     matching_acls: list[DeleteAclsMatchingAcl] = wire(array(struct(DeleteAclsMatchingAcl)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteAclsResponse(Declaration):
     """Response with a result for each filter, in the order of the request."""
 
@@ -154,21 +153,21 @@ class DeleteAclsResponse(Declaration):
     filter_results: list[DeleteAclsFilterResult] = wire(array(struct(DeleteAclsFilterResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UserName(Declaration):
     """User in the request."""
 
     name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeUserScramCredentialsRequest(Declaration):
     """Request for the SCRAM credentials of users; null or an empty list means all users."""
 
     users: list[UserName] | None = wire(nullable_array(struct(UserName)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CredentialInfo(Declaration):
     """Public attributes of a credential: mechanism and number of iterations."""
 
@@ -176,7 +175,7 @@ class CredentialInfo(Declaration):
     iterations: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeUserScramCredentialsResult(Declaration):
     """User in the response, with the user's credentials."""
 
@@ -186,7 +185,7 @@ class DescribeUserScramCredentialsResult(Declaration):
     credential_infos: list[CredentialInfo] = wire(array(struct(CredentialInfo)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeUserScramCredentialsResponse(Declaration):
     """Response with the SCRAM credentials of each user."""
 
@@ -198,7 +197,7 @@ class DescribeUserScramCredentialsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ScramCredentialDeletion(Declaration):
     """Credential to delete."""
 
@@ -206,7 +205,7 @@ class ScramCredentialDeletion(Declaration):
     mechanism: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ScramCredentialUpsertion(Declaration):
     """Credential to create or replace.
 
@@ -222,7 +221,7 @@ class ScramCredentialUpsertion(Declaration):
     salted_password: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterUserScramCredentialsRequest(Declaration):
     """Request to delete, create and replace SCRAM credentials."""
 
@@ -232,7 +231,7 @@ class AlterUserScramCredentialsRequest(Declaration):
     upsertions: list[ScramCredentialUpsertion] = wire(array(struct(ScramCredentialUpsertion)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterUserScramCredentialsResult(Declaration):
     """Result for one user."""
 
@@ -241,7 +240,7 @@ class AlterUserScramCredentialsResult(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterUserScramCredentialsResponse(Declaration):
     """Response with a result for each user."""
 
@@ -251,14 +250,14 @@ class AlterUserScramCredentialsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SaslHandshakeRequest(Declaration):
     """Request to use a SASL mechanism."""
 
     mechanism: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SaslHandshakeResponse(Declaration):
     """Response with the supported mechanisms; an error if the requested one is missing."""
 
@@ -266,7 +265,7 @@ class SaslHandshakeResponse(Declaration):
     mechanisms: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SaslAuthenticateRequest(Declaration):
     """Message of the client in a SASL exchange. It may contain a password, so it has no `repr`."""
 
@@ -275,7 +274,7 @@ class SaslAuthenticateRequest(Declaration):
     auth_bytes: Buffer = wire(BYTES)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SaslAuthenticateResponse(Declaration):
     """Message of the broker in a SASL exchange."""
 

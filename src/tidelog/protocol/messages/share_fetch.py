@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206 (number of acq
 KIP-1222 (renewed locks).
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -19,6 +18,7 @@ from tidelog.protocol.schema import (
     Declaration,
     Pieces,
     array,
+    message,
     nullable_string,
     struct,
     wire,
@@ -26,7 +26,7 @@ from tidelog.protocol.schema import (
 from tidelog.types import INT32_MAX
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AcknowledgementBatch(Declaration):
     """Range of offsets, both inclusive, with the acknowledgement of its records.
 
@@ -39,7 +39,7 @@ class AcknowledgementBatch(Declaration):
     acknowledge_types: list[int] = wire(array(INT8))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareFetchPartition(Declaration):
     """Partition in the request, with acknowledgements of its records."""
 
@@ -47,7 +47,7 @@ class ShareFetchPartition(Declaration):
     acknowledgement_batches: list[AcknowledgementBatch] = wire(array(struct(AcknowledgementBatch)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareFetchTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -55,7 +55,7 @@ class ShareFetchTopic(Declaration):
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareForgottenTopic(Declaration):
     """Partitions to remove from the share session."""
 
@@ -63,7 +63,7 @@ class ShareForgottenTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareFetchRequest(Declaration):
     """Request to acquire records; waits for `min_bytes` or at most `max_wait_ms`.
 
@@ -86,7 +86,7 @@ class ShareFetchRequest(Declaration):
     forgotten_topics_data: list[ShareForgottenTopic] = wire(array(struct(ShareForgottenTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class LeaderIdAndEpoch(Declaration):
     """Current leader of a partition; -1 if unknown."""
 
@@ -94,7 +94,7 @@ class LeaderIdAndEpoch(Declaration):
     leader_epoch: int = wire(INT32, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AcquiredRecords(Declaration):
     """Range of acquired offsets, both inclusive; `delivery_count` includes this delivery."""
 
@@ -103,7 +103,7 @@ class AcquiredRecords(Declaration):
     delivery_count: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class SharePartitionData(Declaration):
     """Partition in the response, with whole batches.
 
@@ -120,7 +120,7 @@ class SharePartitionData(Declaration):
     acquired_records: list[AcquiredRecords] = wire(array(struct(AcquiredRecords)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareFetchableTopicResponse(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -128,7 +128,7 @@ class ShareFetchableTopicResponse(Declaration):
     partitions: list[SharePartitionData] = wire(array(struct(SharePartitionData)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareNodeEndpoint(Declaration):
     """Address of a broker that `current_leader` refers to."""
 
@@ -138,7 +138,7 @@ class ShareNodeEndpoint(Declaration):
     rack: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareFetchResponse(Declaration):
     """Response with acquired records, and a result for the acknowledgements of each partition."""
 
@@ -150,7 +150,7 @@ class ShareFetchResponse(Declaration):
     node_endpoints: list[ShareNodeEndpoint] = wire(array(struct(ShareNodeEndpoint)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareAcknowledgeTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -158,7 +158,7 @@ class ShareAcknowledgeTopic(Declaration):
     partitions: list[ShareFetchPartition] = wire(array(struct(ShareFetchPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareAcknowledgeRequest(Declaration):
     """Request to acknowledge records that the member has acquired."""
 
@@ -169,7 +169,7 @@ class ShareAcknowledgeRequest(Declaration):
     topics: list[ShareAcknowledgeTopic] = wire(array(struct(ShareAcknowledgeTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareAcknowledgedPartition(Declaration):
     """Result of the acknowledgements of one partition."""
 
@@ -179,7 +179,7 @@ class ShareAcknowledgedPartition(Declaration):
     current_leader: LeaderIdAndEpoch = wire(struct(LeaderIdAndEpoch))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareAcknowledgeTopicResponse(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -187,7 +187,7 @@ class ShareAcknowledgeTopicResponse(Declaration):
     partitions: list[ShareAcknowledgedPartition] = wire(array(struct(ShareAcknowledgedPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareAcknowledgeResponse(Declaration):
     """Response with a result for each partition."""
 

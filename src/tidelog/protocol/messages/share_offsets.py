@@ -3,7 +3,6 @@
 Source: Kafka's protocol guide, APIs 90 to 92; KIP-932, KIP-1226 (lag).
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -14,6 +13,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -21,7 +21,7 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsRequestTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -29,7 +29,7 @@ class DescribeShareGroupOffsetsRequestTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsRequestGroup(Declaration):
     """Group in the request, with its topics; null for all topics."""
 
@@ -39,7 +39,7 @@ class DescribeShareGroupOffsetsRequestGroup(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsRequest(Declaration):
     """Request for the start offsets of share groups."""
 
@@ -48,7 +48,7 @@ class DescribeShareGroupOffsetsRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsResponsePartition(Declaration):
     """Partition in the response; `start_offset` is -1 without delivery state."""
 
@@ -60,7 +60,7 @@ class DescribeShareGroupOffsetsResponsePartition(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsResponseTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -71,7 +71,7 @@ class DescribeShareGroupOffsetsResponseTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsResponseGroup(Declaration):
     """Group in the response, with its topics."""
 
@@ -83,7 +83,7 @@ class DescribeShareGroupOffsetsResponseGroup(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeShareGroupOffsetsResponse(Declaration):
     """Response with the start offsets of each group."""
 
@@ -93,7 +93,7 @@ class DescribeShareGroupOffsetsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsRequestPartition(Declaration):
     """Partition in the request, with its new start offset."""
 
@@ -101,7 +101,7 @@ class AlterShareGroupOffsetsRequestPartition(Declaration):
     start_offset: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsRequestTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -111,7 +111,7 @@ class AlterShareGroupOffsetsRequestTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsRequest(Declaration):
     """Request to set the start offsets of a share group."""
 
@@ -121,7 +121,7 @@ class AlterShareGroupOffsetsRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsResponsePartition(Declaration):
     """Result for one partition."""
 
@@ -130,7 +130,7 @@ class AlterShareGroupOffsetsResponsePartition(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsResponseTopic(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -141,7 +141,7 @@ class AlterShareGroupOffsetsResponseTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AlterShareGroupOffsetsResponse(Declaration):
     """Response with a result for each partition."""
 
@@ -153,14 +153,14 @@ class AlterShareGroupOffsetsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteShareGroupOffsetsRequestTopic(Declaration):
     """Topic in the request."""
 
     topic_name: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteShareGroupOffsetsRequest(Declaration):
     """Request to delete the start offsets of a share group for topics."""
 
@@ -170,7 +170,7 @@ class DeleteShareGroupOffsetsRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteShareGroupOffsetsResponseTopic(Declaration):
     """Result for one topic."""
 
@@ -180,7 +180,7 @@ class DeleteShareGroupOffsetsResponseTopic(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteShareGroupOffsetsResponse(Declaration):
     """Response with a result for each topic."""
 

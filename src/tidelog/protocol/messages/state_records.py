@@ -10,7 +10,6 @@
 Source: Kafka 4.3's records in these topics and in `__cluster_metadata`.
 """
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
@@ -27,6 +26,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -35,14 +35,14 @@ from tidelog.protocol.schema import (
 from tidelog.types import Buffer
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TransactionLogKey(Declaration):
     """Key of a transactional id's state."""
 
     transactional_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class PartitionsSchema(Declaration):
     """Partitions of one topic in the transaction."""
 
@@ -50,7 +50,7 @@ class PartitionsSchema(Declaration):
     partition_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TransactionLogValue(Declaration):
     """State of a transactional id; times in ms, -1 for none."""
 
@@ -68,7 +68,7 @@ class TransactionLogValue(Declaration):
     client_transaction_version: int = wire(INT16, since=1, tag=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareSnapshotKey(Declaration):
     """Key of a share partition's snapshot: group, topic and partition."""
 
@@ -77,7 +77,7 @@ class ShareSnapshotKey(Declaration):
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class StateBatch(Declaration):
     """Range of offsets, both inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
 
@@ -87,7 +87,7 @@ class StateBatch(Declaration):
     delivery_count: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareSnapshotValue(Declaration):
     """Complete state of a share partition; timestamps are wall time in ms."""
 
@@ -101,7 +101,7 @@ class ShareSnapshotValue(Declaration):
     state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareUpdateKey(Declaration):
     """Key of a share partition's update: group, topic and partition."""
 
@@ -110,7 +110,7 @@ class ShareUpdateKey(Declaration):
     partition: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ShareUpdateValue(Declaration):
     """Changes since the snapshot of this epoch; -1 for an unchanged value."""
 
@@ -121,7 +121,7 @@ class ShareUpdateValue(Declaration):
     state_batches: list[StateBatch] = wire(array(struct(StateBatch)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class UserScramCredentialRecord(Declaration):
     """Key 11: SCRAM credential of a user. It has no `repr`, so that it never appears in a log."""
 
@@ -135,7 +135,7 @@ class UserScramCredentialRecord(Declaration):
     iterations: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class RemoveUserScramCredentialRecord(Declaration):
     """Key 22: deletion of a user's SCRAM credential."""
 
@@ -143,7 +143,7 @@ class RemoveUserScramCredentialRecord(Declaration):
     mechanism: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AccessControlEntryRecord(Declaration):
     """Key 18: ACL."""
 
@@ -157,14 +157,14 @@ class AccessControlEntryRecord(Declaration):
     permission_type: int = wire(INT8)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class RemoveAccessControlEntryRecord(Declaration):
     """Key 19: deletion of an ACL."""
 
     id: UUID = wire(UUID16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class EntityData(Declaration):
     """Part of the entity of a quota; a null name means the default."""
 
@@ -172,7 +172,7 @@ class EntityData(Declaration):
     entity_name: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ClientQuotaRecord(Declaration):
     """Key 14: value of a quota, or its deletion."""
 

@@ -4,7 +4,6 @@ Source: Kafka's protocol guide, APIs 19, 20, 21 and 37; KIP-4, KIP-107, KIP-195,
 ids), KIP-525 (settings of created topics).
 """
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog.protocol.schema import (
@@ -17,6 +16,7 @@ from tidelog.protocol.schema import (
     UUID16,
     Declaration,
     array,
+    message,
     nullable_array,
     nullable_string,
     struct,
@@ -24,7 +24,7 @@ from tidelog.protocol.schema import (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatableReplicaAssignment(Declaration):
     """Partition in the request, with the brokers of its replicas."""
 
@@ -32,7 +32,7 @@ class CreatableReplicaAssignment(Declaration):
     broker_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatableTopicConfig(Declaration):
     """Setting of the new topic."""
 
@@ -40,7 +40,7 @@ class CreatableTopicConfig(Declaration):
     value: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatableTopic(Declaration):
     """Topic to create.
 
@@ -55,7 +55,7 @@ class CreatableTopic(Declaration):
     configs: list[CreatableTopicConfig] = wire(array(struct(CreatableTopicConfig)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreateTopicsRequest(Declaration):
     """Request to create topics, or to validate them only."""
 
@@ -64,7 +64,7 @@ class CreateTopicsRequest(Declaration):
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatableTopicConfigs(Declaration):
     """Setting of the created topic."""
 
@@ -75,7 +75,7 @@ class CreatableTopicConfigs(Declaration):
     is_sensitive: bool = wire(BOOLEAN, since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatableTopicResult(Declaration):
     """Result for one topic, with its id, partition count and settings."""
 
@@ -91,7 +91,7 @@ class CreatableTopicResult(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreateTopicsResponse(Declaration):
     """Response with a result for each topic."""
 
@@ -99,7 +99,7 @@ class CreateTopicsResponse(Declaration):
     topics: list[CreatableTopicResult] = wire(array(struct(CreatableTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteTopicState(Declaration):
     """Topic to delete, by name or id."""
 
@@ -107,7 +107,7 @@ class DeleteTopicState(Declaration):
     topic_id: UUID = wire(UUID16, since=6)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteTopicsRequest(Declaration):
     """Request to delete topics: by name up to version 5, by name or id from version 6."""
 
@@ -116,7 +116,7 @@ class DeleteTopicsRequest(Declaration):
     timeout_ms: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeletableTopicResult(Declaration):
     """Result for one topic."""
 
@@ -126,7 +126,7 @@ class DeletableTopicResult(Declaration):
     error_message: str | None = wire(nullable_string(), since=5)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteTopicsResponse(Declaration):
     """Response with a result for each topic."""
 
@@ -134,14 +134,14 @@ class DeleteTopicsResponse(Declaration):
     responses: list[DeletableTopicResult] = wire(array(struct(DeletableTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatePartitionsAssignment(Declaration):
     """Brokers of a new partition's replicas."""
 
     broker_ids: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatePartitionsTopic(Declaration):
     """Topic in the request, with its new total number of partitions."""
 
@@ -152,7 +152,7 @@ class CreatePartitionsTopic(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatePartitionsRequest(Declaration):
     """Request to add partitions to topics, or to validate it only."""
 
@@ -161,7 +161,7 @@ class CreatePartitionsRequest(Declaration):
     validate_only: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatePartitionsTopicResult(Declaration):
     """Result for one topic."""
 
@@ -170,7 +170,7 @@ class CreatePartitionsTopicResult(Declaration):
     error_message: str | None = wire(nullable_string())
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class CreatePartitionsResponse(Declaration):
     """Response with a result for each topic."""
 
@@ -178,7 +178,7 @@ class CreatePartitionsResponse(Declaration):
     results: list[CreatePartitionsTopicResult] = wire(array(struct(CreatePartitionsTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsPartition(Declaration):
     """Partition in the request, with its new log start offset; -1 for the high watermark."""
 
@@ -186,7 +186,7 @@ class DeleteRecordsPartition(Declaration):
     offset: int = wire(INT64)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsTopic(Declaration):
     """Topic in the request, with its partitions."""
 
@@ -194,7 +194,7 @@ class DeleteRecordsTopic(Declaration):
     partitions: list[DeleteRecordsPartition] = wire(array(struct(DeleteRecordsPartition)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsRequest(Declaration):
     """Request to delete records by advancing log start offsets."""
 
@@ -202,7 +202,7 @@ class DeleteRecordsRequest(Declaration):
     timeout_ms: int = wire(INT32)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsPartitionResult(Declaration):
     """Partition in the response, with its new log start offset; -1 with an error."""
 
@@ -211,7 +211,7 @@ class DeleteRecordsPartitionResult(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -221,7 +221,7 @@ class DeleteRecordsTopicResult(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DeleteRecordsResponse(Declaration):
     """Response with the new log start offset of each partition."""
 

@@ -5,8 +5,6 @@ KIP-664, KIP-890 (several transactions in a request, epochs in EndTxn's response
 (filters), KIP-1228 (transaction version in markers).
 """
 
-from dataclasses import dataclass
-
 from tidelog.protocol.schema import (
     BOOLEAN,
     INT8,
@@ -16,13 +14,14 @@ from tidelog.protocol.schema import (
     STRING,
     Declaration,
     array,
+    message,
     nullable_string,
     struct,
     wire,
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -30,7 +29,7 @@ class AddPartitionsToTxnTopic(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnTransaction(Declaration):
     """Transaction in the request, with partitions to add, or only to verify (`verify_only`)."""
 
@@ -41,7 +40,7 @@ class AddPartitionsToTxnTransaction(Declaration):
     topics: list[AddPartitionsToTxnTopic] = wire(array(struct(AddPartitionsToTxnTopic)), since=4)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnRequest(Declaration):
     """Request to add partitions to transactions, or to verify that they were added.
 
@@ -59,7 +58,7 @@ class AddPartitionsToTxnRequest(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnPartitionResult(Declaration):
     """Result for one partition."""
 
@@ -67,7 +66,7 @@ class AddPartitionsToTxnPartitionResult(Declaration):
     partition_error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -77,7 +76,7 @@ class AddPartitionsToTxnTopicResult(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnResult(Declaration):
     """Transaction in the response, with its partitions."""
 
@@ -87,7 +86,7 @@ class AddPartitionsToTxnResult(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddPartitionsToTxnResponse(Declaration):
     """Response with a result for each partition."""
 
@@ -101,7 +100,7 @@ class AddPartitionsToTxnResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddOffsetsToTxnRequest(Declaration):
     """Request to add the offsets of a group to a transaction."""
 
@@ -111,7 +110,7 @@ class AddOffsetsToTxnRequest(Declaration):
     group_id: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class AddOffsetsToTxnResponse(Declaration):
     """Response to the addition of a group's offsets."""
 
@@ -119,7 +118,7 @@ class AddOffsetsToTxnResponse(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class EndTxnRequest(Declaration):
     """Request to commit or abort a transaction."""
 
@@ -129,7 +128,7 @@ class EndTxnRequest(Declaration):
     committed: bool = wire(BOOLEAN)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class EndTxnResponse(Declaration):
     """Response to the end of a transaction.
 
@@ -142,14 +141,14 @@ class EndTxnResponse(Declaration):
     producer_epoch: int = wire(INT16, since=5, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeTransactionsRequest(Declaration):
     """Request for the state of transactional ids."""
 
     transactional_ids: list[str] = wire(array(STRING))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class TopicData(Declaration):
     """Partitions of one topic in the transaction."""
 
@@ -157,7 +156,7 @@ class TopicData(Declaration):
     partitions: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribedTransactionState(Declaration):
     """State of one transactional id; times in ms."""
 
@@ -171,7 +170,7 @@ class DescribedTransactionState(Declaration):
     topics: list[TopicData] = wire(array(struct(TopicData)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeTransactionsResponse(Declaration):
     """Response with the state of each transactional id."""
 
@@ -181,7 +180,7 @@ class DescribeTransactionsResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListTransactionsRequest(Declaration):
     """Request for transactional ids that match filters.
 
@@ -194,7 +193,7 @@ class ListTransactionsRequest(Declaration):
     transactional_id_pattern: str | None = wire(nullable_string(), since=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListedTransactionState(Declaration):
     """Transactional id with its producer id and state."""
 
@@ -203,7 +202,7 @@ class ListedTransactionState(Declaration):
     transaction_state: str = wire(STRING)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ListTransactionsResponse(Declaration):
     """Response with the matching transactional ids, and the filters' unknown state names."""
 
@@ -213,7 +212,7 @@ class ListTransactionsResponse(Declaration):
     transaction_states: list[ListedTransactionState] = wire(array(struct(ListedTransactionState)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class InitProducerIdRequest(Declaration):
     """Request for a producer id, or (from version 3) for a new epoch of one."""
 
@@ -223,7 +222,7 @@ class InitProducerIdRequest(Declaration):
     producer_epoch: int = wire(INT16, since=3, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class InitProducerIdResponse(Declaration):
     """Response with the producer id and its epoch; -1 with an error."""
 
@@ -233,7 +232,7 @@ class InitProducerIdResponse(Declaration):
     producer_epoch: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeProducersTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -241,14 +240,14 @@ class DescribeProducersTopic(Declaration):
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeProducersRequest(Declaration):
     """Request for the active producers of partitions."""
 
     topics: list[DescribeProducersTopic] = wire(array(struct(DescribeProducersTopic)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class ProducerState(Declaration):
     """State of one producer in a partition; -1 for an unknown value."""
 
@@ -260,7 +259,7 @@ class ProducerState(Declaration):
     current_txn_start_offset: int = wire(INT64, default=-1)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeProducersPartitionResponse(Declaration):
     """Partition in the response, with its active producers."""
 
@@ -270,7 +269,7 @@ class DescribeProducersPartitionResponse(Declaration):
     active_producers: list[ProducerState] = wire(array(struct(ProducerState)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeProducersTopicResponse(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -280,7 +279,7 @@ class DescribeProducersTopicResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class DescribeProducersResponse(Declaration):
     """Response with the active producers of each partition."""
 
@@ -290,7 +289,7 @@ class DescribeProducersResponse(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WritableTxnMarkerTopic(Declaration):
     """Topic in the request, with the numbers of its partitions."""
 
@@ -298,7 +297,7 @@ class WritableTxnMarkerTopic(Declaration):
     partition_indexes: list[int] = wire(array(INT32))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WritableTxnMarker(Declaration):
     """Transaction of one producer to commit or abort, with its partitions."""
 
@@ -310,14 +309,14 @@ class WritableTxnMarker(Declaration):
     transaction_version: int = wire(INT8, since=2)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WriteTxnMarkersRequest(Declaration):
     """Request to write the markers that end transactions."""
 
     markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WritableTxnMarkerPartitionResult(Declaration):
     """Result for one partition."""
 
@@ -325,7 +324,7 @@ class WritableTxnMarkerPartitionResult(Declaration):
     error_code: int = wire(INT16)
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WritableTxnMarkerTopicResult(Declaration):
     """Topic in the response, with its partitions."""
 
@@ -335,7 +334,7 @@ class WritableTxnMarkerTopicResult(Declaration):
     )
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WritableTxnMarkerResult(Declaration):
     """Producer in the response, with its topics."""
 
@@ -343,7 +342,7 @@ class WritableTxnMarkerResult(Declaration):
     topics: list[WritableTxnMarkerTopicResult] = wire(array(struct(WritableTxnMarkerTopicResult)))
 
 
-@dataclass(slots=True, kw_only=True, eq=False, repr=False)
+@message
 class WriteTxnMarkersResponse(Declaration):
     """Response with a result for each partition."""
 

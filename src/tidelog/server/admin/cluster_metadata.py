@@ -11,7 +11,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.config import BrokerConfig
@@ -295,12 +294,12 @@ class ClusterSettings(DurableState[ClusterState]):
 
     def _read_kept(self) -> ClusterState:
         self._in_file = read_cluster(self._env.files, self._directory)
-        return replace(self._in_file, quotas=self._metadata.quotas)
+        return self._in_file._replace(quotas=self._metadata.quotas)
 
     def _write_kept(self, state: ClusterState) -> None:
         """Store what has changed; one change affects either quotas or settings."""
         self._metadata.keep_quotas(state.quotas)
-        settings = replace(with_defaults(state, self._defaults_of(state)), quotas={})
+        settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})
         if settings == self._in_file:
             return
         self._in_file = None
@@ -428,7 +427,7 @@ class SecurityStore:
         def changed(state: SecurityState) -> SecurityState:
             scram = dict(state.scram)
             change(scram)
-            return replace(state, scram=scram)
+            return state._replace(scram=scram)
 
         await self._kept.change(changed)
 
@@ -448,7 +447,7 @@ class SecurityStore:
             new = [row for row in by_row if row not in state.acls]
             room = max(ACLS_MAX - len(state.acls), 0)
             refused[:] = [by_row[row] for row in new[room:]]
-            return replace(state, acls=state.acls.union(new[:room]))
+            return state._replace(acls=state.acls.union(new[:room]))
 
         await self._kept.change(changed)
         return frozenset(refused)
@@ -456,7 +455,7 @@ class SecurityStore:
     async def remove_acls(self, acls: "Collection[Acl]") -> None:
         """Remove ACLs durably; raises StorageFailure if that fails, and then none is removed."""
         rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
-        await self._kept.change(lambda state: replace(state, acls=state.acls - rows))
+        await self._kept.change(lambda state: state._replace(acls=state.acls - rows))
 
 
 class _Next(NamedTuple):

@@ -286,7 +286,7 @@ class BrokerResource(ConfigResource):
         _ensure_dynamic(changes.set_names)
         if not self.name:
             _ensure_for_all(changes.set_names)
-        changed = replace(state, settings=_with(state.settings, broker, own))
+        changed = state._replace(settings=_with(state.settings, broker, own))
         changed_config(node.started_config, settings_of(changed, node.node_id))
         changed_config(node.started_config, changed.settings.get(ALL_BROKERS, {}))
         return changed
@@ -356,7 +356,7 @@ class GroupResource(ConfigResource):
             self._ensure_valid(own)
             if own:
                 self._ensure_room(len(state.groups.keys() - {self.name}))
-            return state if is_trial else replace(state, groups=_with(state.groups, self.name, own))
+            return state if is_trial else state._replace(groups=_with(state.groups, self.name, own))
 
         await self.node.cluster.change(change)
 
@@ -657,7 +657,7 @@ async def alter_client_quotas(
             with errors_in(results[name]):
                 _ensure_once(alteration, times[name])
                 change(quotas, parts_of(alteration), alteration.ops)
-        return state if request.validate_only else replace(state, quotas=quotas)
+        return state if request.validate_only else state._replace(quotas=quotas)
 
     try:
         await context.node.cluster.change(changed)

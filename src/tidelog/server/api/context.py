@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # Created for every request; a frozen dataclass would take three times as long.
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RequestContext:
     """A request's API, version and client.
 

@@ -292,7 +292,7 @@ class Node(Services):
         self.log_dir.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ClientInfo:
     """Facts about the client and its connection, for handlers.
 

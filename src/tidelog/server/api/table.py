@@ -10,10 +10,9 @@ Source: Kafka 4.3's KafkaApis; KIP-511.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
 
 from tidelog.garbage import collection_paused, take_modules_as_old
 from tidelog.server.api.context import Answer, Handler, Ready, RequestContext, RowFunctions
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
     from tidelog.server.api.node import Node
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One served API.
 
     Attributes:

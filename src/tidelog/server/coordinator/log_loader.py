@@ -5,7 +5,6 @@ meanwhile, so kernels take over as soon as they are loaded, even in the middle o
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import CorruptData
@@ -72,7 +71,7 @@ def load_log(
         if kernels is None:
             for behind in _take_plainly(part, taker.add):
                 yield behind - remaining.start_position
-                remaining, kernels = replace(part, start_position=behind), find_kernels()
+                remaining, kernels = part._replace(start_position=behind), find_kernels()
                 if kernels is not None:
                     break
         if kernels is not None:

@@ -242,7 +242,7 @@ class _LogWatch:
             reply.complete(ErrorCode.NOT_COORDINATOR)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Gathered:
     """Records that wait for a batch, in order, with the replies of their writers."""
 

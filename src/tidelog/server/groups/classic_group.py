@@ -59,7 +59,7 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Member:
     """Member of a classic group.
 

@@ -8,7 +8,6 @@ Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tidelog.error_codes import ErrorCode
@@ -92,8 +91,7 @@ class ClassicInConsumer:
         downgrades = static_member is not None and self._migration.may_downgrade_replaced(
             group, static_member
         )
-        new = replace(
-            match.member,
+        new = match.member._replace(
             subscription=_updated(match.member.subscription, request, written_subscription),
         )
         if new.subscription != match.member.subscription:

@@ -129,7 +129,7 @@ class PendingOffset(NamedTuple):
     offset: CommittedOffset
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """Pending offset.
 

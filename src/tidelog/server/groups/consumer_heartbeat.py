@@ -4,7 +4,6 @@ Source: Kafka 4.3's group coordinator; KIP-848.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.classic_group import ClassicGroup
@@ -83,7 +82,7 @@ class ConsumerHeartbeats(Heartbeats):
         match = self._find(update, request, member_id)
         old = match.member
         subscription = updated_subscription(old.subscription, request)
-        new = old if subscription is old.subscription else replace(old, subscription=subscription)
+        new = old if subscription is old.subscription else old._replace(subscription=subscription)
         status = self._change(update, match, new)
         names_changed = new.subscription.topics != old.subscription.topics
         is_due = names_changed or status is RegexStatus.RESOLVED
@@ -169,7 +168,7 @@ class ConsumerHeartbeats(Heartbeats):
         if request.epoch == LEAVING:
             return beat_after(self._migration.fence(group, (member,)), beat)
         update = GroupUpdate(group)
-        assignment = replace(member.assignment, epoch=LEAVING_FOR_A_WHILE, revoking={})
+        assignment = member.assignment._replace(epoch=LEAVING_FOR_A_WHILE, revoking={})
         update.changes.append(AssignmentChange(member.member_id, assignment))
         return beat_after(self._updates.write(update), beat)
 

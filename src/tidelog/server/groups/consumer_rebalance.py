@@ -13,7 +13,7 @@ assignment interval).
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -391,7 +391,7 @@ def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()
     }
-    return replace(assignment, epoch=JOINING, previous_epoch=JOINING, assigned=assigned)
+    return assignment._replace(epoch=JOINING, previous_epoch=JOINING, assigned=assigned)
 
 
 def _replace(update: ConsumerUpdate, old: ConsumerMember, new: ConsumerMember) -> None:

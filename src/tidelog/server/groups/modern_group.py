@@ -10,8 +10,8 @@ Source: Kafka 4.3's ModernGroup; KIP-848, KIP-932, KIP-1251 (an epoch for each p
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -92,8 +92,7 @@ class Subscription(NamedTuple):
     classic: ClassicPart | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberAssignment:
+class MemberAssignment(NamedTuple):
     """Current assignment of a member.
 
     Attributes:
@@ -107,8 +106,8 @@ class MemberAssignment:
     epoch: int = JOINING
     previous_epoch: int = UNKNOWN_EPOCH
     state: MemberState = MemberState.STABLE
-    assigned: Assigned = field(default_factory=dict)
-    revoking: Assigned = field(default_factory=dict)
+    assigned: Assigned = MappingProxyType({})
+    revoking: Assigned = MappingProxyType({})
 
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
@@ -135,8 +134,7 @@ class MemberAssignment:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareAssignment:
+class ShareAssignment(NamedTuple):
     """Current assignment of a share group's member, which never has to revoke partitions.
 
     Attributes:
@@ -147,11 +145,10 @@ class ShareAssignment:
 
     epoch: int = JOINING
     previous_epoch: int = UNKNOWN_EPOCH
-    assigned: Target = field(default_factory=dict)
+    assigned: Target = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class ModernMember(Generic[AssignmentT]):
+class ModernMember(NamedTuple, Generic[AssignmentT]):
     """Member with its subscription and current assignment."""
 
     member_id: str

@@ -11,7 +11,6 @@ Source: Kafka 4.3's group coordinator; KIP-932, KIP-1263 (minimum assignment int
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import TypeAlias
 from uuid import UUID
 
@@ -115,7 +114,7 @@ class ShareHeartbeats(Heartbeats):
             update.changes.append(MemberChange(old.member_id, subscription))
         has_changed = not is_known or subscription.topics != old.subscription.topics
         epoch, shared = self._next_epoch(update, old.subscription, subscription, is_due=has_changed)
-        new = replace(old, subscription=subscription)
+        new = old._replace(subscription=subscription)
         target_epoch, target = self._aim(update, epoch, new, shared)
         reads = self._updates.facts.ids(subscription.topics)
         assignment = _next_assignment(
@@ -268,8 +267,7 @@ def _next_assignment(
         return ShareAssignment(epoch=epoch, previous_epoch=assignment.epoch, assigned=assigned)
     if not has_changed:
         return assignment
-    return replace(
-        assignment,
+    return assignment._replace(
         assigned={each: assignment.assigned[each] for each in assignment.assigned if each in reads},
     )
 

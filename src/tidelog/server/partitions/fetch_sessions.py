@@ -82,7 +82,7 @@ ResultT = TypeVar("ResultT", bound=PartitionResult)
 Results: TypeAlias = Sequence[tuple["CachedPartition", ResultT]]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CachedPartition:
     """A session's entry of one partition.
 
@@ -122,7 +122,7 @@ class CachedPartition:
         return changed
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSession:
     """A client's fetch session.
 
@@ -168,7 +168,7 @@ class FetchSession:
         return self.is_privileged, len(self.partitions), self.session_id
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class SessionRequest:
     """Session part of a fetch request.
 
@@ -199,7 +199,7 @@ class SessionRequest:
         return {key: CachedPartition(key, asked) for key, asked in self.asked}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SessionAnswer(Generic[ResultT]):
     """Session part of a response: an error alone, or a session id (0 for none) and partitions."""
 
@@ -294,7 +294,7 @@ class IncrementalFetching(Fetching):
                 yield cached, data
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FetchSessions:
     """All sessions of a broker, at most `slots`.
 

@@ -330,7 +330,7 @@ class ByteRange:
         return self.end - self.start
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Limits:
     """Limits of a read.
 

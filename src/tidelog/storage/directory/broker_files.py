@@ -29,8 +29,9 @@ The JSON files are replaced atomically and are durable before the change is ackn
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.env import Env, FileSystem
@@ -69,8 +70,7 @@ Quotas: TypeAlias = Mapping[Entity, Mapping[str, float]]
 Settings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
@@ -81,9 +81,9 @@ class ClusterState:
             including changes at run time; None if no broker stored them.
     """
 
-    quotas: Quotas = field(default_factory=dict)
-    settings: Settings = field(default_factory=dict)
-    groups: Settings = field(default_factory=dict)
+    quotas: Quotas = MappingProxyType({})
+    settings: Settings = MappingProxyType({})
+    groups: Settings = MappingProxyType({})
     topic_defaults: Mapping[str, str] | None = None
 
 
@@ -116,7 +116,7 @@ def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterSt
     None are stored for a broker without defaults and settings, which needs no file.
     """
     noted = dict(defaults) if defaults or state.settings else None
-    return replace(state, topic_defaults=noted)
+    return state._replace(topic_defaults=noted)
 
 
 def encode_cluster(state: ClusterState) -> bytes:
@@ -235,8 +235,7 @@ class GroupOffset(NamedTuple):
     metadata: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffsets:
+class GroupOffsets(NamedTuple):
     """All groups' commits at one moment.
 
     Attributes:
@@ -431,8 +430,7 @@ class ScramCredential:
     server_key: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class SecurityState:
+class SecurityState(NamedTuple):
     """Users and rules of a directory's broker.
 
     Attributes:
@@ -440,7 +438,7 @@ class SecurityState:
         acls: Rules, in any order.
     """
 
-    scram: Mapping[tuple[str, int], ScramCredential] = field(default_factory=dict)
+    scram: Mapping[tuple[str, int], ScramCredential] = MappingProxyType({})
     acls: frozenset[AclRow] = frozenset()
 
 

@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
@@ -405,8 +406,7 @@ def named_few(names: Sequence[str]) -> str:
     return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(NamedTuple):
     """A topic to create.
 
     Attributes:
@@ -418,7 +418,7 @@ class NewTopic:
 
     name: str
     partitions: int = 1
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str] = MappingProxyType({})
     topic_id: uuid.UUID | None = None
 
 

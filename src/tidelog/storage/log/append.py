@@ -9,7 +9,7 @@ Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest, MessageTooLarge
@@ -63,8 +63,7 @@ class AppendOrigin(Enum):
     REPLICATION = "replication"
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTerms:
+class AppendTerms(NamedTuple):
     """Terms of all appends of one kind: the origin, and which checks its batches need.
 
     Attributes:
@@ -94,7 +93,7 @@ BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
 COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AppendContext:
     """Input of an append's checks, besides the topic's settings.
 

@@ -323,7 +323,7 @@ def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequen
     return note is None or note.end_offset != later[0]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Scan:
     """Result of a scan of one segment.
 

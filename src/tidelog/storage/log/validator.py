@@ -252,9 +252,9 @@ class Validator:
         end = batches[-1].at + batches[-1].size_bytes
         if len(batches) == 1:
             return self.validate(view[:end], context)
-        in_place = terms if terms.trusted else replace(terms, owned=False)
+        in_place = terms if terms.trusted else terms._replace(owned=False)
         out = memoryview(writable(view, batches[-1], in_place))
-        own = replace(context, terms=replace(terms, owned=True))
+        own = replace(context, terms=terms._replace(owned=True))
         parts = []
         for batch in batches:
             part = out[batch.at : batch.at + batch.size_bytes]

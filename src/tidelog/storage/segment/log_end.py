@@ -253,7 +253,7 @@ class Jump(NamedTuple):
     batch: Batch
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class SoundPart:
     """Part of a log file with sound batches; it grows while the batches are walked.
 

@@ -65,7 +65,7 @@ class SegmentNote(NamedTuple):
 
 
 # Not frozen: one is created for every append, and creating a frozen one takes three times as long.
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RollFacts:
     """The active segment and a validated append.
 

@@ -5,8 +5,7 @@ range of their offsets. Reads no records.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptData
 from tidelog.record.batch_walk import Batch
@@ -23,8 +22,7 @@ from tidelog.types import INT64_MAX
 PIECE_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class LogSlice:
+class LogSlice(NamedTuple):
     """Whole batches of one segment that may hold offsets of a range.
 
     Attributes:

@@ -1,6 +1,5 @@
 """What a share fetch counts for its client's quota: its answer, and then it is to be silent."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.server.loops import on_a_loop
@@ -12,7 +11,7 @@ LITTLE: Quotas = {(("client-id", "test"),): {"consumer_byte_rate": 10.0}}
 
 
 def with_quota(state: ClusterState) -> ClusterState:
-    return replace(state, quotas=LITTLE)
+    return state._replace(quotas=LITTLE)
 
 
 @on_a_loop
