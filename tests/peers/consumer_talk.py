@@ -170,6 +170,24 @@ def ids_of(bootstrap: str) -> dict[str, UUID]:
         talk.close()
 
 
+def await_topics(bootstrap: str) -> None:
+    """Heartbeats of a group of its own, until the coordinator knows both topics.
+
+    Kafka's coordinator takes topics from an image of the metadata that comes after they are
+    created. A group that was there before gets an epoch more when it comes.
+    """
+    talk = ConsumerTalk(bootstrap, "the topics are known")
+    try:
+        talk.enter("A", ROUTES, STOPS)
+        end = time.monotonic() + PATIENCE_S
+        while len(talk.owned.get("A", [])) < len((ROUTES, STOPS)):
+            assert time.monotonic() < end, "the coordinator never knew the topics"
+            talk.beat_owning("A")
+        talk.raw_beat("A", -1)
+    finally:
+        talk.close()
+
+
 def create_apart(kafka: Broker) -> dict[str, UUID]:
     """Both topics at Kafka, with ids that lie in other places of a Java hash table.
 

@@ -13,6 +13,7 @@ from tests.peers.consumer_talk import (
     STOPS_PARTITIONS,
     TIMEOUT_MS,
     ConsumerTalk,
+    await_topics,
     create_apart,
 )
 from tests.peers.consumer_walk import walk_differs
@@ -352,6 +353,7 @@ def places(
     Kafka's assignors go by the ids where topics are equal otherwise.
     """
     ids = create_apart(kafka_broker)
+    await_topics(kafka_broker.bootstrap)
     topics = ((ROUTES, ROUTES_PARTITIONS), (STOPS, STOPS_PARTITIONS))
     settings = SETTINGS | {
         "group.min.session.timeout.ms": "6000",
