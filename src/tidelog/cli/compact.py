@@ -7,6 +7,7 @@ their keys. `erase` removes one key from all files and prints a receipt.
 
 import json
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, cast
 
 import click
@@ -21,6 +22,9 @@ from tidelog.cli.options import (
     format_option,
     key_as_option,
     maybe_target_argument,
+    one_of,
+    show_option,
+    shown_table,
     topic_argument,
 )
 from tidelog.cli.output import Cell
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from tidelog.control.verbs import CompactionResult
     from tidelog.directory import Directory
     from tidelog.storage.compaction.cleaning_plan import Preview
+    from tidelog.storage.compaction.generations import GenerationPlan
 
 
 _COLUMNS: Final = output.columns(
@@ -50,42 +55,85 @@ _COLUMNS: Final = output.columns(
     output.size("bytes"),
     output.count("records", "keys"),
     output.size("garbage_bytes"),
-    output.minor(output.number("cleaned_to", "runs"), output.size("found_bytes")),
+    output.minor(output.number("cleaned_to", "runs"), output.size("freed_bytes")),
     "decision",
     output.minor(output.size("read_bytes", "written_bytes")),
 )
 
 
-def show_plan(
-    surroundings: Surroundings, directory: "Directory", names: list[TopicPartition], kind: Format
-) -> ExitCode:
-    """Print a row for each finished segment, and what is due, and why, for each partition."""
-    from tidelog.storage.compaction.cleaning_plan import preview
+_PLAN_TOPICS: Final = output.columns(
+    "topic",
+    output.count("partitions", "due"),
+    output.size("read_bytes", "written_bytes", "freed_bytes"),
+    "reason",
+)
 
-    rows: list[list[Cell]] = []
+
+class PlanShow(StrEnum):
+    """Table of `--plan` to print."""
+
+    TOPICS = "topics"
+    SEGMENTS = "segments"
+
+
+def show_plan(
+    surroundings: Surroundings,
+    directory: "Directory",
+    names: list[TopicPartition],
+    kind: Format,
+    show: PlanShow | None,
+) -> ExitCode:
+    """Print what is due and why, by topic or with a row for each finished segment."""
+    from tidelog.storage.compaction.cleaning_plan import preview
+    from tidelog.storage.compaction.plan_verdict import plan_verdict
+
+    previews: dict[TopicPartition, Preview] = {}
     code = ExitCode.OK
     for name in names:
         try:
-            plan_preview = preview(directory.log_dir, name)
+            previews[name] = preview(directory.log_dir, name)
         except InvalidRequest as error:  # it has a tier; plans of the others are shown
             surroundings.fail(str(error))
             code = ExitCode.ERROR
-            continue
-        rows.extend(_rows(name, plan_preview))
-        plan = plan_preview.plan
-        surroundings.say(
-            f"{name}: {'due' if plan.is_due else 'not due'}: {plan.reason};"
-            f" {plan.read_bytes} bytes to read, {plan.written_bytes:.0f} to write,"
-            f" {plan.garbage_bytes:.0f} to free"
-        )
-        if plan_preview.has_versions:
-            surroundings.note(
+    plans = {name: one.plan for name, one in previews.items()}
+    if plans or not names:
+        output.print_verdict(surroundings, plan_verdict([*plans.values()]), kind)
+    if shown_table(show, PlanShow, kind) is PlanShow.SEGMENTS:
+        rows = [row for name, one in previews.items() for row in _rows(name, one)]
+        output.print_rows(surroundings, _COLUMNS, rows, kind)
+        for name, plan in plans.items():
+            surroundings.note(f"{name}: {'due' if plan.is_due else 'not due'}: {plan.reason}")
+    elif plans or kind is not Format.TABLE:
+        output.print_rows(surroundings, _PLAN_TOPICS, _plan_topics(plans), kind)
+    for name, one in previews.items():
+        if one.has_versions:
+            surroundings.say(
                 f"{name}: keys and garbage are counted as if the last record of a key won"
             )
-    if not names:
-        surroundings.note("no topic has cleanup.policy=compact")
-    output.print_rows(surroundings, _COLUMNS, rows, kind)
     return code
+
+
+def _plan_topics(plans: "Mapping[TopicPartition, GenerationPlan]") -> list[list[Cell]]:
+    """Return the rows of `_PLAN_TOPICS`; costs are those of the partitions that are due."""
+    by_topic: dict[str, list[GenerationPlan]] = {}
+    for name, plan in plans.items():
+        by_topic.setdefault(name.topic, []).append(plan)
+    rows: list[list[Cell]] = []
+    for topic, of_topic in by_topic.items():
+        due = [plan for plan in of_topic if plan.is_due]
+        reasons = dict.fromkeys(plan.reason for plan in due or of_topic)
+        rows.append(
+            [
+                topic,
+                len(of_topic),
+                len(due),
+                sum(plan.read_bytes for plan in due),
+                round(sum(plan.written_bytes for plan in due)),
+                round(sum(plan.garbage_bytes for plan in due)),
+                "; ".join(reasons),
+            ]
+        )
+    return rows
 
 
 def _rows(name: TopicPartition, plan_preview: "Preview") -> Iterator[list[Cell]]:
@@ -154,6 +202,7 @@ _ROW_COLUMNS: Final = output.columns(
 @click.option("--roll", is_flag=True, help="Finish active segments first, so that all is cleaned.")
 @click.option("--if-due", is_flag=True, help="Only where the topic's settings ask for it now.")
 @click.option("--plan", is_flag=True, help="Only show what the settings ask for now.")
+@show_option(PlanShow, "With --plan. topics: a line for each; segments: each finished segment.")
 @format_option
 @click.pass_obj
 def compact(  # noqa: PLR0913 - one argument for each option
@@ -163,6 +212,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     roll: bool,
     if_due: bool,
     plan: bool,
+    show: PlanShow | None,
     kind: Format,
 ) -> ExitCode:
     """Keep the last record of each key in compacted topics.
@@ -172,11 +222,15 @@ def compact(  # noqa: PLR0913 - one argument for each option
 
     Exit code: 0 done, 1 failed, 2 a head could not be cleaned to its end.
     """
+    if show is not None and not plan:
+        raise UsageProblem("--show has no meaning without --plan")
     if plan and roll:
         raise UsageProblem("--plan changes nothing, so it can't --roll")
     if plan:
         with open_directory(surroundings, data) as directory:
-            return show_plan(surroundings, directory, _compacted(directory, data, target), kind)
+            return show_plan(
+                surroundings, directory, _compacted(directory, data, target), kind, show
+            )
 
     def here() -> "list[CompactionResult]":
         with (
@@ -260,23 +314,37 @@ Receipt = Mapping[str, object]
 )
 @topic_argument
 @data_option
-@click.option("--key", required=True, metavar="K", help="The key; how it is read says --key-as.")
+@click.option(
+    "--key", required=True, metavar="K", help="The key, interpreted according to --key-as."
+)
 @key_as_option
-@click.option("--execute", is_flag=True, help="Do it; otherwise only report what would be done.")
+@click.option("--execute", is_flag=True, help="Apply the change; without it a dry run.")
+@one_of(
+    "--format",
+    "-o",
+    "kind",
+    kind=Format,
+    default=None,
+    text="How the result is written.  [default: table; with --execute json]",
+)
 @click.pass_obj
-def erase(
+def erase(  # noqa: PLR0913 - one argument for each option
     surroundings: Surroundings,
     topic: str,
     data: str | None,
     key: str,
     key_as: Encoding,
     execute: bool,
+    kind: Format | None,
 ) -> ExitCode:
     """Erase all records of a key from a topic's files.
 
-    Appends a tombstone, writes segments anew that hold the key, reads all files once more, and
-    prints a receipt (JSON) with the digests of what was searched. What can't be reached from here
-    is named; the exit code is 2 where a file in reach still holds the key.
+    Appends a tombstone, rewrites segments that hold the key, reads all files once more, and prints
+    a receipt (JSON) with the digests of all searched files. Without --execute nothing changes: it
+    shows the files that hold the key, and -o json prints the receipt.
+
+    Exit code 2: a file that can be reached still holds the key. Copies that can't be reached from
+    here are named.
     """
     from tidelog.frames import needs_arrow
 
@@ -292,20 +360,37 @@ def erase(
     receipt = here_or_by_holder(
         data, "erase", here, lambda holder: holder.erase(topic, key_bytes, execute=execute)
     )
-    surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
-    _say(surroundings, receipt)
+    default = Format.JSON if execute else Format.TABLE
+    _show_erasure(surroundings, receipt, kind or default)
     return ExitCode.FINDINGS if receipt["not_reached"] else ExitCode.OK
 
 
-def _say(surroundings: Surroundings, receipt: Receipt) -> None:
+_FILES: Final = output.columns(
+    output.number("partition"), "file", output.count("records"), "offsets"
+)
+# Maximum number of offsets of a file in the table; the receipt has all.
+_OFFSETS_SHOWN: Final = 8
+
+
+def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) -> None:
+    """Print the verdict and the files with the key, or the receipt; the rest on stderr."""
+    from tidelog.storage.erasure import erasure_verdict
+
+    output.print_verdict(surroundings, erasure_verdict(receipt), kind)
+    if kind is Format.JSON:
+        surroundings.stdout.write(f"{json.dumps(receipt, indent=1)}\n")
+    elif receipt["records"] or kind is Format.CSV:
+        output.print_rows(surroundings, _FILES, _found_rows(receipt, kind), kind)
     for line in cast("list[str]", receipt["not_reached"]):
         surroundings.note(f"not reached: {line}")
-    for line in cast("list[str]", receipt["out_of_reach"]):
-        surroundings.note(f"nobody has looked at: {line}")
-    count = receipt["records"]
-    if not count:
-        surroundings.note(f"no record of the key in {receipt['topic']}")
-    elif not receipt["executed"]:
-        surroundings.note(f"{count} records of the key; --execute erases them")
-    elif receipt["complete"]:
-        surroundings.say(f"{count} records of the key erased from {receipt['topic']}")
+    if receipt["executed"]:
+        for line in cast("list[str]", receipt["out_of_reach"]):
+            surroundings.note(f"not checked: {line}")
+
+
+def _found_rows(receipt: Receipt, kind: Format) -> Iterator[list[Cell]]:
+    for found in cast("list[dict[str, Cell]]", receipt["found"]):
+        offsets = cast("list[Cell]", found["offsets"])
+        shown = offsets if kind is not Format.TABLE else offsets[:_OFFSETS_SHOWN]
+        text = ", ".join(map(str, shown)) + (", ..." if len(shown) < len(offsets) else "")
+        yield [found["partition"], found["file"], len(offsets), text]

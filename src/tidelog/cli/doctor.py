@@ -1,7 +1,6 @@
 """`tidelog doctor`: checks a data directory for damage and suggests repairs."""
 
 import posixpath
-from collections import Counter
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
@@ -144,6 +143,9 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
     finally:
         if held is not None:
             held.close()
+    from tidelog.storage.checks.verdict import check_verdict
+
+    output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
     _print(surroundings, findings, open_findings, kind)
     if kind is Format.JSON and not findings and not open_findings and not check.unseen:
         output.print_object(
@@ -153,7 +155,6 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
         surroundings.fail(*describe(failure)[1:])
     if check.unseen:
         return Verdict.BLIND
-    _sum_up(surroundings, check, findings, open_findings)
     return Verdict.FINDINGS if any(finding.counts for finding in open_findings) else Verdict.SOUND
 
 
@@ -231,24 +232,3 @@ def _row(finding: "Finding", *, repaired: bool) -> list[Cell]:
         finding.damage,
         finding.remedy,
     ]
-
-
-def _sum_up(
-    surroundings: Surroundings,
-    check: "DirectoryCheck",
-    findings: "Sequence[Finding]",
-    open_findings: "Sequence[Finding]",
-) -> None:
-    from tidelog.storage.checks import Severity
-
-    counts = Counter(finding.severity for finding in open_findings)
-    partitions = f"{len(check.partitions)} partition{'s'[: len(check.partitions) != 1]}"
-    repaired = len({f.path for f in findings if f.repairable} - {f.path for f in open_findings})
-    mended = f"; {repaired} file{'s'[: repaired != 1]} repaired" if repaired else ""
-    if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
-        surroundings.say(f"{check.path}: sound, {partitions}{mended}")
-        return
-    repairable = len({finding.path for finding in open_findings if finding.repairable})
-    hint = f"; --repair builds {repairable} of the files anew" if repairable else ""
-    severities = ", ".join(f"{counts[each]} {each}{'s'[: counts[each] != 1]}" for each in counts)
-    surroundings.say(f"{check.path}: {severities} in {partitions}{mended}{hint}")

@@ -1,6 +1,7 @@
 """`tidelog lag`: shows a consumer group's lag, once or repeatedly."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,6 +16,8 @@ from tidelog.cli.options import (
     given,
     isolation_option,
     option,
+    show_option,
+    shown_table,
     with_options,
     zone_option,
 )
@@ -34,6 +37,13 @@ if TYPE_CHECKING:
 Show: TypeAlias = "Callable[[Sequence[PartitionLag]], None]"
 
 
+class LagShow(StrEnum):
+    """Table of a lag to print."""
+
+    TOPICS = "topics"
+    PARTITIONS = "partitions"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagOptions:
     """Options of `tidelog lag`."""
@@ -44,6 +54,9 @@ class LagOptions:
     data: str | None = given(own_data_option)
     count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
     isolation: IsolationLevel = given(isolation_option)
+    show: LagShow | None = given(
+        show_option(LagShow, "topics: a line for each; partitions: a line for each.")
+    )
     watch: bool = option(
         "--watch", "-w", is_flag=True, help="Look again and again; Ctrl-C ends it."
     )
@@ -76,6 +89,7 @@ class LagOptions:
     "lag",
     epilog=examples(
         "tidelog lag planes -b broker:9092",
+        "tidelog lag planes -b broker:9092 --show partitions",
         "tidelog lag planes -b broker:9092 --data /var/lib/tidelog --watch --every 2s",
         "tidelog lag planes -b broker:9092 --max-seconds 60 -o json || page-somebody",
     ),
@@ -84,9 +98,11 @@ class LagOptions:
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     """Show how far a consumer group is behind.
 
-    In offsets, in records really left, in seconds (the age of the first unread record; which clock
-    tells it is said), and from the second look on its speed and the time until it has caught up.
-    Exit code 2: --max-lag or --max-seconds is broken in a partition at the last look.
+    In unread records, and in time: the age of the oldest unread record. From the second sample on
+    also its speed and the time until it has caught up. --show partitions has the offsets, the clock
+    that gave the age, and the member of each partition.
+
+    Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """
     if times.duration_ms(options.every) <= 0:
         raise UsageProblem("--every 0: two looks at one moment tell no speed; try --every 5s")
@@ -112,10 +128,18 @@ def run(
     try:
         if kind is Format.TABLE and surroundings.stdout.isatty():
             return _watch_live(surroundings, options, look)
-        writer = output.writer(surroundings, columns(kind), kind, zone=options.zone)
-        return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, kind)))
+        shown = table_of(options)
+        writer = output.writer(surroundings, columns(shown, kind), kind, zone=options.zone)
+        return _watch(
+            surroundings, options, look, lambda lags: writer.write(rows(lags, shown, kind))
+        )
     except KeyboardInterrupt:  # the normal end of --watch, as of `read --follow` and `serve`
         return ExitCode.OK
+
+
+def table_of(options: LagOptions) -> LagShow:
+    """Return the table to print."""
+    return shown_table(options.show, LagShow, options.kind)
 
 
 def _looker(
@@ -149,6 +173,7 @@ def _once(
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
     from tidelog.remote.group_lag import History
+    from tidelog.remote.lag_verdict import lag_verdict
 
     samples = options.samples or 1
     history = History(samples)
@@ -156,13 +181,12 @@ def _once(
         history.add(look())
         surroundings.wait(times.duration_ms(options.every) / 1000)
     lags = history.add(look())
-    output.print_rows(
-        surroundings,
-        columns(options.kind),
-        rows(lags, options.kind),
-        options.kind,
-        zone=options.zone,
-    )
+    shown, kind = table_of(options), options.kind
+    output.print_verdict(surroundings, lag_verdict(options.group, lags), kind)
+    if lags or kind is not Format.TABLE:
+        output.print_rows(
+            surroundings, columns(shown, kind), rows(lags, shown, kind), kind, zone=options.zone
+        )
     return _verdict(surroundings, options, lags)
 
 
@@ -200,8 +224,9 @@ def _watch_live(
     look: "Callable[[], list[Observation]]",
 ) -> ExitCode:
     """Show a table that redraws itself."""
-    with output.live(surroundings, _TABLE) as show:
-        return _watch(surroundings, options, look, lambda lags: show(rows(lags, Format.TABLE)))
+    shown, kind = table_of(options), Format.TABLE
+    with output.live(surroundings, columns(shown, kind)) as show:
+        return _watch(surroundings, options, look, lambda lags: show(rows(lags, shown, kind)))
 
 
 def _verdict(
@@ -241,15 +266,55 @@ _FIELDS: Final = output.columns(
 )
 
 
-def columns(kind: Format) -> output.Columns:
-    """Columns of what is known of each partition."""
+_TOPICS: Final = output.columns(
+    "topic",
+    output.count("partitions", "partitions_behind", "records_left"),
+    output.duration("behind_ms"),
+    output.minor(output.count("offsets/s")),
+    output.duration("catch_up_s"),
+    "state",
+)
+
+
+def columns(show: LagShow, kind: Format) -> output.Columns:
+    """Columns of what is known of each topic, or of each partition."""
+    if show is LagShow.TOPICS:
+        return _TOPICS
     return _TABLE if kind is Format.TABLE else _FIELDS
 
 
-def rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
+def rows(lags: "Iterable[PartitionLag]", show: LagShow, kind: Format) -> list[list[Cell]]:
     """Return the rows for `columns`."""
+    if show is LagShow.TOPICS:
+        return _topic_rows(lags, kind)
     make = _table_row if kind is Format.TABLE else _script_row
     return [make(lag) for lag in lags]
+
+
+def _topic_rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
+    from tidelog.remote.lag_verdict import lag_sum
+    from tidelog.remote.view import Count
+
+    by_topic: dict[str, list[PartitionLag]] = {}
+    for lag in lags:
+        by_topic.setdefault(lag.seen.partition.topic, []).append(lag)
+    made: list[list[Cell]] = []
+    for topic, of_topic in by_topic.items():
+        one = lag_sum(of_topic)
+        left = Count(one.records, is_exact=one.is_exact)
+        made.append(
+            [
+                topic,
+                one.partitions,
+                one.behind,
+                output.count_text(left) if kind is Format.TABLE else one.records,
+                one.behind_ms,
+                one.offsets_per_s,
+                None if one.catch_up_s is None else _catch_up(one.catch_up_s),
+                one.state,
+            ]
+        )
+    return made
 
 
 def _table_row(lag: "PartitionLag") -> list[Cell]:

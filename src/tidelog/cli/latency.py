@@ -1,11 +1,13 @@
-"""`tidelog latency`: shows ingestion latency by hour, and the cost of late records."""
+"""`tidelog latency`: shows ingestion latency, and what watermarks would lose of late records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import estimate_text, plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
@@ -14,6 +16,8 @@ from tidelog.cli.options import (
     format_option,
     given,
     option,
+    show_option,
+    shown_table,
     target_argument,
     with_options,
     zone_cache_option,
@@ -22,13 +26,29 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
-from tidelog.storage.clocks.latency import LOST_SHARES, PERCENTS, RELATIVE_ERROR, LatencyHistogram
+from tidelog.storage.clocks.latency import (
+    PERCENTS,
+    RELATIVE_ERROR,
+    LatencyByHour,
+    LatencyHistogram,
+)
 from tidelog.timespec import TIME_HELP, parse_duration
+from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.scan.latency import TopicLatency, TopicLateness
     from tidelog.types import TopicPartition
+
+# Maximum number of rows of hours in a table for people; longer spans are joined.
+HOUR_ROWS: Final = 40
+
+
+class LatencyShow(StrEnum):
+    """Table of latencies to print."""
+
+    TOPICS = "topics"
+    HOURS = "hours"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +67,9 @@ class LatencyOptions:
     delays: tuple[str, ...] = option(
         "--delay", multiple=True, metavar="TIME", help="A delay to count for; repeatable."
     )
+    show: LatencyShow | None = given(
+        show_option(LatencyShow, "topics: all hours together; hours: by hour of append time.")
+    )
     data: str | None = given(data_option)
     zone_cache: str | None = given(zone_cache_option)
     kind: Format = given(format_option)
@@ -57,6 +80,7 @@ class LatencyOptions:
     "latency",
     epilog=examples(
         "tidelog latency flights",
+        "tidelog latency flights --from -1d --show hours",
         "tidelog latency flights --from -1d -o json",
         "tidelog latency flights --late",
         "tidelog latency flights --late --delay 5m --delay 1h",
@@ -66,10 +90,9 @@ class LatencyOptions:
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """Show ingestion latency: append time minus create time.
 
-    Latency is append time - create time. Whole hours count, also at the ends of a range. A negative
-    latency says that a producer's clock was ahead: "skew" is the largest. Finished segments are
-    told by their zone maps; the active one is read. With --late: how many records a watermark with
-    a delay would lose.
+    Whole hours count, also at the ends of a range. A negative latency means that a producer's clock
+    was ahead; CLOCK AHEAD is the largest. Finished segments are counted from their zone maps; the
+    active one is read. With --late: how many records a watermark with a delay would lose.
     """
     from tidelog.scan.latency import TopicLatency
     from tidelog.scan.latency import latency as measure
@@ -90,10 +113,7 @@ def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
             end_ms=end_ms,
             zone_cache=options.zone_cache,
         )
-    measured = by_topic.get(topic, TopicLatency())
-    rows = list(_hour_rows(topic, measured))
-    output.print_rows(surroundings, HOURS, rows, options.kind, zone=options.zone)
-    _say(surroundings, topic, measured)
+    _print_latency(surroundings, options, topic, by_topic.get(topic, TopicLatency()))
 
 
 HOURS: Final = output.columns(
@@ -105,10 +125,31 @@ HOURS: Final = output.columns(
     output.minor(output.duration("skew_ms_max")),
     output.detail(output.share("percentile_error")),
 )
+_PERCENTILES: Final = output.duration(
+    *(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)
+)
+_SHOWN_HOURS: Final = output.columns(
+    output.time("hour"),
+    output.duration("span_ms"),
+    output.count("records"),
+    _PERCENTILES,
+    output.duration("max_ms", "clock_ahead_ms"),
+)
+_TOPICS: Final = output.columns(
+    "topic",
+    output.count("records"),
+    _PERCENTILES,
+    output.duration("max_ms"),
+    output.detail(output.duration("min_ms")),
+    output.duration("clock_ahead_ms"),
+    output.detail(output.share("percentile_error")),
+)
 
 
 def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
-    hours = measured.by_hour.step_ms // 3_600_000
+    from tidelog.scan.latency_verdict import clock_ahead_ms
+
+    hours = measured.by_hour.step_ms // HOUR_MS
     for hour_ms, histogram in measured.by_hour.items():
         yield [
             topic,
@@ -118,29 +159,95 @@ def _hour_rows(topic: str, measured: "TopicLatency") -> Iterator[list[Cell]]:
             *(histogram.percentile(percent) for percent in PERCENTS),
             histogram.max_ms,
             histogram.min_ms,
-            skew_ms(histogram),
+            clock_ahead_ms(histogram),
             RELATIVE_ERROR,
         ]
 
 
-def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return how far a producer's clock was ahead: the most negative latency, None without one."""
-    return -histogram.min_ms if histogram.min_ms < 0 else None
+def _print_latency(
+    surroundings: Surroundings, options: LatencyOptions, topic: str, measured: "TopicLatency"
+) -> None:
+    from tidelog.scan.latency_verdict import latency_verdict
 
-
-def _say(surroundings: Surroundings, topic: str, measured: "TopicLatency") -> None:
-    if not measured.total.count:
-        surroundings.note(f"{topic}: no record of the range has both an append and a create time")
-        return
-    surroundings.note(
-        f"{topic}: percentiles are off by at most {RELATIVE_ERROR:.1%} of their value; min and max"
-        f" are exact; {measured.told} of {measured.told + measured.stats.rows} records by zone maps"
-    )
-    skew = skew_ms(measured.total)
-    if skew is not None:
-        surroundings.note(f"{topic}: producers' clocks were ahead, by up to {skew} ms")
+    kind, show = options.kind, shown_table(options.show, LatencyShow, options.kind)
+    output.print_verdict(surroundings, latency_verdict(topic, measured.total), kind)
+    if kind is not Format.TABLE and show is LatencyShow.HOURS:
+        rows = list(_hour_rows(topic, measured))
+        output.print_rows(surroundings, HOURS, rows, kind, zone=options.zone)
+    elif show is LatencyShow.TOPICS:
+        output.print_rows(surroundings, *topic_table([(topic, measured.total)], kind), kind)
+    elif measured.total.count:
+        columns, hours = hour_table([((), measured.by_hour)])
+        output.print_rows(surroundings, columns, hours, kind, zone=options.zone)
     if measured.without:
-        surroundings.note(f"{topic}: {measured.without} records lack one of the two times")
+        records, lack = plural(measured.without, "record"), verb(measured.without, "lacks", "lack")
+        surroundings.note(f"{topic}: {records} {lack} one of the two times")
+    if surroundings.is_wide:
+        surroundings.note(
+            f"{measured.told:,} of {plural(measured.told + measured.stats.rows, 'record')} by zone"
+            f" maps; percentiles are within {RELATIVE_ERROR:.1%} of their value, all else is exact"
+        )
+
+
+def topic_table(
+    totals: Iterable[tuple[str, LatencyHistogram]], kind: Format
+) -> tuple[output.Columns, list[list[Cell]]]:
+    """Return columns and rows of all hours together, a row for each topic with a latency."""
+    from tidelog.scan.latency_verdict import clock_ahead_ms
+
+    rows: list[list[Cell]] = [
+        [
+            name,
+            one.count,
+            *_percentiles(one, kind),
+            one.max_ms,
+            one.min_ms,
+            clock_ahead_ms(one),
+            RELATIVE_ERROR,
+        ]
+        for name, one in totals
+        if one.count
+    ]
+    return _TOPICS, rows
+
+
+def hour_table(
+    latencies: Iterable[tuple[tuple[str, ...], LatencyByHour]], *names: str
+) -> tuple[output.Columns, list[list[Cell]]]:
+    """Return columns and rows for people, in spans of as many hours as fit `HOUR_ROWS` rows.
+
+    Args:
+        latencies: First cells of the rows, and the latencies.
+        names: Columns of the first cells.
+    """
+    from tidelog.scan.latency_verdict import clock_ahead_ms
+
+    every = list(latencies)
+    limit = max(HOUR_ROWS // max(len(every), 1), 1)
+    rows: list[list[Cell]] = []
+    for first, by_hour in every:
+        joined = by_hour.joined(limit)
+        rows += [
+            [
+                *first,
+                hour_ms,
+                joined.step_ms,
+                one.count,
+                *_percentiles(one, Format.TABLE),
+                one.max_ms,
+                clock_ahead_ms(one),
+            ]
+            for hour_ms, one in joined.items()
+        ]
+    return output.columns(*names, _SHOWN_HOURS), rows
+
+
+def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
+    """Return percentiles in ms, for people as texts that are as exact as they are."""
+    return [
+        ms if kind is not Format.TABLE or ms is None else estimate_text(ms / 1000)
+        for ms in one.percentiles(PERCENTS)
+    ]
 
 
 def _print_late(
@@ -151,6 +258,7 @@ def _print_late(
     bounds: tuple[int | None, int | None],
 ) -> None:
     from tidelog.scan.latency import TopicLateness, lateness
+    from tidelog.scan.latency_verdict import lateness_verdict, watermark_line
     from tidelog.scan.split import RequestedRange
     from tidelog.storage.clocks.latency import DELAYS_MS
 
@@ -164,36 +272,42 @@ def _print_late(
     )
     topic = partitions[0].topic if partitions else ""
     late = by_topic.get(topic, TopicLateness())
+    output.print_verdict(surroundings, lateness_verdict(topic, late), options.kind)
+    if options.kind is Format.TABLE:
+        output.print_rows(surroundings, *delay_table({topic: late}), options.kind)
+    else:
+        columns = output.columns(
+            "topic",
+            output.duration("delay_ms"),
+            output.count("lost", "records"),
+            output.share("lost_share"),
+        )
+        rows: list[list[Cell]] = [
+            [topic, delay, lost, late.records, lost / late.records if late.records else None]
+            for delay, lost in late.lost.items()
+        ]
+        output.print_rows(surroundings, columns, rows, options.kind)
+    if late.records:
+        surroundings.say(watermark_line(topic, late))
+    if late.without_time:
+        records, have = plural(late.without_time, "record"), verb(late.without_time, "has", "have")
+        surroundings.say(f"{topic}: {records} {have} no create time")
+
+
+def delay_table(
+    topics: "Mapping[str, TopicLateness]",
+) -> tuple[output.Columns, list[list[Cell]]]:
+    """Return columns and rows for people of what watermarks lose; equal delays are one row."""
+    from tidelog.scan.latency_verdict import merged_delays
+
     columns = output.columns(
         "topic",
-        output.duration("delay_ms"),
-        output.count("lost", "records"),
+        output.number("watermark_delay"),
+        output.count("records_lost"),
         output.share("lost_share"),
     )
-    rows: list[list[Cell]] = [
-        [
-            topic,
-            delay,
-            lost,
-            late.records,
-            lost / late.records if late.records else None,
-        ]
-        for delay, lost in late.lost.items()
+    return columns, [
+        [topic, delay, lost, lost / late.records if late.records else None]
+        for topic, late in topics.items()
+        for delay, lost in merged_delays(late)
     ]
-    output.print_rows(surroundings, columns, rows, options.kind)
-    _say_late(surroundings, topic, late)
-
-
-def _say_late(surroundings: Surroundings, topic: str, late: "TopicLateness") -> None:
-    surroundings.say(
-        f"{topic}: {late.out_of_order} of {late.records} records are behind one before them in"
-        f" their partition, by up to {late.late_ms_max} ms"
-    )
-    for share in LOST_SHARES:
-        error = f", off by at most {RELATIVE_ERROR:.1%}" if share else ""
-        surroundings.say(
-            f"{topic}: a watermark delay of {late.delay_for(share)} ms loses at most"
-            f" {share:.2%}{error}"
-        )
-    if late.without_time:
-        surroundings.note(f"{topic}: {late.without_time} records have no create time")

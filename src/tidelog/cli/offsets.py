@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
@@ -36,6 +37,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan.count import Count
 
 
 MAX: Final = "max"
@@ -173,8 +175,8 @@ class CountOptions:
 def count(surroundings: Surroundings, options: CountOptions) -> None:
     """Count the records in a time range, exactly.
 
-    Zone maps tell most of it; only what the range cuts is read, and with read_committed what
-    belongs to transactions. "told" says how many were not read.
+    Most records are counted from zone maps. Only zones that the range cuts are read, and with
+    read_committed those with transactions; --wide shows how much was read.
     """
     if options.place.access is not None and options.zone_cache is not None:
         raise UsageProblem("--zone-cache is about a directory's files; leave it out")
@@ -190,6 +192,33 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
             isolation=options.isolation,
         )
         counts = scan.counts(zone_cache=options.zone_cache)
+    output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
+    _print_counts(surroundings, options, counts)
+    for line in counts.reports:
+        surroundings.say(f"note: {line}")
+    if any(one.without_time is None for one in counts.partitions.values()):
+        surroundings.say("brokers do not report how many records have no known append time")
+    elif counts.without_time:
+        at_least = "at least " if counts.is_least else ""
+        number = counts.without_time
+        have, lie = verb(number, "has", "have"), verb(number, "lies", "lie")
+        surroundings.say(
+            f"{at_least}{plural(number, 'record')} {have} no time on the {options.clock} clock and"
+            f" {lie} in no range"
+        )
+
+
+def count_verdict(options: CountOptions, counts: "Count") -> str:
+    """Return the number of records in one sentence."""
+    number = len(counts.partitions)
+    partitions = f", in {plural(number, 'partition')}" if number != 1 else ""
+    is_range = options.start is not None or options.end is not None
+    range_words = f" in this range of {options.clock} time" if is_range else ""
+    return f"{options.target} has {plural(counts.records, 'record')}{range_words}{partitions}"
+
+
+def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:
+    """Print a row for each partition, and for people the sum of several."""
     rows: list[list[Cell]] = [
         [
             name.topic,
@@ -202,25 +231,21 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
         ]
         for name, one in counts.partitions.items()
     ]
-    if options.kind is Format.TABLE and len(rows) > 1:
+    is_table = options.kind is Format.TABLE
+    if is_table and len(rows) == 1 and not surroundings.is_wide:
+        return  # the sentence above is the answer
+    if is_table and len(rows) > 1:
         figures = ([row[index] for row in rows] for index in range(2, 7))
         rows.append([None, "total", *(_sum(figure) for figure in figures)])
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),
         output.count("records", "without_time"),
-        output.detail(output.count("told"), output.size("log_bytes_read", "sidecar_bytes_read")),
+        output.detail(
+            output.count("from_zone_maps"), output.size("log_bytes_read", "sidecar_bytes_read")
+        ),
     )
     output.print_rows(surroundings, columns, rows, options.kind)
-    for line in counts.reports:
-        surroundings.note(f"{line}")
-    if any(one.without_time is None for one in counts.partitions.values()):
-        surroundings.note("brokers don't tell how many records have no known append time")
-    elif counts.without_time:
-        number = f"{'at least ' if counts.is_least else ''}{counts.without_time:,}"
-        surroundings.note(
-            f"{number} records have no time on the {options.clock} clock and lie in no range"
-        )
 
 
 def _sum(column: "list[Cell]") -> int | None:

@@ -81,6 +81,7 @@ class Encoding(StrEnum):
 
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_Word = TypeVar("_Word", bound=StrEnum)
 _Options = TypeVar("_Options", bound="DataclassInstance")
 _Job = TypeVar("_Job")
 _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
@@ -131,6 +132,19 @@ def one_of(
         show_default=default is not None,
         help=text,
     )
+
+
+def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Function]:
+    """Return `--show`, which names the table to print; see `shown_table` for its default."""
+    people, programs = [*kind][:2]
+    default = f"{people}; of JSON and CSV: {programs}"
+    return one_of("--show", kind=kind, default=None, text=f"{text}  [default: {default}]")
+
+
+def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
+    """Return the table to print: without `--show` the first one for people, else the second."""
+    people, programs = [*kind][:2]
+    return show or (people if form is Format.TABLE else programs)
 
 
 def option(*names: str, **wishes: Any) -> Any:

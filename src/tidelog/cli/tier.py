@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
@@ -15,6 +16,8 @@ from tidelog.cli.options import (
     given,
     maybe_target_argument,
     option,
+    show_option,
+    shown_table,
     with_options,
 )
 from tidelog.cli.output import Cell
@@ -32,6 +35,8 @@ from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tidelog.control.client import ControlClient
     from tidelog.directory import Directory
     from tidelog.storage.directory.log_dir import LogDir
@@ -52,6 +57,13 @@ _STATUS: Final = output.columns(
     output.size("waiting_bytes"),
     output.minor(output.count("garbage_segments")),
     "url",
+)
+_STATUS_TOPICS: Final = output.columns(
+    "topic",
+    output.count("partitions"),
+    output.size("tier_bytes", "local_bytes"),
+    output.count("waiting_segments"),
+    output.size("waiting_bytes"),
 )
 _MOVED: Final = output.columns(
     "topic",
@@ -75,8 +87,16 @@ _WITH: Final = {
     "--take-over": ("", "--restore"),
     "--drop-theirs": ("",),
     "--sizes": ("--verify",),
+    "--show": ("--status",),
     "--dry-run": ("--collect",),
 }
+
+
+class TierShow(StrEnum):
+    """Table of `--status` to print."""
+
+    TOPICS = "topics"
+    PARTITIONS = "partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +114,12 @@ class TierOptions:
     roll: bool = option(
         "--roll", is_flag=True, help="Finish active segments first, so that all is copied."
     )
-    status: bool = option("--status", is_flag=True, help="Say what lies where; nothing is changed.")
+    status: bool = option(
+        "--status", is_flag=True, help="Show what lies where; nothing is changed."
+    )
+    show: TierShow | None = given(
+        show_option(TierShow, "With --status. topics: those with a tier; partitions: all of them.")
+    )
     verify: bool = option(
         "--verify", is_flag=True, help="Read all objects and compare their checksums."
     )
@@ -168,13 +193,15 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
         "--roll": options.roll,
         "--take-over": options.take_over,
         "--sizes": options.sizes,
+        "--show": options.show is not None,
         "--drop-theirs": options.drop_theirs,
         "--dry-run": options.dry_run and chosen,
     }
     for name, is_set in values.items():
         if is_set and action not in _WITH[name]:
-            # --sizes needs --verify. The error names it, since no other action helps.
-            other = "without --verify" if name == "--sizes" else f"with {action}"
+            # The error names the only action that helps, if there is one.
+            helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
+            other = f"without {helps}" if helps else f"with {action}"
             raise UsageProblem(f"{name} has no meaning {other}")
     if options.drop_theirs and not options.take_over:
         raise UsageProblem("--drop-theirs has no meaning without --take-over")
@@ -275,12 +302,49 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Print what lies where."""
     from tidelog.storage.tier_manager.mover import tier_status
+    from tidelog.storage.tier_manager.tier_verdict import tier_verdict
 
+    kind, show = options.kind, shown_table(options.show, TierShow, options.kind)
     with open_directory(surroundings, options.data) as directory:
         names = _partitions(directory, options)
-        rows = [_status_row(tier_status(directory.log_dir, name)) for name in names]
-    output.print_rows(surroundings, _STATUS, rows, options.kind)
+        statuses = [tier_status(directory.log_dir, name) for name in names]
+        topics = directory.topics()
+        active = [
+            one
+            for one in statuses
+            if one.url
+            or _takes_part(directory, one.topic_partition, topics[one.topic_partition.topic])
+        ]
+    output.print_verdict(surroundings, tier_verdict(active, len(statuses)), kind)
+    if show is TierShow.PARTITIONS:
+        output.print_rows(surroundings, _STATUS, map(_status_row, statuses), kind)
+    elif active or kind is not Format.TABLE:
+        output.print_rows(surroundings, _STATUS_TOPICS, _status_topics(active), kind)
     return ExitCode.OK
+
+
+def _asks_for_tier(directory: "Directory", one: "TierStatus") -> bool:
+    """Whether the settings of a partition's topic ask for a tier."""
+    config = directory.topic(one.topic_partition.topic).config
+    return config.remote_storage_enable and bool(config.tidelog_tier_url)
+
+
+def _status_topics(statuses: "Iterable[TierStatus]") -> list[list[Cell]]:
+    """Return the rows of `_STATUS_TOPICS`."""
+    by_topic: dict[str, list[TierStatus]] = {}
+    for one in statuses:
+        by_topic.setdefault(one.topic_partition.topic, []).append(one)
+    return [
+        [
+            topic,
+            len(of_topic),
+            sum(one.tier_bytes for one in of_topic),
+            sum(one.local_bytes for one in of_topic),
+            sum(one.waiting_segments for one in of_topic),
+            sum(one.waiting_bytes for one in of_topic),
+        ]
+        for topic, of_topic in by_topic.items()
+    ]
 
 
 def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:

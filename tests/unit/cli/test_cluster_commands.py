@@ -41,7 +41,7 @@ def rewind_options(to: str, **more: object) -> RewindOptions:
 
 def lag_options(**more: object) -> LagOptions:
     level = IsolationLevel.READ_UNCOMMITTED
-    given = SHARED | {"group": GROUP, "isolation": level, "kind": Format.JSON}
+    given = SHARED | {"group": GROUP, "isolation": level, "kind": Format.JSON, "show": None}
     return LagOptions(**given | more)  # type: ignore[arg-type]
 
 
@@ -199,6 +199,24 @@ def test_exit_code_for_alerts(desk: Desk, more: dict[str, object], code: ExitCod
     assert ("limit" in desk.err.getvalue()) is (code is ExitCode.FINDINGS)
 
 
+def test_the_answer_comes_first_then_a_line_a_topic(desk: Desk) -> None:
+    assert desk.lag(Format.TABLE, samples=2) is ExitCode.OK
+    verdict, heading, *rest = desk.out.getvalue().splitlines()
+    assert verdict == ("group planes is at most 3 records and 35s behind; it does not catch up")
+    assert heading.split()[:2] == ["TOPIC", "PARTITIONS"]
+    assert [line.split() for line in rest] == [
+        ["flights", "1", "1", "<=3", "35s", "0.0", "never", "ok"]
+    ]
+
+
+def test_partitions_are_shown_on_demand(desk: Desk) -> None:
+    desk.lag(Format.TABLE, show=lag.LagShow.PARTITIONS)
+    assert "COMMITTED" in desk.out.getvalue()
+    desk.out.truncate(desk.out.seek(0))
+    desk.lag(show=lag.LagShow.TOPICS)
+    assert [(row["topic"], row["records_left"]) for row in desk.rows] == [("flights", 3)]
+
+
 def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:
     desk.lag(watch=True, samples=3)
     assert [row["seen_ms"] for row in desk.rows] == [NOW, NOW + 5_000, NOW + 10_000]
@@ -259,6 +277,7 @@ def test_watch_on_a_terminal_draws_one_table_over_itself(
     assert lag.run(surroundings, desk.cluster, options) is ExitCode.OK
     drawn = raw.getvalue().decode()
     assert drawn.count("RECORDS LEFT") >= 2
+    assert "PARTITIONS BEHIND" in drawn
     assert "\x1b[1A" in drawn, "the second table starts where the first did"
     assert "30s" in drawn
     assert "35s" in drawn

@@ -73,7 +73,9 @@ def test_a_topic_without_a_record_has_an_empty_plan(tmp_path: Path, scheduler: s
 def test_no_compacted_topic_is_told(tmp_path: Path) -> None:
     with tidelog.open(str(tmp_path), writable=True) as log:
         log.create_topic("t")
-    assert _told(tmp_path) == (ExitCode.OK, "note: no topic has cleanup.policy=compact\n")
+    code, told = _told(tmp_path, "-o", "json")
+    assert code == ExitCode.OK
+    assert told == "tidelog: nothing to compact: no topic has cleanup.policy=compact\n"
 
 
 def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_a_partition_with_a_tier_does_not_keep_others_from_being_told(tmp_path: 
     err, out = io.StringIO(), io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})
     assert run(["tier", "a", "--data", str(path)], surroundings) == ExitCode.OK, err.getvalue()
-    code, told = _told(path)
+    code, told = _told(path, "-o", "json")
     assert code == ExitCode.ERROR
     assert "a-0: no plan is made for segments in a tier" in told
     assert "t-0: due" in told

@@ -44,8 +44,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_sound_directory(flights: Cli, partition: Path) -> None:
     before = contents(flights.data)
     result = flights.run("doctor")
-    assert (result.code, result.out) == (0, "")
-    assert "sound, 2 partitions" in result.err
+    assert result.code == 0
+    assert result.lines == [f"{flights.data} is sound: 2 topics, 2 partitions, 450 B"]
+    one = flights.run("doctor", "flights:0")
+    assert one.lines == [f"{flights.data} is sound: 1 topic, 1 partition, 450 B"]
     assert contents(flights.data) == before
 
 
@@ -92,7 +94,7 @@ def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None
     (partition / f"{9:020d}.index").write_bytes(b"")  # of no log
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
-    assert "--repair builds 4 of the files anew" in result.err
+    assert "; --repair rebuilds 4 files" in result.err
     assert {row["state"] for row in result.objects} == {"open"}
     result = flights.run("doctor", "--repair", "-o", "json")
     assert result.code == 0

@@ -23,19 +23,37 @@ def keys_of(cli: Cli) -> list[object]:
 
 
 def test_it_only_looks_unless_it_is_told_to(keyed: Cli) -> None:
-    result = keyed.ok("erase", "flights", "--key", "secret")
+    result = keyed.ok("erase", "flights", "--key", "secret", "-o", "json")
     receipt = json.loads(result.out)
     assert (receipt["records"], receipt["executed"]) == (2, False)
     assert receipt["found"][0]["offsets"] == [0, 2]
-    assert "2 records of the key; --execute erases them" in result.err
+    assert "2 records of the key in 1 of 1 file of flights; --execute erases them" in result.err
     assert keys_of(keyed).count("secret") == 2
+
+
+def test_a_dry_run_shows_the_files_that_hold_the_key(keyed: Cli) -> None:
+    result = keyed.ok("erase", "flights", "--key", "secret")
+    assert result.lines[0] == (
+        "2 records of the key in 1 of 1 file of flights; --execute erases them"
+    )
+    assert result.lines[1].split() == ["PARTITION", "FILE", "RECORDS", "OFFSETS"]
+    row = result.lines[2].split()
+    assert (row[0], row[2:]) == ("0", ["2", "0,", "2"])
+    assert "not checked" not in result.err
+
+
+def test_one_record_is_one(keyed: Cli) -> None:
+    result = keyed.ok("erase", "flights", "--key", "a")
+    assert result.lines[0] == ("1 record of the key in 1 of 1 file of flights; --execute erases it")
 
 
 @pytest.mark.parametrize("more", [(), ("--execute",)])
 def test_where_there_is_none_nothing_is_offered(keyed: Cli, more: tuple[str, ...]) -> None:
-    result = keyed.ok("erase", "flights", "--key", "nobody", *more)
+    result = keyed.ok("erase", "flights", "--key", "nobody", "-o", "json", *more)
     assert json.loads(result.out)["records"] == 0
-    assert "no record of the key in flights" in result.err
+    assert "no record of the key in 1 file of flights" in result.err
+    people = keyed.ok("erase", "flights", "--key", "nobody", "-o", "table", *more)
+    assert people.lines == ["no record of the key in 1 file of flights"]
     assert keys_of(keyed) == ["secret", "a", "secret", "b"]
 
 
@@ -45,13 +63,14 @@ def test_what_it_did_stands_in_the_receipt(keyed: Cli) -> None:
     assert receipt["complete"]
     assert receipt["tombstones"] == [{"partition": 0, "offset": 4}]
     assert "secret" not in result.out
-    assert "nobody has looked at: backups" in result.err
+    assert "not checked: backups" in result.err
+    assert "2 records of the key erased from 1 file of flights" in result.err
     assert keys_of(keyed) == ["a", "b", "secret"]
 
 
 def test_a_key_is_given_by_its_serializer(flights: Cli) -> None:
     flights.append(at(NOW, struct.pack(">q", 42), b"v"))
-    result = flights.ok("erase", "flights", "--key", "42", "--key-as", "int64")
+    result = flights.ok("erase", "flights", "--key", "42", "--key-as", "int64", "-o", "json")
     assert json.loads(result.out)["records"] == 1
     wrong = flights.run("erase", "flights", "--key", "x", "--key-as", "int64")
     assert wrong.code == ExitCode.ERROR
@@ -78,7 +97,7 @@ def test_a_key_goes_from_a_tier_too(tmp_path: Path) -> None:
         "secret": 3,
         **{f"k{number}": number for number in (1, 2, 4, 5)},
     }
-    looked = json.loads(cli.ok("erase", "flights", "--key", "secret").out)
+    looked = json.loads(cli.ok("erase", "flights", "--key", "secret", "-o", "json").out)
     assert looked["records"] == 4
     result = cli.ok("erase", "flights", "--key", "secret", "--execute")
     receipt = json.loads(result.out)

@@ -21,7 +21,7 @@ class TestCount:
     def test_all_of_each_partition(self, topic: Cli) -> None:
         found = topic.ok("count", "flights", "-o", "json").objects
         assert [(row["partition"], row["records"]) for row in found] == [(0, 6), (1, 0)]
-        assert found[0]["told"] == 4
+        assert found[0]["from_zone_maps"] == 4
         assert found[0]["sidecar_bytes_read"]
 
     @pytest.mark.parametrize(
@@ -40,14 +40,35 @@ class TestCount:
         (found,) = topic.ok("count", "flights:0", "-o", "json", *arguments).objects
         assert found["records"] == records
 
-    def test_a_table_ends_with_the_sum(self, topic: Cli) -> None:
-        lines = topic.ok("count", "flights").lines
-        assert lines[-1].split()[:2] == ["total", "6"]
+    def test_the_answer_comes_first_and_the_sum_last(self, topic: Cli) -> None:
+        assert topic.ok("count", "flights").lines == [
+            "flights has 6 records, in 2 partitions",
+            "PARTITION  RECORDS  WITHOUT TIME",
+            "        0        6             0",
+            "        1        0             0",
+            "    total        6             0",
+        ]
+
+    def test_one_partition_is_one_sentence(self, topic: Cli) -> None:
+        assert topic.ok("count", "flights:0").lines == ["flights:0 has 6 records"]
+        assert topic.ok("count", "flights:1").lines == ["flights:1 has 0 records"]
+        one = topic.ok("count", "flights:0", "--to", str(NOW - 10))
+        assert one.lines == ["flights:0 has 1 record in this range of record time"]
+
+    def test_costs_are_shown_on_demand(self, topic: Cli) -> None:
+        lines = topic.ok("count", "flights:0", "--wide").lines
+        assert "FROM ZONE MAPS" in lines[1]
+        assert lines[2].split()[:5] == ["flights", "0", "6", "0", "4"]
+
+    def test_programs_get_no_sentence_on_stdout(self, topic: Cli) -> None:
+        result = topic.ok("count", "flights", "-o", "csv")
+        assert result.lines[0].startswith("topic,partition,records,without_time,from_zone_maps,")
+        assert "flights has 6 records" in result.err
 
     def test_what_has_no_time_is_told(self, topic: Cli) -> None:
         topic.append(at(-1))
         result = topic.ok("count", "flights", "--from", str(NOW))
-        assert "1 records have no time on the record clock" in result.err
+        assert "1 record has no time on the record clock and lies in no range" in result.err
 
     @pytest.mark.parametrize("target", ["flights:x", ":1", "flights:1:2"])
     def test_a_target_that_is_none(self, topic: Cli, target: str) -> None:
@@ -75,8 +96,23 @@ class TestLatency:
         assert first["p50_ms"] == 10
         assert (second["records"], second["max_ms"], second["skew_ms_max"]) == (2, HOUR, None)
         assert first["percentile_error"] == 1 / 64
-        assert "producers' clocks were ahead, by up to 7 ms" in result.err
-        assert "4 of 6 records by zone maps" in result.err
+        assert "of 6 records half were appended within" in result.err
+        assert "producers' clocks were up to 7ms ahead" in result.err
+        assert "zone maps" not in result.err
+        assert "4 of 6 records by zone maps" in topic.ok("latency", "flights", "--wide").err
+
+    def test_a_table_has_a_row_for_the_topic(self, topic: Cli) -> None:
+        lines = topic.ok("latency", "flights").lines
+        assert lines[0].startswith("flights: of 6 records half were appended within")
+        assert [line.split()[0] for line in lines[1:]] == ["TOPIC", "flights"]
+        assert lines[2].split() == ["flights", "6", "10ms", "1h", "1h", "1h", "1h", "7ms"]
+
+    def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
+        lines = topic.ok("latency", "flights", "--show", "hours").lines
+        assert lines[1].split()[:3] == ["HOUR", "(UTC)", "SPAN"]
+        assert len(lines) == 4
+        topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
+        assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]
 
     def test_a_range_takes_whole_hours(self, topic: Cli) -> None:
         found = topic.ok("latency", "flights", "-o", "json", "--from", "now").objects
@@ -86,7 +122,7 @@ class TestLatency:
 
     def test_nothing_known(self, topic: Cli) -> None:
         result = topic.ok("latency", "flights:1")
-        assert "no record of the range" in result.err
+        assert result.lines[0].startswith("flights: no record of the range")
 
     def test_what_watermarks_lose(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
@@ -97,8 +133,14 @@ class TestLatency:
             (4_000, 2),
             (HOUR, 0),
         ]
-        assert "3 of 6 records are behind" in result.err
-        assert f"a watermark delay of {HOUR - 100} ms loses at most 0.00%" in result.err
+        assert "3 of 6 records are out of order (50%), by up to 1h" in result.err
+        assert "a watermark delay of 1h loses no record" in result.err
+
+    def test_equal_delays_are_one_row(self, topic: Cli) -> None:
+        lines = topic.ok("latency", "flights", "--late").lines
+        assert lines[0].startswith("flights: 3 of 6 records are out of order")
+        assert lines[2].split() == ["flights", "0s", "3", "50%"]
+        assert lines[-1].split() == ["flights", "1h", "to", "1d", "0", "0%"]
 
 
 @pytest.mark.parametrize("bound", [("--from", "1970-01-01Z"), ("--from", "0")])
@@ -109,7 +151,7 @@ def test_a_bound_at_the_epoch_is_a_bound(cli: Cli, bound: tuple[str, ...]) -> No
     assert [row["records"] for row in cli.ok("count", "flights", "-o", "json").objects] == [2]
     counted = cli.ok("count", "flights", "-o", "json", *bound)
     assert [row["records"] for row in counted.objects] == [1]
-    assert "1 records have no time" in counted.err
+    assert "1 record has no time" in counted.err
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
     assert len(cli.ok("read", "flights", "-o", "json", *bound).objects) == 1
 

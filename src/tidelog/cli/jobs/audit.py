@@ -30,8 +30,9 @@ from tidelog.cli.options import (
     format_option,
     given,
     key_as_option,
-    one_of,
     option,
+    show_option,
+    shown_table,
     spark_options,
     store_option,
     to_command_config_option,
@@ -43,6 +44,7 @@ from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, descr
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.results import AuditResults, Difference, Last, TopicFigures
+from tidelog.jobs.audit.verdict import audit_verdict
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
@@ -87,8 +89,8 @@ _PLOTTED: Final = 4
 class AuditShow(StrEnum):
     """Table of an audit to print."""
 
-    DIFFERENCES = "differences"
     TOPICS = "topics"
+    DIFFERENCES = "differences"
     BUCKETS = "buckets"
     CUTS = "cuts"
 
@@ -99,12 +101,11 @@ class AuditCommand:
 
     a: str = argument(metavar="A")
     b: str | None = argument(metavar="[B]", required=False)
-    show: AuditShow = given(
-        one_of(
-            "--show",
-            kind=AuditShow,
-            default=AuditShow.DIFFERENCES,
-            text="Which table goes to stdout.",
+    show: AuditShow | None = given(
+        show_option(
+            AuditShow,
+            "topics: a line for each; differences: keys that differ; buckets: spans of create"
+            " time; cuts: the compared offsets.",
         )
     )
     html: str | None = option(
@@ -181,13 +182,62 @@ def _audit(
         began_ms = surroundings.env.clock.monotonic_ms()
         audited = measure(spark, plan)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
-    columns, rows = table(audited, request.show, request.key_as)
-    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
-    for line in [*lines(audited), took(audited, seconds)]:
-        surroundings.say(line)
+    _show(surroundings, request, options["group"], audited)
+    surroundings.say(took(audited, seconds))
     if request.html is not None:
         save_report(surroundings, request.html, page(request, options["group"], audited))
     return audited
+
+
+def _show(
+    surroundings: Surroundings, request: AuditCommand, group: str | None, audited: AuditResults
+) -> None:
+    """Print the verdict and a table; without differences no table of them."""
+    kind, show = request.kind, shown_table(request.show, AuditShow, request.kind)
+    verdict = audit_verdict(audited, request.a, other_side(request, group))
+    output.print_verdict(surroundings, verdict, kind)
+    columns, rows = table(audited, show, request.key_as)
+    if show is AuditShow.TOPICS and kind is Format.TABLE:
+        columns, rows = topic_table(audited)
+    if rows or kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    if show is AuditShow.TOPICS and not audited.is_equal:
+        surroundings.say("--show differences lists the keys")
+    for line in notes(audited):
+        surroundings.say(line)
+
+
+def other_side(request: AuditCommand, group: str | None) -> str:
+    """Return the name of B, or of the group if only A was given."""
+    return f"group {group}" if request.b is None else request.b
+
+
+def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
+    """Return columns and rows for people: the kinds of differences that there are."""
+    kinds = [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
+    columns = output.columns(
+        "topic",
+        output.count("a_keys", "b_keys", *(kind.value for kind in kinds)),
+        output.minor("history", output.count("deleted_or_unknown", "superseded")),
+        output.detail(
+            output.count("a_records", "b_records", "a_without_key", "b_without_key"),
+            "without_key_equal",
+        ),
+    )
+    return columns, [
+        [
+            one.topic,
+            *one.keys,
+            *(one.kinds.get(kind, 0) for kind in kinds),
+            one.history,
+            one.deleted,
+            one.superseded,
+            *one.records,
+            *one.unkeyed,
+            one.unkeyed_equal,
+        ]
+        for one in audited.topics
+    ]
 
 
 def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, Place | None]:
@@ -246,8 +296,15 @@ def lines(audited: AuditResults) -> list[str]:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
         keys = " and ".join(f"{count:,}" for count in one.keys)
         lines_of_topics.append(f"{one.topic}: {kinds or 'equal'}; {keys} keys")
-    lines_of_topics += [f"note: {line}" for line in audited.notes]
-    return [*lines_of_topics, f"a difference was overlooked by a chance below {audited.chance:.1g}"]
+    return lines_of_topics + notes(audited)
+
+
+def notes(audited: AuditResults) -> list[str]:
+    """Return the notes, and a line for the probability of a miss."""
+    return [
+        *(f"note: {line}" for line in audited.notes),
+        f"the chance that a difference was missed is below {audited.chance:.1g}",
+    ]
 
 
 def took(audited: AuditResults, seconds: float) -> str:
@@ -265,7 +322,7 @@ def took(audited: AuditResults, seconds: float) -> str:
 
 def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:
     """Return the report."""
-    whom = request.b if request.b is not None else f"group {group}"
+    whom = other_side(request, group)
     sections: list[Section] = [
         Text(
             f"Every key of {request.a} followed to {whom}: whether its last record is the same, and"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import duration_text, plural, verb
 from tidelog.cli import output, places, times
 from tidelog.cli.options import (
     Format,
@@ -191,8 +192,8 @@ def run(
     _show(surroundings, report, request.kind, request.zone)
     if request.execute and missed:
         raise InvalidInput(
-            f"nothing was committed: {missed} records would be missed; a longer --max-latency"
-            " starts earlier"
+            f"nothing was committed: {plural(missed, 'record')} would be missed; a longer"
+            " --max-latency starts earlier"
         )
     if not request.execute:
         surroundings.say(_next_step(a, b, plan_request.group))
@@ -228,7 +229,7 @@ def _next_step(a: "MeasuredCluster | None", b: "MeasuredCluster", group: str) ->
         step += (
             f"; the group has members on A ({names}): what they read from now on will be read twice"
         )
-    return f"dry run: nothing was committed; {step}"
+    return f"dry run: {step}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +252,10 @@ def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | 
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return
+    from tidelog.jobs.failover.verdict import failover_verdict
+
+    verdict = failover_verdict(report.plan, report.verdicts, executed=report.executed)
+    output.print_verdict(surroundings, verdict, kind)
     rows = [_row(report.plan, start) for start in report.plan.starts]
     output.print_rows(surroundings, _COLUMNS, rows, kind, zone=zone)
     for line in _sentences(report):
@@ -354,9 +359,6 @@ def _sentences(report: Report) -> list[str]:
     lines += [f"{name}: {mapped.sentence}" for name, mapped in plan.mapped.items()]
     for verdict in report.verdicts or ():
         lines += _verdict_lines(verdict)
-    if report.executed:
-        count = len(plan.starts)
-        lines.append(f"group {plan.request.group}: committed {count} partitions on B")
     return lines
 
 
@@ -365,19 +367,24 @@ def _margin_line(plan: "FailoverPlan") -> str:
         return "no margin: the map of the mirror tells every start"
     origin = "largest measured" if plan.is_measured else "as stated"
     return (
-        f"margin: latency {plan.margin.latency_ms} ms ({origin}), clock skew"
-        f" {plan.margin.skew_ms} ms"
+        f"margin: latency {_duration(plan.margin.latency_ms)} ({origin}), clock skew"
+        f" {_duration(plan.margin.skew_ms)}"
     )
+
+
+def _duration(ms: float | None) -> str:
+    return "unknown" if ms is None else duration_text(ms / 1000)
 
 
 def _sample_line(latency: "TopicLatency") -> str:
     until = "append" if latency.is_exact else "arrival"
     return (
-        f"measured {latency.topic} on {latency.cluster}: {latency.count} records in"
-        f" {latency.for_ms / 1000:g} s, create time to {until}: half within"
-        f" {latency.percentile_ms(50)} ms, 99 % within {latency.percentile_ms(99)} ms, all within"
-        f" {latency.max_ms} ms, clocks ahead by up to {latency.skew_ms} ms; expect one record in"
-        f" {latency.count + 1} to be later"
+        f"measured {latency.topic} on {latency.cluster}: {plural(latency.count, 'record')} in"
+        f" {_duration(latency.for_ms)}, create time to {until}: half within"
+        f" {_duration(latency.percentile_ms(50))}, 99% within"
+        f" {_duration(latency.percentile_ms(99))}, all within {_duration(latency.max_ms)}, clocks"
+        f" ahead by up to {_duration(latency.skew_ms)}; expect one record in {latency.count + 1:,}"
+        " to be later"
     )
 
 
@@ -393,18 +400,20 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     if verdict.missed:
         positions = ", ".join(f"{e.partition} at {e.offset}" for e in verdict.examples)
         lines.append(
-            f"{verdict.topic}: {verdict.missed} records would be MISSED, they lie before the start"
+            f"{verdict.topic}: {plural(verdict.missed, 'record')} would be MISSED: before the start"
             f" on B (such as {positions}); a longer --max-latency starts earlier"
         )
     if verdict.never_on_a:
+        were = verb(verdict.never_on_a, "was", "were")
         lines.append(
-            f"{verdict.topic}: {verdict.never_on_a} records before the start on B were not found on"
-            " A; if they never reached it, nobody has consumed them, and only an earlier start"
-            " brings them (a longer --max-latency)"
+            f"{verdict.topic}: {plural(verdict.never_on_a, 'record')} before the start on B"
+            f" {were} not found on A; if they never reached A, nobody has consumed them, and only"
+            " an earlier start includes them (a longer --max-latency)"
         )
     if verdict.absent:
+        are = verb(verdict.absent, "is", "are")
         lines.append(
-            f"{verdict.topic}: {verdict.absent} records are not on B; if they are on their way"
-            " they will come after the start, else no start brings them"
+            f"{verdict.topic}: {plural(verdict.absent, 'record')} {are} not on B; records that are"
+            " on their way will arrive after the start, others no start includes"
         )
     return lines

@@ -27,15 +27,16 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    one_of,
     option,
     report_option,
+    show_option,
+    shown_table,
     spark_options,
     store_option,
     with_job_options,
     zone_option,
 )
-from tidelog.cli.output import Columns, Row
+from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
@@ -59,6 +60,13 @@ PARTITIONS: Final = output.columns(
     output.minor("clock", "member"),
     "state",
 )
+GROUPS: Final = output.columns(
+    "group",
+    output.count("partitions", "partitions_behind", "records_left"),
+    output.detail("records_left_is_exact"),
+    output.duration("behind_ms"),
+    "state",
+)
 HOURS: Final = output.columns(
     "group", "topic", "clock", output.time("hour"), output.count("records")
 )
@@ -69,6 +77,7 @@ _PLOTTED: Final = 8
 class LagShow(StrEnum):
     """Table of a lag report to print."""
 
+    GROUPS = "groups"
     PARTITIONS = "partitions"
     HOURS = "hours"
 
@@ -82,12 +91,11 @@ class Request:
         "--group", "-g", multiple=True, help="A group; repeatable. All if left out."
     )
     topics: tuple[str, ...] = option("--topic", "-t", multiple=True, help="A topic; repeatable.")
-    show: LagShow = given(
-        one_of(
-            "--show",
-            kind=LagShow,
-            default=LagShow.PARTITIONS,
-            text="partitions: as `tidelog lag`; hours: unread records by hour, on both clocks.",
+    show: LagShow | None = given(
+        show_option(
+            LagShow,
+            "groups: a line for each; partitions: each partition of a group; hours: unread records"
+            " by hour, on both clocks.",
         )
     )
     max_lag: int | None = option(
@@ -140,8 +148,10 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
     ) as spark:
         groups, topics = list(request.groups), list(request.topics)
         report = measure(spark, place, groups or None, topics or None, **options)
-    columns, rows = table(report, request.show)
-    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
+    output.print_verdict(surroundings, groups_verdict(report), request.kind)
+    columns, rows = table(report, shown_table(request.show, LagShow, request.kind))
+    if report or request.kind is not Format.TABLE:
+        output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
     broken = limits(report, request)
     for line in broken:
         surroundings.say(line)
@@ -154,10 +164,29 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
     """Return the columns and rows of a table."""
     from tidelog.jobs.lag.job import hour_rows, partition_rows
 
+    if show is LagShow.GROUPS:
+        return GROUPS, _group_rows(groups)
     if show is LagShow.HOURS:
         # A time column needs only the ms.
         return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
     return PARTITIONS, partition_rows(groups, as_time=int)
+
+
+def groups_verdict(groups: "Sequence[GroupLag]") -> str:
+    """Return how many groups are behind, and how far the furthest is."""
+    from tidelog.remote.lag_verdict import lags_verdict
+
+    return lags_verdict({group.group: group.partitions for group in groups})
+
+
+def _group_rows(groups: "Sequence[GroupLag]") -> list[list[Cell]]:
+    from tidelog.remote.lag_verdict import lag_sum
+
+    sums = [(group.group, lag_sum(group.partitions)) for group in groups]
+    return [
+        [name, one.partitions, one.behind, one.records, one.is_exact, one.behind_ms, one.state]
+        for name, one in sums
+    ]
 
 
 def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
@@ -199,9 +228,9 @@ def _unread(group: "GroupLag") -> int:
 
 
 def _in_short(group: "GroupLag") -> str:
-    ages = [one.behind_ms for one in group.partitions if one.behind_ms is not None]
-    age = f", the oldest {max(ages) / 1000:,.0f} s behind" if ages else ""
-    return f"{group.group}: {_unread(group):,} records unread{age}"
+    from tidelog.remote.lag_verdict import lag_verdict
+
+    return lag_verdict(group.group, group.partitions)
 
 
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:

@@ -1,12 +1,13 @@
 """`tidelog spark latency`: shows ingestion latency, and the records that watermarks would lose."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -19,6 +20,7 @@ from tidelog.cli.jobs.session import (
     report_table,
     save_report,
 )
+from tidelog.cli.latency import delay_table, hour_table, topic_table
 from tidelog.cli.options import (
     Format,
     SparkAccess,
@@ -27,8 +29,9 @@ from tidelog.cli.options import (
     examples,
     format_option,
     given,
-    one_of,
     report_option,
+    show_option,
+    shown_table,
     spark_options,
     store_option,
     targets_argument,
@@ -40,8 +43,6 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
 from tidelog.report import Items, Report, Section, Text, plot_by_hour
 from tidelog.storage.clocks.latency import (
-    LOST_SHARES,
-    RELATIVE_ERROR,
     LatencyByHour,
     LatencyHistogram,
 )
@@ -79,9 +80,9 @@ _PLOTTED: Final = 6
 class LatencyShow(StrEnum):
     """Table of latencies to print."""
 
+    TOPICS = "topics"
     HOURS = "hours"
     WATERMARKS = "watermarks"
-    TOPICS = "topics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +91,11 @@ class Request:
 
     source: str = argument(metavar="PLACE")
     targets: tuple[str, ...] = given(targets_argument)
-    show: LatencyShow = given(
-        one_of(
-            "--show",
-            kind=LatencyShow,
-            default=LatencyShow.HOURS,
-            text="hours: latency by hour, on both clocks; watermarks: what delays would lose;"
-            " topics.",
+    show: LatencyShow | None = given(
+        show_option(
+            LatencyShow,
+            "topics: a line for each; hours: by hour, on both clocks; watermarks: what delays would"
+            " lose.",
         )
     )
     report: str | None = given(report_option)
@@ -141,12 +140,43 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
         began_ms = surroundings.env.clock.monotonic_ms()
         result = measure(spark, place, topics, **options)
         seconds = (surroundings.env.clock.monotonic_ms() - began_ms) / 1000
-    columns, rows = table(result, request.show)
-    output.print_rows(surroundings, columns, rows, request.kind, zone=request.zone)
-    for line in [*lines(result), took(result, seconds)]:
-        surroundings.say(line)
+    _show(surroundings, request, result)
+    surroundings.say(took(result, seconds))
     if request.report is not None:
         save_report(surroundings, request.report, page(str(place), result, request.zone))
+
+
+def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
+    """Print the verdict, a table, and notes."""
+    from tidelog.jobs.latency.verdict import latencies_verdict
+
+    kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
+    output.print_verdict(surroundings, latencies_verdict(result), kind)
+    columns, rows = (people_table if kind is Format.TABLE else table)(result, show)
+    output.print_rows(surroundings, columns, rows, kind, zone=request.zone)
+    for line in notes(result):
+        surroundings.say(line)
+
+
+def people_table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
+    """Return the columns and rows of a table for people, of few rows."""
+    if show is LatencyShow.HOURS:
+        every = [
+            ((name, clock), by_hour)
+            for name, topic in result.topics.items()
+            for clock, by_hour in (("append", topic.by_append), ("record", topic.by_create))
+        ]
+        return hour_table(every, "topic", "clock")
+    if show is LatencyShow.WATERMARKS:
+        return delay_table({name: topic.late for name, topic in result.topics.items()})
+    columns, rows = topic_table(
+        ((name, topic.by_append.total()) for name, topic in result.topics.items()), Format.TABLE
+    )
+    late = {name: topic.late for name, topic in result.topics.items()}
+    return (
+        output.columns(columns, output.count("out_of_order"), output.duration("latest_ms")),
+        [[*row, late[str(row[0])].out_of_order, late[str(row[0])].late_ms_max] for row in rows],
+    )
 
 
 def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
@@ -164,29 +194,29 @@ def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable
 
 def lines(result: "LatencyResult") -> list[str]:
     """Return lines about each topic, and notes."""
+    from tidelog.scan.latency_verdict import latency_verdict
+
+    return [
+        *(latency_verdict(name, one.by_append.total()) for name, one in result.topics.items()),
+        *notes(result),
+    ]
+
+
+def notes(result: "LatencyResult") -> list[str]:
+    """Return lines about late records and unknown times, and the job's notes."""
     texts = [line for name, topic in result.topics.items() for line in _topic_lines(name, topic)]
     return texts + [f"note: {line}" for line in result.notes]
 
 
-def _topic_lines(name: str, topic: "TopicTimes") -> list[str]:
-    total = topic.by_append.total()
-    if not total.count:
-        texts = [f"{name}: no record of the range has both an append and a create time"]
-    else:
-        error = f"percentiles are off by at most {RELATIVE_ERROR:.1%} of their value"
-        texts = [f"{name}: {total.count:,} records; {error}; all else is exact"]
-    if topic.skew_ms is not None:
-        texts.append(f"{name}: producers' clocks were ahead, by up to {topic.skew_ms} ms")
+def _topic_lines(name: str, topic: "TopicTimes") -> Iterator[str]:
+    from tidelog.scan.latency_verdict import lateness_verdict, watermark_line
+
     if topic.without:
-        texts.append(f"{name}: {topic.without:,} records lack one of the two times")
-    late = topic.late
-    texts.append(
-        f"{name}: {late.out_of_order:,} of {late.records:,} records are behind one before them in"
-        f" their partition, by up to {late.late_ms_max} ms"
-    )
-    delays = [f"{late.delay_for(share)} ms loses at most {share:.2%}" for share in LOST_SHARES]
-    texts.append(f"{name}: a watermark delay of {', of '.join(delays)}")
-    return texts
+        lack = verb(topic.without, "lacks", "lack")
+        yield f"{name}: {plural(topic.without, 'record')} {lack} one of the two times"
+    yield lateness_verdict(name, topic.late)
+    if topic.late.out_of_order:
+        yield watermark_line(name, topic.late)
 
 
 def took(result: "LatencyResult", seconds: float) -> str:

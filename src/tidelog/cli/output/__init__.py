@@ -31,6 +31,7 @@ values. The layer writes them:
 - Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
 """
 
+from tidelog.amounts import bytes_text, duration_text, plural, share_text
 from tidelog.cli.output.column import (
     Cell,
     Column,
@@ -54,12 +55,8 @@ from tidelog.cli.output.column import (
     value,
 )
 from tidelog.cli.output.formatters import (
-    bytes_text,
     cell_text,
     count_text,
-    duration_text,
-    plural,
-    share_text,
     time_text,
 )
 from tidelog.cli.output.table import (
@@ -70,6 +67,7 @@ from tidelog.cli.output.table import (
     print_rows,
     print_summary,
     print_text,
+    print_verdict,
     writer,
 )
 
@@ -100,6 +98,7 @@ __all__ = [
     "print_rows",
     "print_summary",
     "print_text",
+    "print_verdict",
     "prose",
     "share",
     "share_text",

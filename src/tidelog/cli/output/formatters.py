@@ -3,10 +3,9 @@
 import json
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from itertools import pairwise
-from math import floor, isfinite, log10
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import bytes_text, duration_text, share_text
 from tidelog.cli.output.column import Column, Kind, iso
 from tidelog.cli.surroundings import printable
 from tidelog.timespec.zones import parse_zone
@@ -20,11 +19,6 @@ EMPTY: Final = "(empty)"
 _NONE: Final = "-"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-# Names and sizes in seconds, from the largest.
-_DURATIONS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-_SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
-_KILO: Final = 1000
-_MINUTE_S: Final = 60
 
 
 def time_text(ms: object, zone: str | None = None) -> str:
@@ -55,47 +49,6 @@ def _zone(zone: str | None) -> tzinfo:
     return UTC if zone is None else parse_zone(zone, zone)
 
 
-def duration_text(seconds: float) -> str:
-    """Format a duration in its two largest units: `21h35m`, `2m5s`, `3.2s`, `808ms`, `-2m`."""
-    if seconds < 0:
-        return f"-{duration_text(-seconds)}"
-    if not isfinite(seconds):
-        return "for ever"
-    if round(seconds, 1) < _MINUTE_S:
-        if 0 < seconds < 1:
-            return f"{seconds * 1000:.3g}ms" if round(seconds, 3) < 1 else "1s"
-        return f"{seconds:.1f}".removesuffix(".0") + "s"
-    for (unit, size), (smaller, step) in pairwise(_DURATIONS):
-        steps = round(seconds / step)
-        if steps * step >= size:
-            whole, rest = divmod(steps, size // step)
-            return f"{whole}{unit}{rest}{smaller}" if rest else f"{whole}{unit}"
-    raise AssertionError(seconds)
-
-
-def bytes_text(size: float) -> str:
-    """Format bytes with three digits: `999 B`, `12.5 kB`, `125 MB`."""
-    if size < 0:
-        return f"-{bytes_text(-size)}"
-    power = 0
-    while size >= _KILO - 0.5 and power < len(_SIZES) - 1:
-        size /= _KILO
-        power += 1
-    if not power:
-        return f"{size:.0f} {_SIZES[0]}"
-    decimals = max(0, 2 - floor(log10(size))) if size >= 1 else 2
-    number = f"{size:.{decimals}f}"
-    return f"{number.rstrip('0').rstrip('.') if decimals else number} {_SIZES[power]}"
-
-
-def share_text(share: float) -> str:
-    """Format a share from 0 to 1 in percent, with two digits of it, or of what is left to 100 %."""
-    percent = share * 100
-    distance = min(abs(percent), abs(100 - percent))
-    decimals = 0 if not 0 < distance < 10 else 1 - floor(log10(distance))
-    return f"{percent:.{decimals}f}%"
-
-
 def count_text(count: "Count | float") -> str:
     """Format a count, `336,776`; `<=` marks an upper bound. Rates have one decimal."""
     if isinstance(count, int):
@@ -103,11 +56,6 @@ def count_text(count: "Count | float") -> str:
     if isinstance(count, float):
         return f"{count:,.1f}"
     return f"{count.records:,}" if count.is_exact else f"<={count.records:,}"
-
-
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    """Format a count with its noun: `1 record`, `1,939 records`."""
-    return f"{count:,} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:

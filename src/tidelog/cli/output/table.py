@@ -8,11 +8,12 @@ from dataclasses import replace
 from itertools import chain, islice, zip_longest
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.cli.options import Format
 from tidelog.cli.output.column import Cell, Column, Row, fields
-from tidelog.cli.output.formatters import cell_text, count_text, plural
+from tidelog.cli.output.formatters import cell_text, count_text
 from tidelog.cli.output.layout import GAP, Layout, cut, folded, padded, plan, width_of
-from tidelog.cli.surroundings import Surroundings
+from tidelog.cli.surroundings import Surroundings, printable
 
 # Number of rows by which widths are chosen first; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
@@ -125,6 +126,14 @@ def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> No
         indent = " " * min(hanging, room // 2)
         lines = wrap(text, room, subsequent_indent=indent, break_on_hyphens=False)
     surroundings.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> None:
+    """Write a command's answer in a sentence: above a table, on stderr beside JSON and CSV."""
+    if kind is Format.TABLE:
+        print_text(surroundings, printable(sentence))
+    else:
+        surroundings.say(sentence)
 
 
 def _print_block(

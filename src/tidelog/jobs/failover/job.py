@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from tidelog.amounts import plural, verb
 from tidelog.env import Clock
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
 from tidelog.jobs.failover.measure import Latencies, MeasuredCluster, Sampling, measure
@@ -332,9 +333,12 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset on A if the partition of that number is the only source."""
+        """Return the group's offset in the partition of that number on A; None without one.
+
+        Several topics on A have no single position.
+        """
         topics = self.topics_on_a(partition.topic)
-        if self.mapped[partition.topic].mapping is not PartitionMapping.SAME or len(topics) > 1:
+        if len(topics) > 1:
             return None
         committed = self.positions.get(TopicPartition(topics[0], partition.partition))
         return None if committed is None else committed.offset
@@ -524,17 +528,22 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason of the start: the first unknown reference, else the earliest."""
-    reasons: list[tuple[int, str]] = []
+    """Return the reason of the start: the unknown references, else the earliest one."""
+    known: list[tuple[int, str]] = []
+    unknown: list[str] = []
     for reference in sources:
         append_ms = reference.append_ms_min(margin, now_ms)
         if append_ms is not None:
-            reasons.append((append_ms, reference.reason))
+            known.append((append_ms, reference.reason))
         elif reference.is_from_future(margin, now_ms):
-            return f"{reference.reason} is in the future; state --max-skew"
+            unknown.append(f"{reference.reason} is in the future; state --max-skew")
         elif not reference.is_bare:
-            return reference.reason
-    return min(reasons)[1] if reasons else "nothing was ever appended on A"
+            unknown.append(reference.reason)
+    if unknown:
+        others = len(unknown) - 1
+        more = f"; {plural(others, 'other partition')} of A {verb(others, 'has', 'have')} no time"
+        return f"{unknown[0]}{more if others else ''}"
+    return min(known)[1] if known else "nothing was ever appended on A"
 
 
 def active_members(view: ClusterView, group: str) -> str:
