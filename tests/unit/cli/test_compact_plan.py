@@ -75,7 +75,7 @@ def test_no_compacted_topic_is_told(tmp_path: Path) -> None:
         log.create_topic("t")
     code, told = _told(tmp_path, "-o", "json")
     assert code == ExitCode.OK
-    assert told == "tidelog: nothing to compact: no topic has cleanup.policy=compact\n"
+    assert told == "nothing to compact: no topic has cleanup.policy=compact\n"
 
 
 def test_brute_force_is_not_planned_by_the_bound_of_generations(tmp_path: Path) -> None:
