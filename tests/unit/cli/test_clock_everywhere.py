@@ -16,7 +16,7 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "clocks.md").read_text()
-WITH_CLOCK = {"offsets", "read", "count", "diff", "rewind"}
+WITH_CLOCK = {"offsets", "read", "count", "diff", "rewind", "delete-records"}
 # Options that hold a time of records, whatever they are called.
 TIME_OPTIONS = {"--at", "--from", "--to"}
 

@@ -23,7 +23,7 @@ def test_each_key_is_left_once(tmp_path: Path) -> None:
     first, second = cli.ok("compact", "flights", "--roll", "-o", "json").objects
     assert (first["topic"], first["partition"]) == ("flights", 0)
     assert (first["records_before"], first["records_after"]) == (6, 2)
-    assert (first["cleaned_to"], first["stopped"]) == (6, "")
+    assert (first["cleaned_to"], first["stopped"]) == (6, None)
     assert second["records_before"] == 0
     assert [line["offset"] for line in cli.ok("read", "flights", "-o", "json").objects] == [4, 5]
     again = cli.ok("compact", "flights:0", "-o", "json").objects

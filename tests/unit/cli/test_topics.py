@@ -24,7 +24,7 @@ def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> 
     (topic,) = flights.ok("topics", "-o", "json").objects
     log = next(flights.data.glob("flights-0/*.log"))
     assert (topic["segments"], topic["bytes"]) == (1, log.stat().st_size)
-    assert topic["settings"] == "retention.ms=-1"
+    assert topic["settings"] == {"retention.ms": "-1"}
 
 
 def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
@@ -132,7 +132,7 @@ def test_describe_says_where_append_time_is_unknown(flights: Cli) -> None:
 def test_describe_prints_times_in_the_zone_asked(flights: Cli) -> None:
     flights.append(at(1_360_342_800_000))
     text = flights.ok("describe", "flights", "--zone", "America/New_York").out
-    assert "2013-02-08T12:00:00.000-05:00 1360342800000" in text
+    assert "2013-02-08 12:00:00" in text
 
 
 def test_describe_of_a_record_without_a_time(flights: Cli) -> None:
