@@ -37,7 +37,7 @@ def without_choice() -> set[str]:
     """The commands of the page's last table."""
     table = PAGE.rpartition("| command | clock |")[2]
     first_cells = re.findall(r"^\|([^|]+)\|", table, re.MULTILINE)
-    return {name for cell in first_cells for name in re.findall(r"`tidelog (\w+)`", cell)}
+    return {name for cell in first_cells for name in re.findall(r"`tidelog ([\w-]+)`", cell)}
 
 
 def test_every_command_that_selects_by_time_has_a_clock_or_says_why_not() -> None:
@@ -60,7 +60,7 @@ def test_each_takes_both_clocks_and_means_the_records_by_default() -> None:
 
 def test_the_page_names_the_commands_that_have_one() -> None:
     row = next(line for line in PAGE.splitlines() if "--clock record" in line)
-    assert set(re.findall(r"`tidelog (\w+)`", row)) == WITH_CLOCK
+    assert set(re.findall(r"`tidelog ([\w-]+)`", row)) == WITH_CLOCK
 
 
 @pytest.mark.parametrize(
