@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from typing import Final
 
@@ -226,7 +227,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
             args=list(arguments) or ["--help"],
             prog_name="tidelog",
             standalone_mode=False,
-            obj=surroundings,
+            obj=replace(surroundings, arguments=tuple(arguments)),
         )
         surroundings.hand_over()
     except (KeyboardInterrupt, click.Abort) as error:

@@ -14,7 +14,7 @@ import signal
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -41,6 +41,7 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
+from tidelog.report import visible
 
 
 class ExitCode(IntEnum):
@@ -178,6 +179,7 @@ class Surroundings:
         wait: Sleeps for a number of seconds between two checks of a growing log.
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
+        arguments: Arguments of the command, which pages name.
     """
 
     env: Env = field(default_factory=os_env)
@@ -187,6 +189,7 @@ class Surroundings:
     wait: Callable[[float], None] = wait_seconds
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     is_wide: bool = False
+    arguments: Sequence[str] = ()
 
     def say(self, text: str) -> None:
         """Print a result or progress on stderr, without a label.
@@ -291,9 +294,7 @@ def _width_of(stream: TextIO) -> int:
 
 def printable(content: str) -> str:
     """Escape control characters, so that text stays on one line and can't move the cursor."""
-    if content.isprintable():
-        return content
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in content)
+    return visible(content)
 
 
 def read_settings_text(surroundings: Surroundings, path: str) -> str:

@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,9 @@ from tidelog.demo import flights as load
 from tidelog.demo import native_code, questions, sparkjob, story
 from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
 from tidelog.demo.story import Report, write_report
+from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.pages import Provenance, time_text
 from tidelog.timespec import parse_point, parse_range
 
 if TYPE_CHECKING:
@@ -303,6 +306,14 @@ class Demo:
                 settings=story.settings_table(),
                 settings_notes=self._settings_notes,
                 checked=self.checks.lines,
+                origin=Provenance(
+                    made=f"{time_text(os_env().clock.now_ms(), ZONE)} {ZONE}",
+                    version=version("tidelog"),
+                    command="./run demo",
+                    places={"Log": "the folder log beside this page"},
+                    span=f"{_STORM_DAY}, on both clocks",
+                    zone=ZONE,
+                ),
             ),
         )
 

@@ -17,8 +17,9 @@ import tidelog
 from tidelog.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
 from tidelog.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
 from tidelog.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
-from tidelog.report import Axis, Items, Plot, Section, Series, Table, Text
-from tidelog.report import Report as Page
+from tidelog.pages import Items, Provenance, Section, Table, Text
+from tidelog.pages import Report as Page
+from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.timespec import format_ms
 
 if TYPE_CHECKING:
@@ -189,14 +190,20 @@ _KINDS: Final = {
 
 def clocks_table(answers: Sequence[Answer]) -> Table:
     """Return a table of the lookups on both clocks, by partition."""
-    columns = ["partition", "record clock", "due at", "append clock", "left at"]
+    columns = [
+        "partition",
+        "departed at",
+        "due at",
+        "first offset by record clock",
+        "first offset by append clock",
+    ]
     rows = [
         [
             str(answer.partition),
-            f"{answer.record.offset:,}",
-            local(answer.record.timestamp),
-            f"{answer.append.offset:,}",
             local(answer.append.timestamp),
+            local(answer.record.timestamp),
+            f"{answer.record.offset:,}",
+            f"{answer.append.offset:,}",
         ]
         for answer in answers
     ]
@@ -296,7 +303,8 @@ def aircraft_table(then: "pd.DataFrame", last: "pd.DataFrame") -> Table:
 def why_aircraft(written: int, kept: int, aircraft: int) -> str:
     """Explain the table of aircraft, with its own figures."""
     return (
-        f"{written:,} flights by {aircraft:,} aircraft were written to a compacted topic. Before"
+        f"The table has {min(_AIRCRAFT_SHOWN, aircraft):,} of {aircraft:,} aircraft."
+        f" {written:,} flights by these aircraft were written to a compacted topic. Before"
         " compaction every date can be asked for. Compaction left"
         f" {kept:,} records, the last of each aircraft among them: what the log said of an earlier"
         " date is gone then, and a question for it is refused, with the date from which on answers"
@@ -304,7 +312,7 @@ def why_aircraft(written: int, kept: int, aircraft: int) -> str:
     )
 
 
-HOURS: Final = Axis("scheduled hour", "{}:00".format, every=3)
+HOURS: Final = Numbers(title="scheduled hour, New York", name="{}:00".format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,6 +333,7 @@ class Report:
         settings: The topics' settings.
         settings_notes: Notes on how the topics were filled, one item per paragraph.
         checked: One line for each figure that was checked.
+        origin: How the page was made.
     """
 
     title: str
@@ -340,11 +349,17 @@ class Report:
     settings: Table
     settings_notes: Sequence[str]
     checked: Sequence[str]
+    origin: Provenance | None = None
 
 
 def write_report(path: Path, report: Report) -> None:
     """Write the report as one HTML file."""
-    path.write_text(Page(report.title, _sections(report)).html(), encoding="utf-8")
+    path.write_text(page(report).html(), encoding="utf-8")
+
+
+def page(report: Report) -> Page:
+    """Return the report as a page."""
+    return Page(report.title, _sections(report), verdict(report.day), report.origin)
 
 
 def _sections(report: Report) -> list[Section]:
@@ -354,13 +369,16 @@ def _sections(report: Report) -> list[Section]:
             panels=departure_panels(report.day),
             y_title="flights",
             axis=HOURS,
+            is_small=True,
             title="Departures and cancellations",
         ),
         Plot(
             panels=lateness_panels(report.day),
-            y_title="minutes",
+            y_title="lateness",
             axis=HOURS,
+            unit=Unit.MINUTES,
             is_stacked=False,
+            is_small=True,
             title="Lateness: append time minus create time",
         ),
         _titled(report.clocks, "12:00 on two clocks"),
@@ -376,6 +394,30 @@ def _sections(report: Report) -> list[Section]:
     ]
 
 
+def verdict(day: pd.DataFrame) -> str:
+    """Return one sentence about the day: the last departures, and the worst hour."""
+    flown = day[day["departures"] > 0]
+    last = flown.groupby("origin")["hour"].max()
+    parts = [
+        f"no flight due after {hour}:59 left {_NAMES.get(str(airport), airport)}"
+        for airport, hour in last.sort_values().items()
+        if hour < day["hour"].max()
+    ]
+    late = day[day["late_p90"].notna()]
+    if not late.empty:
+        worst = max(late.to_dict("records"), key=lambda row: float(row["late_p90"]))
+        airport = str(worst["origin"])
+        parts.append(
+            f"lateness was worst at {_NAMES.get(airport, airport)} at {worst['hour']}:00, where one"
+            f" flight in ten was more than {worst['late_p90']:.0f} minutes late"
+        )
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+_NAMES: Final = {"EWR": "Newark", "JFK": "Kennedy", "LGA": "LaGuardia"}
+
+
 def _titled(table: Table, title: str) -> Table:
     return Table(table.columns, table.rows, title)
 
@@ -384,8 +426,8 @@ def departure_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
     """Return for each airport the departed and canceled flights, by scheduled hour."""
     return {
         airport: [
-            Series("left", "s0", _values(rows, "departures")),
-            Series("canceled", "s1", _values(rows, "cancelled")),
+            Series("departed", _values(rows, "departures")),
+            Series("canceled", _values(rows, "cancelled")),
         ]
         for airport, rows in _by_airport(day)
     }
@@ -395,8 +437,8 @@ def lateness_panels(day: pd.DataFrame) -> Mapping[str, Sequence[Series]]:
     """Return for each airport the median and 90th percentile of lateness, by scheduled hour."""
     return {
         airport: [
-            Series("median", "s0", _values(rows, "late_p50")),
-            Series("90th percentile", "s1", _values(rows, "late_p90")),
+            Series("median", _values(rows, "late_p50")),
+            Series("90th percentile", _values(rows, "late_p90")),
         ]
         for airport, rows in _by_airport(day)
     }

@@ -16,7 +16,7 @@ from tidelog.jobs.replay.job import summary_row
 from tidelog.jobs.replay.run import ReplayOutcome
 from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
-from tidelog.report import Report, Text
+from tidelog.pages import Report, Text
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
@@ -65,19 +65,25 @@ def test_a_summary_for_scripts_is_an_object() -> None:
 
 
 def test_a_page_shows_hours_on_both_clocks() -> None:
-    hours = Hours({"record": {MADE: 7, MADE + 1: 5}, "append": {APPENDED: 12}}, {1: 12}, {1: 99})
+    made = {MADE: 7, MADE + 1: 5, MADE + 2: 9}
+    hours = Hours({"record": made, "append": {APPENDED: 12}}, {1: 12}, {1: 99})
     page = _report(OUTCOME, hours, None).html()
-    assert "by hour of their record time at the source" in page
-    assert "02-08 12:00, records: 7" in page
-    assert "11-21 19:00, records: 12" in page
-    assert "<td>99 B</td>" in page
+    assert "Records read at the source, by hour" in page
+    assert "record time in UTC, by hour" in page
+    assert '<td class="d">2013-02-08 12:00</td><td class="n">7</td>' in page
+    assert "append time: records: 12 (2026-11-21 19:00)." in page
+    assert "99 B" in page
     assert "note: a=1: &lt;b&gt;" in page
 
 
 def test_each_clock_has_its_own_axis() -> None:
-    record, append = clock_plots({"append": {APPENDED: 1}, "record": {MADE: 1}}, "By {} time")
-    assert (record.title, append.title) == ("By record time", "By append time")
-    assert record.axis.title == append.axis.title == "UTC, by hour"
+    plot = clock_plots({"append": {APPENDED: 1}, "record": {MADE: 1}}, "By {step}")
+    assert plot.title == "By hour"
+    assert list(plot.axes) == ["record time", "append time"]
+    assert [axis.title for axis in plot.axes.values()] == [
+        "record time in UTC, by hour",
+        "append time in UTC, by hour",
+    ]
 
 
 def test_a_page_that_can_not_be_written(tmp_path: Path) -> None:

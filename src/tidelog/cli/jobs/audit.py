@@ -1,6 +1,7 @@
 """`tidelog audit`: compares every key of two places, printed as rows or as an HTML report."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -15,6 +16,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     needs_spark,
     open_session,
+    origin,
     read_place,
     report_table,
     save_report,
@@ -45,7 +47,8 @@ from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.results import AuditResults, Difference, Last, TopicFigures
 from tidelog.jobs.audit.verdict import audit_verdict
-from tidelog.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.pages import Items, Provenance, Report, Section, plot_by_hour
+from tidelog.plots import SERIES_MAX
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
 
@@ -81,8 +84,7 @@ BUCKETS: Final = output.columns(
     "equal",
 )
 CUTS: Final = output.columns("side", "topic", output.number("partition", "start", "end"))
-# Maximum number of keys in the report, and of topics with plots, those with most differences.
-_ROWS_SHOWN: Final = 1_000
+# Maximum number of topics with plots, those with most differences.
 _PLOTTED: Final = 4
 
 
@@ -185,7 +187,9 @@ def _audit(
     _show(surroundings, request, options["group"], audited)
     surroundings.say(took(audited, seconds))
     if request.html is not None:
-        save_report(surroundings, request.html, page(request, options["group"], audited))
+        places = {"A": request.a} if request.b is None else {"A": request.a, "B": request.b}
+        made = origin(surroundings, places, start=options["start"], end=options["end"], zone=zone)
+        save_report(surroundings, request.html, page(request, options["group"], audited, made))
     return audited
 
 
@@ -320,24 +324,48 @@ def took(audited: AuditResults, seconds: float) -> str:
     )
 
 
-def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:
+# Meaning of each kind, on the page.
+_MEANINGS: Final = {
+    Kind.MISSING: "A has the key, B does not",
+    Kind.EXTRA: "B has the key, A does not",
+    Kind.REORDERED: "the key's records, or keys among others, are in another order",
+    Kind.STALE: "the last records differ, and B's is older by create time",
+    Kind.AHEAD: "the last records differ, and B's is newer by create time",
+    Kind.CHANGED: "the last records differ, and create times don't show which is older",
+    Kind.DUPLICATED: "the last records are equal, and B has more records of the key",
+    Kind.VERSIONS: "the last records are equal, and earlier ones differ",
+    Kind.UNDELIVERED: "the group has not read the key's last record",
+}
+
+
+def page(
+    request: AuditCommand,
+    group: str | None,
+    audited: AuditResults,
+    made: Provenance | None = None,
+) -> Report:
     """Return the report."""
     whom = other_side(request, group)
-    sections: list[Section] = [
-        Text(
-            f"Every key of {request.a} followed to {whom}: whether its last record is the same, and"
-            " where it isn't, in which hour of create time the two part."
-        ),
-        Items(lines(audited), "In short"),
-        *_plots(audited, request.zone),
-    ]
+    found = [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
+    sections: list[Section] = [Items(lines(audited), "In short")]
+    if found:
+        sections.append(Items([f"{kind}: {_MEANINGS[kind]}" for kind in found], "Kinds found"))
+    sections += _plots(audited, request.zone)
     for show in AuditShow:
         columns, rows = table(audited, show, request.key_as)
-        title = show.value.capitalize()
-        if len(rows) > _ROWS_SHOWN:
-            title = f"{title}, the first {_ROWS_SHOWN:,} of {len(rows):,}"
-        sections.append(report_table(columns, rows[:_ROWS_SHOWN], title=title, zone=request.zone))
-    return Report(f"Audit of {request.a}", sections)
+        sections.append(
+            report_table(
+                columns,
+                rows,
+                title=show.value.capitalize(),
+                zone=request.zone,
+                whole=f"--show {show} -o csv",
+                nothing="No differences.",
+            )
+        )
+    span = f", {made.span}" if made is not None else ""
+    title = f"Audit of {request.a} and {whom}{span}"
+    return Report(title, sections, f"{audit_verdict(audited, request.a, whom)}.", made)
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
@@ -346,12 +374,13 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):
         kinds: dict[str, Counter[int]] = {}
+        series_of = _series_of(one.kind for one in audited.differences if one.topic == topic)
         for one in audited.differences:
             if one.topic == topic and one.bucket_ms is not None:
-                kinds.setdefault(_group(one.kind), Counter())[one.bucket_ms // HOUR_MS] += 1
+                kinds.setdefault(series_of[one.kind], Counter())[one.bucket_ms // HOUR_MS] += 1
         series = {name: {h: float(n) for h, n in hours.items()} for name, hours in kinds.items()}
-        title = f"{topic}: keys that are not equal, by hour where the two part"
-        sections.append(plot_by_hour({"": series}, "keys", title=title, zone=zone))
+        title = f"{topic}: keys that are not equal, by {{step}} of create time"
+        sections.append(plot_by_hour({"create time": series}, "keys", title=title, zone=zone))
     by_side = {"A": Counter[int](), "B": Counter[int]()}
     for bucket in audited.buckets:
         if bucket.start_ms is not None:
@@ -359,18 +388,20 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
                 side[bucket.start_ms // HOUR_MS] += records
     if audited.buckets:
         panels = {
-            side: {"records": {h: float(n) for h, n in hours.items()}}
+            f"{side}, create time": {"records": {h: float(n) for h, n in hours.items()}}
             for side, hours in by_side.items()
         }
-        title = "Records by hour of create time"
+        title = "Records by {step} of create time"
         sections.append(plot_by_hour(panels, "records", title=title, zone=zone))
     return sections
 
 
-def _group(kind: Kind) -> str:
-    """Return the series of a kind: four at most, since a plot has four styles."""
-    if kind in (Kind.MISSING, Kind.UNDELIVERED):
-        return "missing or undelivered"
-    if kind in (Kind.EXTRA, Kind.DUPLICATED):
-        return "extra or duplicated"
-    return "reordered" if kind is Kind.REORDERED else "another record"
+def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
+    """Return the series of each kind: its own name, or `others` beyond the most frequent ones."""
+    most = [kind for kind, _ in Counter(kinds).most_common()]
+    if len(most) <= SERIES_MAX:
+        return {kind: kind.value for kind in most}
+    others = f"others ({', '.join(most[SERIES_MAX - 1 :])})"
+    return {
+        kind: kind.value if number < SERIES_MAX - 1 else others for number, kind in enumerate(most)
+    }

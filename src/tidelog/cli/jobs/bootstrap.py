@@ -3,7 +3,7 @@
 import errno
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from tidelog.cli.jobs.session import (
     needs_spark,
     numbers_plot,
     open_session,
+    origin,
     read_place,
     report_table,
     save_report,
@@ -41,7 +42,8 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, interrupted_as
 from tidelog.jobs.bootstrap.options import BootstrapOptions
-from tidelog.report import Report, Section, Text
+from tidelog.pages import Report, Section, Text, without_secrets
+from tidelog.plots import Unit
 from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
@@ -150,9 +152,11 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
         output.print_rows(surroundings, COLUMNS, rows, request.kind, zone=request.zone)
         _tell(surroundings, outcome)
         if request.report is not None:
-            save_report(
-                surroundings, request.report, _report(request, str(options["to"]), outcome, rows)
-            )
+            to = str(options["to"])
+            page = _report(request, to, outcome, rows)
+            table_name = without_secrets([request.table])[0]
+            made = origin(surroundings, {"From": table_name, "To": to}, zone=request.zone)
+            save_report(surroundings, request.report, replace(page, origin=made))
     return losses.code
 
 
@@ -235,21 +239,26 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
 def _report(
     request: Request, to: str, outcome: "BootstrapOutcome", rows: "Sequence[Row]"
 ) -> Report:
+    name = without_secrets([request.table])[0]
     sections: list[Section] = [
-        Text(f"{request.table} into {request.topic} at {to}, by one commit."),
+        Text(f"Table {name} became topic {request.topic} at {to}, by one commit."),
         report_table(COLUMNS, rows, title="Partitions", zone=request.zone),
         numbers_plot(
-            "bytes",
+            "size",
             {one.partition: one.size_bytes for one in outcome.partitions},
             "partition",
             "Log files, by partition",
+            unit=Unit.BYTES,
         ),
     ]
     if outcome.facts is not None:
         hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
-        sections[2:2] = clock_plots(hours, "Records by hour of their {} time", zone=request.zone)
+        sections[2:2] = [clock_plots(hours, "Records by {step}", zone=request.zone)]
     sections += findings_section(outcome.findings)
-    return Report(f"Bootstrap of {request.topic}", sections)
+    verdict = f"{outcome.records:,} records were loaded in {Unit.MS.text(outcome.seconds * 1000)}."
+    if outcome.was_done:
+        verdict = f"Nothing was loaded now: the {outcome.records:,} records were there already."
+    return Report(f"Bootstrap of {request.topic} at {to} from {name}", sections, verdict)
 
 
 def _append_hours(outcome: "BootstrapOutcome") -> dict[int, int]:

@@ -15,6 +15,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     needs_spark,
     open_session,
+    origin,
     read_place,
     report_table,
     save_report,
@@ -39,7 +40,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
-from tidelog.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.pages import Items, Provenance, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS
 
@@ -156,7 +157,13 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
     for line in broken:
         surroundings.say(line)
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), report, broken, request.zone))
+        places = {"Place": str(place)}
+        if options["data"] is not None:
+            places["Data"] = str(options["data"])
+        made = origin(surroundings, places, zone=request.zone)
+        save_report(
+            surroundings, request.report, page(str(place), report, broken, request.zone, made)
+        )
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
 
@@ -202,25 +209,37 @@ def limits(groups: "Sequence[GroupLag]", request: Request) -> list[str]:
 
 
 def page(
-    place: str, groups: "Sequence[GroupLag]", broken: Sequence[str], zone: str | None
+    place: str,
+    groups: "Sequence[GroupLag]",
+    broken: Sequence[str],
+    zone: str | None,
+    made: Provenance | None = None,
 ) -> Report:
     """Return the report."""
     sections: list[Section] = [
         Text(
-            f"What consumer groups of {place} have not read yet, by the hour in which it was"
-            " appended, and by the hour of its record time."
+            "Records that consumer groups have not read yet, by the hour in which they were"
+            " appended, and by the hour of their record time."
         ),
         Items([_in_short(group) for group in groups], "In short"),
     ]
     if broken:
         sections.append(Items(broken, "Limits that are broken"))
     for group in sorted(groups, key=lambda one: -_unread(one))[:_PLOTTED]:
-        title = f"{group.group}: unread records by hour"
-        sections.append(plot_by_hour(_panels(group), "records", title=title, zone=zone))
+        sections += _group_sections(group, zone)
     for show in LagShow:
         columns, rows = table(groups, show)
-        sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
-    return Report(f"Lag in {place}", sections)
+        sections.append(
+            report_table(
+                columns,
+                list(rows),
+                title=show.value.capitalize(),
+                zone=zone,
+                whole=f"--show {show} -o csv",
+                nothing="No unread records.",
+            )
+        )
+    return Report(f"Lag of groups at {place}", sections, f"{groups_verdict(groups)}.", made)
 
 
 def _unread(group: "GroupLag") -> int:
@@ -231,6 +250,21 @@ def _in_short(group: "GroupLag") -> str:
     from tidelog.remote.lag_verdict import lag_verdict
 
     return lag_verdict(group.group, group.partitions)
+
+
+def _group_sections(group: "GroupLag", zone: str | None) -> list[Section]:
+    title = f"{group.group}: unread records by {{step}}"
+    if not _unread(group):
+        return [Text("Nothing is unread.", f"{group.group}: unread records")]
+    panels = {name: series for name, series in _panels(group).items() if any(series.values())}
+    sections: list[Section] = [plot_by_hour(panels, "records", title=title, zone=zone)]
+    if "append time" not in panels:
+        sections.append(
+            Text(
+                "Append times are unknown from brokers; give the cluster's own directory by --data."
+            )
+        )
+    return sections
 
 
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:

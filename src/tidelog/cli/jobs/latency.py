@@ -15,6 +15,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     needs_spark,
     open_session,
+    origin,
     read_place,
     read_targets,
     report_table,
@@ -41,7 +42,8 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
-from tidelog.report import Items, Report, Section, Text, plot_by_hour
+from tidelog.pages import Items, Provenance, Report, Section, Text, plot_by_hour
+from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.storage.clocks.latency import (
     LatencyByHour,
     LatencyHistogram,
@@ -143,7 +145,14 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     _show(surroundings, request, result)
     surroundings.say(took(result, seconds))
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), result, request.zone))
+        made = origin(
+            surroundings,
+            {"Place": str(place)},
+            start=options["start"],
+            end=options["end"],
+            zone=zone,
+        )
+        save_report(surroundings, request.report, page(str(place), result, zone, made))
 
 
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
@@ -227,12 +236,14 @@ def took(result: "LatencyResult", seconds: float) -> str:
     return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
-def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
+def page(
+    place: str, result: "LatencyResult", zone: str | None, made: Provenance | None = None
+) -> Report:
     """Return the report."""
     sections: list[Section] = [
         Text(
-            f"How long records of {place} took from their making to the log, by hour of append time"
-            " and of create time; and how many a watermark would lose that waits for late ones."
+            "Latency is append time minus create time, by hour of append time and of create time. A"
+            " negative one says that a producer's clock was ahead."
         ),
         Items(lines(result), "In short"),
     ]
@@ -241,8 +252,19 @@ def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
         sections += _plots(name, topic, zone)
     for show in (LatencyShow.TOPICS, LatencyShow.WATERMARKS, LatencyShow.HOURS):
         columns, rows = table(result, show)
-        sections.append(report_table(columns, rows, title=show.value.capitalize(), zone=zone))
-    return Report(f"Latency in {place}", sections)
+        sections.append(
+            report_table(
+                columns,
+                rows,
+                title=show.value.capitalize(),
+                zone=zone,
+                whole=f"--show {show} -o csv",
+            )
+        )
+    from tidelog.jobs.latency.verdict import latencies_verdict
+
+    span = f", {made.span}" if made is not None else ""
+    return Report(f"Latency in {place}{span}", sections, f"{latencies_verdict(result)}.", made)
 
 
 def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
@@ -258,18 +280,46 @@ def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
         clock: {"records": _by_hour(hours, lambda histogram: histogram.count)}
         for clock, hours in clocks.items()
     }
-    lost = topic.late.lost
-    shares = [f"{delay} ms: {number:,}" for delay, number in lost.items()]
     return [
         plot_by_hour(
-            latencies, "ms", title=f"{name}: latency by hour", is_stacked=False, zone=zone
+            latencies,
+            "latency",
+            title=f"{name}: latency by {{step}}",
+            is_stacked=False,
+            zone=zone,
+            unit=Unit.MS,
         ),
-        plot_by_hour(counts, "records", title=f"{name}: records by hour", zone=zone),
-        Items(shares, f"{name}: records lost by watermark delay"),
+        plot_by_hour(counts, "records", title=f"{name}: records by {{step}}", zone=zone),
+        *_lost(name, topic),
     ]
+
+
+def _lost(name: str, topic: "TopicTimes") -> list[Section]:
+    """Return the curve of records that watermarks drop; a sentence if none drops any."""
+    late = topic.late
+    title = f"{name}: records that a watermark drops, by its delay"
+    if not late.records or not any(late.lost.values()):
+        return [Text("No delay drops a record.", title)]
+    shares = {delay: 100 * number / late.records for delay, number in sorted(late.lost.items())}
+    axis = Numbers(
+        title="delay of the watermark (logarithmic scale)",
+        name=Unit.MS.text,
+        unit=Unit.MS,
+        has_gaps=False,
+    )
+    curve = Plot(
+        panels={"": [Series("dropped", shares)]},
+        y_title="share of records dropped",
+        axis=axis,
+        unit=Unit.PERCENT,
+        is_stacked=False,
+        title=title,
+    )
+    return [curve]
 
 
 def _by_hour(
     hours: LatencyByHour, value: Callable[[LatencyHistogram], int | None]
 ) -> Mapping[int, float]:
-    return {ms // HOUR_MS: float(value(each) or 0) for ms, each in hours.items()}
+    found = {ms // HOUR_MS: value(each) for ms, each in hours.items()}
+    return {hour: float(number) for hour, number in found.items() if number is not None}

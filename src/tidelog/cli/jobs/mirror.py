@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ from tidelog.cli.jobs.session import (
     losses_told,
     numbers_plot,
     open_session,
+    origin,
     read_place,
     report_table,
     save_report,
@@ -46,7 +47,7 @@ from tidelog.jobs.mirror.plan import (
     read_renames,
 )
 from tidelog.jobs.options import PLACE_HELP
-from tidelog.report import Report, Section, Text
+from tidelog.pages import Report, Section, Text
 
 if TYPE_CHECKING:
     from tidelog.jobs.mirror.job import SummaryRow
@@ -63,7 +64,7 @@ COLUMNS: Final = output.columns(
     output.minor(output.number("end_offset")),
     output.count("lag"),
 )
-_by_batch: Final = partial(numbers_plot, x_title="batch", ticks=12, is_stacked=False)
+_by_batch: Final = partial(numbers_plot, x_title="batch", is_stacked=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +150,10 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
             rows = summary_rows(started, env)
             lags, copied = lags_by_batch(started.query), started.plan
         if request.report is not None:
+            places = {"From": ", ".join(str(one.place) for one in copied.sources)}
+            made = origin(surroundings, {**places, "To": str(copied.target)})
             page = report_of(copied, rows, started.batches.done, lags, started.findings)
-            save_report(surroundings, request.report, page)
+            save_report(surroundings, request.report, replace(page, origin=made))
         output.print_rows(surroundings, COLUMNS, rows, request.kind)
         surroundings.say(f"offset map: {started.batches.path} (for failover --map)")
     return losses.code
@@ -230,19 +233,24 @@ def report_of(
     records = sum(one.records for one in done)
     seconds = sum(one.elapsed_ms for one in done) / 1_000
     places = ", ".join(str(source.place) for source in plan.sources)
+    topics = ", ".join(sorted({pair.topic for pair in plan.pairs}))
+    behind = sum(row[-1] for row in rows)
+    state = f"{behind:,} offsets are left to copy" if behind else "nothing is left to copy"
+    batches = f"{len(done):,} {'batch' if len(done) == 1 else 'batches'}"
     sections: list[Section] = [
-        Text(
-            f"{', '.join(sorted({pair.topic for pair in plan.pairs}))} of {places}, copied to"
-            f" {plan.target}: {records:,} records in {len(done):,} batches, {seconds:,.1f} s of"
-            " writing."
-        ),
+        Text(f"Topics: {topics}. Writing took {seconds:,.1f} s."),
         _by_batch(
             "records per second",
             {one.batch_id: one.records * 1_000 / max(one.elapsed_ms, 1) for one in done},
             title="Throughput, by batch",
         ),
-        _by_batch("offsets", lags, title="Offsets behind the ends of the sources, by batch"),
+        _by_batch(
+            "offsets",
+            {batch: float(lag) for batch, lag in lags.items()},
+            title="Offsets behind the ends of the sources, by batch",
+        ),
         report_table(COLUMNS, rows, title="Partitions of the sources"),
     ]
     sections += findings_section(findings)
-    return Report(f"Mirror into {plan.target}", sections)
+    verdict = f"{records:,} records were copied in {batches}; {state}."
+    return Report(f"Mirror of {places} into {plan.target}", sections, verdict)

@@ -16,6 +16,7 @@ from tidelog.cli.jobs.session import (
     check_before,
     needs_spark,
     open_session,
+    origin,
     read_place,
     read_targets,
     report_table,
@@ -38,7 +39,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.options import ReindexOptions
-from tidelog.report import Items, Report, Section, Text
+from tidelog.pages import Items, Provenance, Report, Section
 
 if TYPE_CHECKING:
     from tidelog.jobs.reindex.job import ReindexResult
@@ -113,7 +114,8 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
     for line in [*result.problems, in_short(str(place), result)]:
         surroundings.say(line)
     if request.report is not None:
-        save_report(surroundings, request.report, page(str(place), result))
+        made = origin(surroundings, {"Directory": str(place)})
+        save_report(surroundings, request.report, page(str(place), result, made))
     return Verdict[result.outcome.name]
 
 
@@ -144,13 +146,21 @@ def in_short(place: str, result: "ReindexResult") -> str:
     )
 
 
-def page(place: str, result: "ReindexResult") -> Report:
+def page(place: str, result: "ReindexResult", made: Provenance | None = None) -> Report:
     """Return the report."""
     sections: list[Section] = [
-        Text(in_short(place, result)),
         *([Items(result.problems, "Problems")] if result.problems else []),
     ]
     for show in ReindexShow:
         columns, rows = table(result, show)
-        sections.append(report_table(columns, rows, title=show.value.capitalize()))
-    return Report(f"Indexes and zone maps of {place}", sections)
+        sections.append(
+            report_table(
+                columns,
+                rows,
+                title=show.value.capitalize(),
+                whole=f"--show {show} -o csv",
+                nothing="No findings." if show is ReindexShow.FINDINGS else "No partitions.",
+            )
+        )
+    verdict = f"{in_short(place, result)}."
+    return Report(f"Indexes and zone maps of {place}", sections, verdict, made)

@@ -15,9 +15,11 @@ from tidelog.cli.jobs.session import (
     losses_told,
     numbers_plot,
     open_session,
+    origin,
     read_place,
     report_table,
     save_report,
+    span_text,
     summary_table,
 )
 from tidelog.cli.options import (
@@ -40,7 +42,8 @@ from tidelog.cli.options import (
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.report import Report, Section, Text
+from tidelog.pages import Provenance, Report, Section
+from tidelog.plots import Unit
 from tidelog.spark.places import Place
 
 if TYPE_CHECKING:
@@ -124,7 +127,10 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
             outcome = run.run(spark)
         if request.report is not None:
             hours = _counted(surroundings, spark, outcome)
-            save_report(surroundings, request.report, _report(outcome, hours, request.zone))
+            start, end = outcome.question.times
+            places = {"From": str(outcome.question.place), "To": str(outcome.to)}
+            made = origin(surroundings, places, start=start, end=end, zone=request.zone)
+            save_report(surroundings, request.report, _report(outcome, hours, request.zone, made))
         if options["to"] == "console":
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
@@ -182,7 +188,9 @@ def _counted(
     return count_hours(spark, outcome.question, outcome.planned)
 
 
-def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Report:
+def _report(
+    outcome: "ReplayOutcome", hours: "Hours", zone: str | None, made: Provenance | None = None
+) -> Report:
     from tidelog.jobs.replay.job import summary_row
 
     question = outcome.question
@@ -191,15 +199,22 @@ def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Repor
         for number in sorted(hours.records)
     ]
     sections: list[Section] = [
-        Text(f"Records of {question.topic} at {question.place}, once more into {outcome.to}."),
         summary_table(COLUMNS, summary_row(outcome), zone=zone),
-        *clock_plots(
-            hours.by_clock, "Records read, by hour of their {} time at the source", zone=zone
-        ),
+        clock_plots(hours.by_clock, "Records read at the source, by {step}", zone=zone),
         numbers_plot(
-            "bytes", hours.size_bytes, "partition", "Keys and values, by partition of the source"
+            "keys and values",
+            {number: float(size) for number, size in hours.size_bytes.items()},
+            "partition of the source",
+            "Keys and values, by partition of the source",
+            unit=Unit.BYTES,
         ),
         report_table(_PARTITIONS, counted, title="Partitions of the source"),
     ]
     sections += findings_section(outcome.findings)
-    return Report(f"Replay of {question.topic}", sections)
+    span = span_text(*question.times, zone)
+    verdict = (
+        f"{outcome.records:,} records of {question.topic} were written to {outcome.to} in"
+        f" {Unit.MS.text(outcome.seconds * 1000)}."
+    )
+    title = f"Replay of {question.topic} at {question.place} into {outcome.to}"
+    return Report(f"{title}{f', {span}' if span else ''}", sections, verdict, made)

@@ -7,15 +7,18 @@ job checks the same again, since the state may change meanwhile.
 
 import errno
 import os
+import shlex
 import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from tidelog.cli import output
 from tidelog.cli.options import SparkAccess
 from tidelog.cli.output import Column, Row, cell_text
 from tidelog.cli.places import parse_choice
@@ -29,17 +32,19 @@ from tidelog.cli.surroundings import (
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
-from tidelog.report import (
-    Axis,
+from tidelog.pages import (
+    Align,
     Items,
-    Plot,
+    Provenance,
     Report,
     Section,
-    Series,
     Table,
     plot_by_hour,
+    time_text,
+    without_secrets,
     write_report,
 )
+from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
 from tidelog.types import TopicPartition
@@ -303,44 +308,102 @@ def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event)
         bars.update(task, completed=done, total=total or None, visible=bool(total))
 
 
+def _align(column: Column) -> Align:
+    if column.kind is output.Kind.TIME:
+        return Align.TIME
+    return Align.TEXT if column.kind.is_left else Align.NUMBER
+
+
 def report_table(
-    columns: Sequence[Column], rows: Iterable[Row], *, title: str, zone: str | None = None
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    *,
+    title: str,
+    zone: str | None = None,
+    whole: str = "-o csv",
+    nothing: str = "No rows.",
 ) -> Table:
-    """Return rows as a table of a report."""
-    names = [column.words_with(zone) for column in columns]
-    return Table(names, [_texts(columns, row, zone) for row in rows], title)
+    """Return rows as a table of a report.
+
+    Args:
+        columns: The columns; those of amounts are shown in units that fit.
+        rows: The rows.
+        title: Title above it.
+        zone: Zone of times; UTC if None.
+        whole: Options of the command that print all rows.
+        nothing: Sentence in place of a table without rows.
+    """
+    return Table(
+        [column.words_with(zone) for column in columns],
+        [_texts(columns, row, zone) for row in rows],
+        title,
+        [_align(column) for column in columns],
+        whole,
+        nothing,
+    )
 
 
 def summary_table(columns: Sequence[Column], row: Row, *, zone: str | None = None) -> Table:
     """Return one row as a table of a report, with a line for each column."""
     names = [column.words_with(zone) for column in columns]
     cells = list(map(list, zip(names, _texts(columns, row, zone), strict=True)))
-    return Table(["what", "value"], cells, "Summary")
+    return Table(["what", "value"], cells, "Summary", [Align.TEXT, Align.TEXT])
 
 
 def _texts(columns: Sequence[Column], row: Row, zone: str | None) -> list[str]:
     return [cell_text(column, cell, zone) for column, cell in zip(columns, row, strict=True)]
 
 
+def origin(
+    surroundings: Surroundings,
+    places: Mapping[str, str],
+    *,
+    start: object = None,
+    end: object = None,
+    zone: str | None = None,
+) -> Provenance:
+    """Return the origin of a page.
+
+    Args:
+        surroundings: Clock and command line.
+        places: Meaning -> place, as the user named it.
+        start: First ms of the range, None without a limit.
+        end: End of the range in ms, exclusive; None without a limit.
+        zone: Zone of the page's times; UTC if None.
+    """
+    command = shlex.join(["tidelog", *without_secrets(surroundings.arguments)])
+    return Provenance(
+        made=f"{time_text(surroundings.env.clock.now_ms(), zone)} {zone or 'UTC'}",
+        version=version("tidelog"),
+        command=command if surroundings.arguments else "",
+        places=places,
+        span=span_text(start, end, zone) or "everything",
+        zone=zone or "UTC",
+    )
+
+
+def span_text(start: object, end: object, zone: str | None) -> str:
+    """Return a range as words, empty if it has no limit."""
+    first, last = (time_text(ms, zone).removesuffix(" 00:00:00") for ms in (start, end))
+    sides = ("" if start is None else f"from {first}", "" if end is None else f"to before {last}")
+    return " ".join(part for part in sides if part)
+
+
 def clock_plots(
     by_clock: Mapping[str, Mapping[int, int]], title: str, *, zone: str | None = None
-) -> list[Plot]:
-    """Return a plot of records by hour for each clock.
-
-    Each clock has an axis of its own: if records were created years before they were appended,
-    hours would be too narrow to see on a common axis.
+) -> Plot:
+    """Return a plot of records by hour with a panel for each clock.
 
     Args:
         by_clock: `record` and `append` -> hour since the epoch -> number of records.
-        title: Title, with `{}` for the clock.
+        title: Title of both, in which `{step}` becomes the length of a step.
         zone: Zone of the times at the axis; UTC if None.
     """
-    return [
-        plot_by_hour(
-            {"": {"records": dict(hours)}}, "records", title=title.format(clock), zone=zone
-        )
+    panels = {
+        f"{clock} time": {"records": {hour: float(n) for hour, n in hours.items()}}
         for clock, hours in sorted(by_clock.items(), reverse=True)
-    ]
+    }
+    return plot_by_hour(panels, "records", title=title, zone=zone)
 
 
 def numbers_plot(
@@ -349,15 +412,17 @@ def numbers_plot(
     x_title: str,
     title: str,
     *,
-    ticks: int = 20,
+    unit: Unit = Unit.COUNT,
     is_stacked: bool = True,
 ) -> Plot:
-    """A plot of one value by whole numbers, such as partitions or batches."""
-    every = max(1, len(values) // ticks)
-    series = Series(y_title, "s0", dict(values))
-    axis = Axis(x_title, str, every)
+    """Return a plot of one value by whole numbers, such as partitions or batches."""
     return Plot(
-        panels={"": [series]}, y_title=y_title, axis=axis, is_stacked=is_stacked, title=title
+        panels={"": [Series(y_title, dict(values))]},
+        y_title=y_title,
+        axis=Numbers(title=x_title),
+        unit=unit,
+        is_stacked=is_stacked,
+        title=title,
     )
 
 

@@ -1,0 +1,355 @@
+"""Reports as one self-contained HTML file: a verdict, texts, lists, tables, plots, a footer.
+
+The module has the page, its style sheet and its sections; plots are those of `tidelog.plots`. A
+page begins with one sentence that answers the question, and ends with what is needed to repeat it.
+
+Invariants: all text from records or users is escaped, as in the terminal. A page has no script and
+no address of another place. A table shows `ROWS_FIRST` rows, folds the others, and holds at most
+`ROWS_MAX`, so that a page stays below a few MB. Only `write_report` writes a file.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from html import escape
+from operator import add
+from typing import Final, TypeAlias
+
+from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
+from tidelog.report import shown, visible
+from tidelog.timespec import format_ms
+from tidelog.types import NO_TIMESTAMP
+
+# Number of rows of a table that are shown at once, and its largest number of rows.
+ROWS_FIRST: Final = 50
+ROWS_MAX: Final = 1_000
+# Maximum number of characters of a cell, and of its whole text, which a browser shows on demand.
+CELL_MAX: Final = 40
+_WHOLE_MAX: Final = 1_000
+# Maximum number of lines of a list; the others are folded.
+_ITEMS_FIRST: Final = 20
+_SECRETS: Final = ("--store-option", "--to-store-option", "--option", "--conf")
+
+
+class Align(Enum):
+    """Type of a column, which decides how its cells are aligned; the value is their class."""
+
+    TEXT = "t"
+    NUMBER = "n"
+    TIME = "d"
+
+
+_NUMBER: Final = re.compile(r"[<>≤]?=?-?[\d,.]+( ?(%|[a-zA-Z]{1,5}))?([\d.]+[a-z]+)?( / [\d,.]+)?")
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
+_NONE: Final = ("-", "")
+_ISO: Final = re.compile(r"(\d+-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)(?:Z|[+-]\d\d:\d\d(?::\d\d)?)")
+# Parts of URLs that are secret: the user, and a password as a parameter.
+_USER: Final = re.compile(r"://[^/@\s]*@")
+_PASSWORD: Final = re.compile(r"(?i)(pass\w*|secret\w*|token\w*)=[^&;\s]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    title: str = ""
+
+    def html(self) -> str:
+        """Return the paragraph as HTML."""
+        return f"<p>{shown(self.text)}</p>"
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of lines."""
+
+    lines: Sequence[str]
+    title: str = ""
+
+    def html(self) -> str:
+        """Return the list as HTML; long lists are folded, and cut."""
+        rest = self.lines[_ITEMS_FIRST:ROWS_MAX]
+        folded = ""
+        if rest:
+            folded = f"<details><summary>{len(rest):,} more</summary>{_list(rest)}</details>"
+        left = len(self.lines) - ROWS_MAX
+        cut = f"<p>{left:,} more are not on this page.</p>" if left > 0 else ""
+        return f"{_list(self.lines[:_ITEMS_FIRST])}{folded}{cut}"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{shown(line)}</li>' for line in lines)}</ul>"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of texts.
+
+    Attributes:
+        columns: The headings.
+        rows: The cells.
+        title: Title above it.
+        aligned: Types of the columns; chosen by the cells if empty.
+        whole: What prints all rows, e.g. `--show hours -o csv`.
+        nothing: Sentence in place of a table without rows.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    title: str = ""
+    aligned: Sequence[Align] = ()
+    whole: str = "-o csv"
+    nothing: str = "No rows."
+
+    def html(self) -> str:
+        """Return the table as HTML; only the first rows are unfolded."""
+        if not self.rows:
+            return f"<p>{shown(self.nothing)}</p>"
+        aligned = self.aligned or self._by_cells()
+        name = self.title or "Table"
+        parts = [self._table(self.rows[:ROWS_FIRST], aligned, name)]
+        if rest := self.rows[ROWS_FIRST:ROWS_MAX]:
+            more = self._table(rest, aligned, f"{name}, more rows")
+            parts.append(f"<details><summary>{len(rest):,} more rows</summary>{more}</details>")
+        count = len(self.rows)
+        if count > ROWS_MAX:
+            parts.append(
+                f'<p class="note">{ROWS_MAX:,} of {count:,} rows are on this page;'
+                f" <code>{shown(self.whole)}</code> prints all.</p>"
+            )
+        return "".join(parts)
+
+    def _by_cells(self) -> list[Align]:
+        return [_align([row[number] for row in self.rows]) for number in range(len(self.columns))]
+
+    def _table(self, rows: Sequence[Sequence[str]], aligned: Sequence[Align], name: str) -> str:
+        head = "".join(
+            f'<th scope="col" class="{align.value}">{shown(name)}</th>'
+            for name, align in zip(self.columns, aligned, strict=True)
+        )
+        body = "".join(f"<tr>{''.join(map(_cell, row, aligned))}</tr>" for row in rows)
+        return (
+            f'<div class="scroll" tabindex="0" role="region" aria-label="{shown(name)}">'
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _align(cells: Sequence[str]) -> Align:
+    known = [cell for cell in cells if cell not in _NONE]
+    if known and all(_TIME.fullmatch(cell) for cell in known):
+        return Align.TIME
+    is_number = known and all(_NUMBER.fullmatch(cell) for cell in known)
+    return Align.NUMBER if is_number else Align.TEXT
+
+
+def _cell(text: str, align: Align) -> str:
+    if not text:
+        return f'<td class="{align.value}">(empty)</td>'
+    text = visible(text)
+    if len(text) <= CELL_MAX:
+        return f'<td class="{align.value}">{escape(text)}</td>'
+    whole = text if len(text) <= _WHOLE_MAX else f"{text[:_WHOLE_MAX]}…"
+    cut = escape(f"{text[: CELL_MAX - 1]}…") if align is not Align.TEXT or " " not in text else None
+    if cut is None:  # words wrap
+        return f'<td class="{align.value}">{escape(whole)}</td>'
+    return f'<td class="{align.value}" title="{escape(whole)}">{cut}</td>'
+
+
+def time_text(ms: object, zone: str | None = None) -> str:
+    """Format a time in a zone that the page names once: `2013-02-08 17:00:00`; ms if not 0."""
+    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
+        return "-"
+    try:
+        text = format_ms(ms, zone)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms"
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return text
+    day, time, fraction = match.groups()
+    return f"{day} {time}{'' if fraction == '.000' else fraction}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Origin of a page: what is needed to repeat it.
+
+    Attributes:
+        made: When it was made, with the zone.
+        version: Version of tidelog.
+        command: The command line.
+        places: Meaning -> place, as the user named it.
+        span: The range that was asked for.
+        zone: Zone of the page's times.
+    """
+
+    made: str
+    version: str
+    command: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
+    span: str = "everything"
+    zone: str = "UTC"
+
+    def html(self) -> str:
+        """Return the page's footer."""
+        lines = [
+            ("Made", f"{self.made} by tidelog {self.version}"),
+            *((name, place) for name, place in self.places.items()),
+            ("Range", self.span),
+            ("Times", f"in {self.zone}"),
+        ]
+        items = "".join(f"<dt>{shown(name)}</dt><dd>{shown(text)}</dd>" for name, text in lines)
+        if self.command:
+            items += f"<dt>Command</dt><dd><code>{shown(self.command)}</code></dd>"
+        return f"<footer><dl>{items}</dl></footer>"
+
+
+def without_secrets(arguments: Sequence[str]) -> list[str]:
+    """Return a command's arguments; of options that may hold secrets only the key is left."""
+    kept: list[str] = []
+    for number, word in enumerate(arguments):
+        name, equals, text = word.partition("=")
+        if number and arguments[number - 1] in _SECRETS:
+            kept.append(f"{name}=..." if equals else "...")
+        elif name in _SECRETS and equals:
+            kept.append(f"{name}={text.partition('=')[0]}=...")
+        else:
+            kept.append(_PASSWORD.sub(r"\1=...", _USER.sub("://...@", word)))
+    return kept
+
+
+Section: TypeAlias = Text | Items | Table | Plot
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A page: its title, its verdict, its sections in order, its origin."""
+
+    title: str
+    sections: Sequence[Section]
+    verdict: str = ""
+    origin: Provenance | None = None
+
+    def html(self) -> str:
+        """Return the page as one HTML document."""
+        title = shown(self.title)
+        verdict = f'<p class="verdict">{shown(self.verdict)}</p>\n' if self.verdict else ""
+        body = "\n".join(_parts(self.sections))
+        footer = self.origin.html() if self.origin is not None else ""
+        return (
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>\n{verdict}{body}\n</main>"
+            f"{footer}</body></html>\n"
+        )
+
+
+def _parts(sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        if section.title:
+            yield f"<h2>{shown(section.title)}</h2>"
+        yield section.html()
+
+
+# Colors: tests hold the contrast of text and marks against the page, in light and in dark.
+STYLE: Final = """
+:root { color-scheme: light dark; --ink: #1c2733; --soft: #56626f; --line: #d9dfe5; --page: #fff;
+  --shade: #f1f4f7; --edge: #00000055;
+  --s0: #0072b2; --s1: #b87a00; --s2: #008560; --s3: #b8528f; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #a3aeb9; --line: #33404d;
+  --page: #12181f; --shade: #1c242d; --edge: #ffffff66;
+  --s0: #56b4e9; --s1: #e69f00; --s2: #2fc59c; --s3: #d99cc0; } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page);
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
+.verdict { font-size: 1.15rem; font-weight: 600; }
+.note, .axis, figcaption { color: var(--soft); font-size: .9rem; } .axis, .note { margin: 0; }
+figcaption b { color: var(--ink); }
+figure { margin: 1rem 0 1.4rem; } figure svg { display: block; height: auto; max-width: 100%; }
+figure svg text { font-family: system-ui, sans-serif; paint-order: stroke;
+  stroke: var(--page); stroke-width: 3px; stroke-linejoin: round; }
+svg.narrow { display: none; }
+.small { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 288px), 1fr));
+  gap: 0 1rem; } .small figure { min-width: 0; }
+@media (max-width: 900px) { svg.wide { display: none; } svg.narrow { display: block; width: 100%;
+  max-width: 34rem; } .small { display: block; } svg.both { width: 100%; max-width: 34rem; } }
+.legend { margin: 0 0 .2rem; } .legend span { margin-right: 1.4em; white-space: nowrap; }
+.swatch { width: 26px; height: 10px; } .swatch rect { fill: currentColor; }
+.swatch line { stroke: currentColor; }
+.s0 { color: var(--s0); } .s1 { color: var(--s1); } .s2 { color: var(--s2); }
+.s3 { color: var(--s3); }
+.scroll { overflow: auto; max-width: 100%; scrollbar-width: thin;
+  background: linear-gradient(90deg, var(--page) 30%, transparent) 0 0 / 40px 100% local,
+    linear-gradient(270deg, var(--page) 30%, transparent) 100% 0 / 40px 100% local,
+    linear-gradient(90deg, var(--edge), transparent) 0 0 / 14px 100%,
+    linear-gradient(270deg, var(--edge), transparent) 100% 0 / 14px 100%;
+  background-repeat: no-repeat; }
+.scroll::-webkit-scrollbar { height: 9px; width: 9px; }
+.scroll::-webkit-scrollbar-thumb { background: var(--soft); border-radius: 5px; }
+details .scroll { max-height: 85vh; } details thead th { position: sticky; top: 0;
+  background: var(--page); }
+summary { cursor: pointer; padding: .3rem 0; color: var(--s0); }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
+th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--line); text-align: left;
+  vertical-align: top; } th { vertical-align: bottom; }
+.n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
+.d { white-space: nowrap; } td.t { overflow-wrap: anywhere; min-width: 6.5rem; max-width: 24rem; }
+th { overflow-wrap: normal; } td + td, th + th { padding-left: .3rem; }
+li { margin: .2rem 0; } code { font-size: .92em; }
+footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft);
+  font-size: .88rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; }
+dt { font-weight: 600; } dd { margin: 0; min-width: 0; }
+"""
+
+
+def plot_by_hour(
+    panels: Mapping[str, Mapping[str, Mapping[int, float]]],
+    y_title: str,
+    *,
+    title: str = "",
+    is_stacked: bool = True,
+    zone: str | None = None,
+    unit: Unit = Unit.COUNT,
+) -> Plot:
+    """Return a plot of values by hour; hours are joined to longer steps if there are too many.
+
+    Each panel has an axis of its own: if records were created years before they were appended,
+    hours would be too narrow to see on a common one.
+
+    Args:
+        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> value. Of
+            joined hours, stacked bars show the sum, lines the largest value.
+        y_title: Meaning of the values.
+        title: Title above it; `{step}` becomes the length of a step.
+        is_stacked: Stacked bars; otherwise lines.
+        zone: Zone of the times at the axis, and of the days that hours are joined to; UTC if None.
+        unit: Unit of the values.
+    """
+    axes, drawn = {}, {}
+    for panel, series in panels.items():
+        hours = [hour for values in series.values() for hour in values]
+        axes[panel] = steps = steps_for(hours, zone, panel if panel.endswith(" time") else "")
+        join = add if is_stacked else max
+        drawn[panel] = [
+            Series(name, joined(values, steps, join)) for name, values in series.items()
+        ]
+    words = dict.fromkeys(axis.word for axis in axes.values())
+    return Plot(
+        panels=drawn,
+        y_title=y_title,
+        axis=next(iter(axes.values()), Steps("hour")),
+        unit=unit,
+        is_stacked=is_stacked,
+        title=title.replace("{step}", " and ".join(words)),
+        axes=axes,
+    )
+
+
+def write_report(path: str, report: Report) -> None:
+    """Write a report as one HTML file, replacing an existing file; raises OSError."""
+    with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as users give it
+        file.write(report.html())

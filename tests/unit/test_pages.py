@@ -1,0 +1,205 @@
+"""Pages: verdict first, bounded tables, escaped texts, an origin, colors that can be seen."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.worlds.made_pages import audit_page, bootstrap_page, made_pages, mirror_page
+from tests.worlds.pages import Balanced
+
+from tidelog.cli.surroundings import printable
+from tidelog.pages import (
+    ROWS_FIRST,
+    ROWS_MAX,
+    STYLE,
+    Align,
+    Items,
+    Provenance,
+    Report,
+    Section,
+    Table,
+    Text,
+    plot_by_hour,
+    time_text,
+    without_secrets,
+    write_report,
+)
+
+HOSTILE = "<script>alert('&')</script>"
+ODD = "a\0\x1b[31m\u202eb\tc\nd"
+HOUR = 376_944
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {name: report.html() for name, report in made_pages().items()}
+
+
+def test_every_page_is_well_formed_and_needs_nothing_else(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        parser = Balanced()
+        parser.feed(page)
+        assert parser.open == []
+        assert not parser.seen & {"script", "link", "img", "iframe"}
+        assert set(re.findall(r"https?://[^\"' )<]+", page)) <= {"http://www.w3.org/2000/svg"}
+        assert "@import" not in page
+        assert set(re.findall(r"url\((.)", page)) <= {"#"}
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\u202e]", page)
+
+
+def test_every_page_begins_with_a_verdict_and_stays_small(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        assert re.search(r"</h1>\s*<p class=\"verdict\">[^<]+</p>", page)
+        assert len(page) < 2_000_000
+
+
+def test_ids_of_pictures_are_unique(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        ids = re.findall(r" id=\"([^\"]+)\"", page)
+        assert len(ids) == len(set(ids))
+
+
+def test_a_long_table_shows_its_first_rows_and_names_what_prints_all() -> None:
+    rows = [[str(n)] for n in range(5_135)]
+    page = Table(["n"], rows, whole="--show hours -o csv").html()
+    head, _, rest = page.partition("<details>")
+    assert head.count("<tr>") == ROWS_FIRST + 1
+    assert f"{ROWS_MAX - ROWS_FIRST} more rows" in rest
+    assert "1,000 of 5,135 rows" in rest
+    assert "<code>--show hours -o csv</code>" in rest
+    assert page.count("<td") == ROWS_MAX
+
+
+def test_a_table_without_rows_is_a_sentence() -> None:
+    assert Table(["a"], [], nothing="No differences.").html() == "<p>No differences.</p>"
+
+
+def test_text_is_left_and_numbers_are_right() -> None:
+    columns = ["topic", "n", "size", "at", "late", "none"]
+    rows = [
+        ["flights", "1,234", "125 MB", "2013-02-08 17:00:00", "21h35m", "-"],
+        ["a-1", "-", "9 bytes", "-", "-2.5%", "-"],
+    ]
+    page = Table(columns, rows).html()
+    kinds = re.findall(r"<td class=\"(.)\"", page)
+    assert kinds == ["t", "n", "n", "d", "n", "t"] * 2
+    numeric_keys = Table(["key"], [["12345"]], aligned=[Align.TEXT]).html()
+    assert '<td class="t">12345</td>' in numeric_keys
+
+
+def test_keys_are_shown_as_in_the_terminal_and_cut_with_the_whole_beside() -> None:
+    page = audit_page().html()
+    assert printable(ODD) == r"a\x00\x1b[31m\u202eb\tc\nd"
+    for text in (r"\x00\x1b[31mred", r"evil\u202egpj.exe", r"a\tb\nc", "(empty)", "日本語🛫"):
+        assert f'<td class="t">{text}</td>' in page
+    assert '<td class="t">{&quot;base64&quot;: &quot;//4A&quot;}</td>' in page
+    assert "&lt;script&gt;" in page
+    assert f'<td class="t" title="{"k" * 1_000}…">{"k" * 39}…</td>' in page
+
+
+def test_what_cannot_be_seen_is_shown_as_escapes() -> None:
+    plot = plot_by_hour({ODD: {ODD: {HOUR + n: 1.0 for n in range(3)}}}, ODD, title=ODD)
+    parts: list[Section] = [Text(ODD), Items([ODD]), Table([ODD], [[ODD]]), plot]
+    page = Report(ODD, parts, ODD).html()
+    assert not {"\0", "\x1b", "\u202e", "\t"} & set(page)
+    assert page.count(r"a\x00\x1b[31m\u202eb\tc\nd") > 10
+
+
+def test_all_text_is_escaped(tmp_path: Path) -> None:
+    sections: list[Section] = [
+        Text(HOSTILE, title=HOSTILE),
+        Items([HOSTILE]),
+        Table([HOSTILE], [[HOSTILE]], title=HOSTILE, nothing=HOSTILE),
+        plot_by_hour({HOSTILE: {HOSTILE: {HOUR + n: 3.0 for n in range(4)}}}, HOSTILE),
+    ]
+    origin = Provenance(made=HOSTILE, version=HOSTILE, command=HOSTILE, places={HOSTILE: HOSTILE})
+    path = tmp_path / "report.html"
+    write_report(str(path), Report(HOSTILE, sections, HOSTILE, origin))
+    page = path.read_text(encoding="utf-8")
+    assert "<script" not in page
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+
+
+def test_a_page_says_where_it_comes_from() -> None:
+    page = audit_page().html()
+    footer = page[page.index("<footer>") :]
+    for text in ("by tidelog 0.1.0", "America/New_York", "from 2013-01-01", "--report"):
+        assert text in footer
+    assert "<h1>Audit of east and west, from 2013-01-01 00:00:00" in page
+
+
+def test_passwords_are_in_no_page() -> None:
+    arguments = ["spark", "bootstrap", "jdbc:x://u:hunter2@h:5432/d?password=hunter2", "flights"]
+    arguments += ["--option", "password=hunter2", "--store-option", "secret_access_key=hunter2"]
+    arguments += ["--option=password=hunter2", "--to", "kafka://broker:9092"]
+    kept = without_secrets(arguments)
+    assert "hunter2" not in " ".join(kept)
+    assert {"kafka://broker:9092", "password=...", "secret_access_key=..."} <= set(kept)
+    assert "hunter2" not in bootstrap_page().html()
+
+
+def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:
+    page = mirror_page(1).html()
+    assert "<svg" not in page
+    assert "1,000 records were copied in 1 batch;" in page
+    assert "<svg" in mirror_page(30).html()
+
+
+def test_the_audit_explains_its_kinds_and_says_when_nothing_differs() -> None:
+    page = audit_page().html()
+    assert "east and west differ in 2,000 of 61,300 keys." in page
+    assert "extra: B has the key, A does not" in page
+    equal = audit_page(0).html()
+    assert "No differences: east and west have the same 61,300 keys." in equal
+    assert "<p>No differences.</p>" in equal
+
+
+def test_times_are_in_the_zone_that_the_page_names_once(pages: dict[str, str]) -> None:
+    assert time_text(HOUR * 3_600_000 + 5, "America/New_York") == "2012-12-31 19:00:00.005"
+    assert time_text(HOUR * 3_600_000) == "2013-01-01 00:00:00"
+    assert time_text(None) == time_text(-1) == "-"
+    page = pages["latency"]
+    assert "append time in America/New_York, by week" in page
+    assert "in UTC" not in page
+
+
+# -- colors ---------------------------------------------------------------------------------------
+
+
+def luminance(color: str) -> float:
+    """Relative luminance of WCAG 2.2."""
+    digits = color.lstrip("#")
+    digits = "".join(c * 2 for c in digits) if len(digits) == 3 else digits
+    parts = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def colors(scheme: str) -> dict[str, str]:
+    light, dark = STYLE.split("@media (prefers-color-scheme: dark)", 1)
+    text = light if scheme == "light" else dark[: dark.index("* {")]
+    return dict(re.findall(r"--(\w+): (#[0-9a-f]{3,6})\b", text))
+
+
+def test_contrast_is_that_of_wcag() -> None:
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+    assert contrast("#e69f00", "#fff") == pytest.approx(2.25, abs=0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["ink", "soft", "s0"])
+def test_text_has_contrast(scheme: str, name: str) -> None:
+    assert contrast(colors(scheme)[name], colors(scheme)["page"]) >= 4.5
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("number", range(4))
+def test_marks_have_contrast(scheme: str, number: int) -> None:
+    assert contrast(colors(scheme)[f"s{number}"], colors(scheme)["page"]) >= 3

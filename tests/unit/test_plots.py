@@ -1,0 +1,189 @@
+"""Plots: what stands on an axis, where gaps and outliers are, and what the SVG may hold."""
+
+import re
+from datetime import UTC, datetime
+from xml.etree import ElementTree as ET
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tidelog.plots import (
+    STEPS_MAX,
+    Numbers,
+    Plot,
+    Series,
+    Steps,
+    Unit,
+    joined,
+    steps_for,
+    time_texts,
+)
+from tidelog.types import HOUR_MS
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOURS = Numbers(title="hour", name="{}:00".format)
+HOSTILE = "<script>alert('&')</script>\x1b$x^2$"
+
+
+def drawn(values: dict[int, float], unit: Unit = Unit.COUNT, *, is_stacked: bool = False) -> str:
+    panels = {"": [Series("a", values)]}
+    return Plot(
+        panels=panels, y_title="latency", axis=HOURS, unit=unit, is_stacked=is_stacked
+    ).html()
+
+
+def pictures(page: str) -> list[ET.Element]:
+    found = re.findall(r"<svg (?!class=\"swatch).*?</svg>", page, re.DOTALL)
+    return [ET.fromstring(one) for one in found]
+
+
+def texts(picture: ET.Element) -> list[str]:
+    return ["".join(node.itertext()) for node in picture.iter(f"{SVG}text")]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_fewer_than_three_points_are_a_sentence(count: int) -> None:
+    page = drawn(dict.fromkeys(range(count), 90000.0), Unit.MS)
+    assert "<svg" not in page
+    assert ("1m30s (0:00)" in page) is (count > 0)
+    assert ("no latency to show" in page) is (count == 0)
+
+
+def test_each_panel_is_drawn_for_wide_and_for_narrow_screens() -> None:
+    wide, narrow = pictures(drawn({0: 1.0, 1: 5.0, 2: 3.0}))
+    assert (wide.get("class"), narrow.get("class")) == ("wide", "narrow")
+    assert int(wide.get("width", "0")) > 2 * int(narrow.get("width", "0"))
+    for picture in (wide, narrow):
+        sizes = re.findall(r"font-size: ([\d.]+)px", ET.tostring(picture, encoding="unicode"))
+        assert sizes
+        assert min(map(float, sizes)) >= 11
+
+
+def test_a_picture_has_no_script_no_link_and_no_color_of_its_own() -> None:
+    page = drawn({0: 1.0, 1: 5.0, 2: 3.0})
+    assert not re.search(r"#[0-9a-f]{6}\b", page)
+    assert "metadata" not in page
+    assert set(re.findall(r"https?://[^\"]+", page)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    assert "var(--s0)" in page
+
+
+def test_names_are_escaped_and_no_formulas() -> None:
+    axis = Numbers(title=HOSTILE, name=lambda _number: HOSTILE)
+    series = [Series(HOSTILE, dict.fromkeys(range(3), 2.0))]
+    page = Plot(panels={HOSTILE: series}, y_title=HOSTILE, axis=axis).html()
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert r"\x1b$x^2$" in page
+    assert any(r"\x1b$x^2$" in text for text in texts(pictures(page)[0]))
+
+
+def test_values_can_be_read_without_a_pointer() -> None:
+    page = drawn({0: 1_000.0, 1: 90_000.0, 2: 30_000.0}, Unit.MS)
+    assert {"1m30s", "30s"} <= set(texts(pictures(page)[0]))
+    assert '<td class="d">1:00</td><td class="n">1m30s</td>' in page
+    assert "a at most 1m30s (1:00)" in (pictures(page)[0].get("aria-label") or "")
+
+
+@pytest.mark.parametrize(
+    ("largest", "unit", "name"),
+    [
+        (900, Unit.MS, "(ms)"),
+        (45_000, Unit.MS, "(s)"),
+        (20 * 60_000, Unit.MS, "(min)"),
+        (30 * HOUR_MS, Unit.MS, "(h)"),
+        (90 * 24 * HOUR_MS, Unit.MS, "(d)"),
+        (31_000_000, Unit.BYTES, "(MB)"),
+        (250_000, Unit.COUNT, "(thousand)"),
+        (90, Unit.PERCENT, "(%)"),
+    ],
+)
+def test_an_axis_has_the_unit_that_fits(largest: float, unit: Unit, name: str) -> None:
+    values = {n: largest * (0.5 + n / 20) for n in range(10)}
+    page = drawn(values, unit)
+    assert f"latency {name}</figcaption>" in page
+    assert not any(re.search(r"\d{5}", text) for text in texts(pictures(page)[0]))
+
+
+def test_a_single_late_load_is_named_and_does_not_flatten_the_rest() -> None:
+    values = dict.fromkeys(range(60), 600000.0) | {30: 31 * 24.0 * HOUR_MS}
+    page = drawn(values, Unit.MS)
+    assert "The axis is cut; values outside it (▲): 30:00 a 31d." in page
+    assert "latency (min)" in page
+
+
+def test_durations_of_many_sizes_have_a_logarithmic_axis() -> None:
+    values = {n: 1_000.0 * 1.4**n for n in range(40)}
+    page = drawn(values, Unit.MS)
+    assert "logarithmic scale" in page
+    assert {"1m", "1h", "1d"} <= set(texts(pictures(page)[0]))
+
+
+def test_lines_stop_at_gaps() -> None:
+    whole = drawn({n: 5.0 + n for n in range(6)})
+    broken = drawn({n: 5.0 + n for n in range(8) if n not in (3, 4)})
+    moves = [
+        max(path.get("d", "").count("M") for path in pictures(page)[0].iter(f"{SVG}path"))
+        for page in (whole, broken)
+    ]
+    assert moves == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("hours", "word"),
+    [
+        (3, "hour"),
+        (500, "3 hours"),
+        (24 * 200, "day"),
+        (24 * 365, "week"),
+        (24 * 365 * 8, "month"),
+        (24 * 365 * 200, "year"),
+    ],
+)
+def test_many_hours_are_joined_to_steps_of_the_calendar(hours: int, word: str) -> None:
+    steps = steps_for([376_944, 376_944 + hours - 1], "America/New_York")
+    assert steps.word == word
+    found = [steps.start(376_944 * HOUR_MS), steps.start((376_944 + hours - 1) * HOUR_MS)]
+    assert len(steps.grid(found)) <= STEPS_MAX + 2
+
+
+def test_times_outside_the_calendar_stand_at_its_ends() -> None:
+    steps = steps_for([-(2**62), 2**62], None)
+    values = joined({-(2**62): 1.0, 0: 1.0, 2**62: 1.0}, steps, max)
+    assert len(values) == 3
+    page = Plot(panels={"": [Series("a", values)]}, y_title="n", axis=steps).html()
+    assert len(pictures(page)) == 2
+
+
+def test_months_begin_where_the_zone_has_them() -> None:
+    zone = "America/New_York"
+    steps = Steps("month", 1, zone)
+    first = int(datetime(2013, 3, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
+    assert steps.start(first + 5) == first
+    assert steps.start(first - 1) < first
+    assert steps.next(first) == int(datetime(2013, 4, 1, tzinfo=ZoneInfo(zone)).timestamp()) * 1000
+    assert steps.name(first) == "Mar 2013"
+
+
+def test_both_hours_of_a_change_of_clocks_have_a_step() -> None:
+    steps = Steps("hour", 1, "America/New_York")
+    first = int(datetime(2013, 11, 3, 5, tzinfo=UTC).timestamp()) * 1000
+    grid = steps.grid([first, first + HOUR_MS])
+    assert grid == [first, first + HOUR_MS]
+    assert [steps.name(ms) for ms in grid] == ["2013-11-03 01:00", "2013-11-03 01:00"]
+
+
+def test_ticks_name_months_with_their_year() -> None:
+    months = [datetime(2013 + n // 12, n % 12 + 1, 1, tzinfo=UTC) for n in range(10, 15)]
+    assert time_texts(months) == ["Nov\n2013", "Dec", "Jan\n2014", "Feb", "Mar"]
+    hours = [datetime(2013, 2, 8 + n // 24, n % 24, tzinfo=UTC) for n in (12, 18, 24, 30)]
+    assert time_texts(hours) == ["12:00\n8 Feb 2013", "18:00", "00:00\n9 Feb 2013", "06:00"]
+    days = [datetime(2013, 2, n, tzinfo=UTC) for n in (8, 9)]
+    assert time_texts(days) == ["8 Feb\n2013", "9 Feb"]
+
+
+def test_series_differ_without_colors() -> None:
+    panels = {"": [Series(name, {n: 1.0 + n for n in range(4)}) for name in ("p50", "p99")]}
+    page = Plot(panels=panels, y_title="latency", axis=HOURS, is_stacked=False).html()
+    assert "stroke-dasharray" in page
+    assert page.count('class="swatch') == 2
