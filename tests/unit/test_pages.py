@@ -149,10 +149,10 @@ def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:
 
 def test_the_audit_explains_its_kinds_and_says_when_nothing_differs() -> None:
     page = audit_page().html()
-    assert "east and west differ in 2,000 of 61,300 keys." in page
+    assert "east and west differ in 2,000 of 61,967 keys: 667 missing on B, 667 only on B" in page
     assert "extra: B has the key, A does not" in page
     equal = audit_page(0).html()
-    assert "No differences: east and west have the same 61,300 keys." in equal
+    assert "east and west are equal: 61,300 keys in" in equal
     assert "<p>No differences.</p>" in equal
 
 
