@@ -2,7 +2,8 @@
 
 The functions format values that they are given: they read no log. Text from records and users is
 escaped as in the terminal (`tidelog.report.shown`). A picture of records leaves out columns with
-one value; the data never does.
+one value; the data never does. `report` and `timespec` are imported for a picture alone, because
+every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -11,8 +12,6 @@ from itertools import islice
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
 
-from tidelog.report import html_table
-from tidelog.timespec import format_ms
 from tidelog.types import ClockName, OffsetAndTimestamp, TimestampType, TopicPartition
 
 # Maximum number of lines of a picture: topics, partitions.
@@ -30,6 +29,8 @@ def time_text(ms: int | None) -> str:
     """Format a time in UTC without its zone, `2013-02-08 17:00`; seconds only if they are not 0."""
     if ms is None:
         return "-"
+    from tidelog.timespec import format_ms
+
     try:
         text = format_ms(ms).rstrip("Z").replace("T", " ")
     except (ValueError, OverflowError):
@@ -104,6 +105,8 @@ Kind = TypeVar("Kind", bound=_Topic)
 
 def topics_html(caption: str, topics: Iterable[_Topic], note: str = "") -> str:
     """Return topics as an HTML table."""
+    from tidelog.report import html_table
+
     rows = [(t.name, t.partitions, settings_text(t), _id_text(t.topic_id)) for t in topics]
     return html_table(caption, ("topic", "partitions", "settings", "id"), rows, note)
 
@@ -156,6 +159,8 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
             for name, found in islice(self.items(), LINES_SHOWN)
         ]
         headings = ("partition", "offset", "time")
+        from tidelog.report import html_table
+
         return html_table(self._caption(), headings, rows, rest_text(len(self)))
 
 
@@ -207,6 +212,8 @@ def records_html(
     notes = [note, *_dropped_notes(dropped)]
     headings = [f"{name} (UTC)" if name.lower().endswith("timestamp") else name for name in columns]
     cells = [[row[name] for name in columns] for row in rows]
+    from tidelog.report import html_table
+
     return html_table(caption, headings, cells, "; ".join(filter(None, notes)))
 
 

@@ -158,6 +158,13 @@ def test_classic_groups_load_nothing_of_other_protocols() -> None:
         assert find_spec(name) is not None, name
 
 
+def test_a_broker_starts_without_what_pictures_and_written_times_need() -> None:
+    pictures = {"tidelog.report", "tidelog.timespec", "zoneinfo"}
+    assert not pictures & set(run(BROKER).split())
+    for name in pictures:
+        assert find_spec(name) is not None, name
+
+
 def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
     assert not CODECS & set(run(BROKER).split())
     for name in CODECS:
