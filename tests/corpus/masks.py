@@ -36,8 +36,8 @@ def masked(text: str, home: Path) -> str:
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))
 
 
-# The machine's own time, by which Spark's processes go: ISO 8601 and epoch ms.
-_ISO: Final = re.compile(r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}")
+# The machine's own time, by which Spark's processes go: ISO 8601, as in tables, and epoch ms.
+_ISO: Final = re.compile(r"\b20(?:2[5-9]|[3-9]\d)-\d\d-\d\d([T ])\d\d:\d\d:\d\d\.\d{3}")
 _EPOCH_MS: Final = re.compile(r"\b(17[4-9]|1[89]\d)\d{10}\b")
 # A digest of what a job loads, its path included.
 _JOB: Final = re.compile(r"\bjob [0-9a-f]{32}\b")
@@ -48,4 +48,4 @@ def masked_job(text: str) -> str:
     text = _SPEED.sub("in N s: N M/s", _PROGRESS.sub("", text))
     text = _STARTED.sub(r"Spark N.N.N is up at \1 after N s", text)
     text = _JOB.sub("job ID", text)
-    return _EPOCH_MS.sub("N" * 13, _ISO.sub("YYYY-MM-DDThh:mm:ss.mmm", text))
+    return _EPOCH_MS.sub("N" * 13, _ISO.sub(r"YYYY-MM-DD\1hh:mm:ss.mmm", text))

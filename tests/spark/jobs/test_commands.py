@@ -54,8 +54,7 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     loaded = load(tmp_path, "--config", "retention.ms=-1", "--report", str(page))
     assert loaded.code == 0, loaded.err
     assert sum(int(str(row["records"])) for row in loaded.objects) == 4
-    assert "Records by hour of their append time" in page.read_text()
-    assert page.read_text().count('role="img"') == 3
+    assert "4 records were loaded in" in page.read_text()
     again = load(tmp_path, "--config", "retention.ms=-1")
     assert again.code == 0
     assert again.objects == loaded.objects
@@ -73,7 +72,7 @@ def test_a_table_in_and_a_range_out(spark: "SparkSession", tmp_path: Path) -> No
     assert summary["start_ms"] == 1_360_281_600_000
     text = page.read_text()
     assert "02-08 12:00" in text
-    assert "by hour of their append time at the source" in text
+    assert "3 records of flights were written to" in text
 
     shown = tidelog(
         "spark", "replay", data, "flights", "--from", "2013-02-09T00:00Z..", "--to", "console"
@@ -91,7 +90,9 @@ def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_pa
     assert refused.code == 2
     assert refused.out == ""
     assert "deleted at once: retention.ms=604800000: 4 records created before" in refused.err
-    assert "nothing was written; change the topic's settings, or --force it" in refused.err
+    assert "error: nothing was written\nhint: change the topic's settings, or use --force" in (
+        refused.err
+    )
     forced = load(tmp_path, "--force")
     assert forced.code == 0
     assert sum(int(str(row["records"])) for row in forced.objects) == 4
