@@ -159,8 +159,13 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
 
     `auto` encodes the text as UTF-8, `json` parses it and writes compact JSON.
     """
-    if encoding is Encoding.AUTO:
-        return text.encode()
+    if encoding in (Encoding.AUTO, Encoding.STRING):
+        return argument_bytes(text)
     data = encoder(encoding, text_only=True)(text)
     assert data is not None
     return data
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return an argument's text as UTF-8; bytes that are no UTF-8 become the same bytes again."""
+    return text.encode(errors="surrogateescape")

@@ -393,13 +393,14 @@ class Columns:
     headers_as: Encoding = Encoding.AUTO
 
     def __bool__(self) -> bool:
-        return any((self.key, self.time, self.value, self.headers))
+        parts = (self.key, self.time, self.value, self.headers)
+        return any(part is not None for part in parts)
 
     def wanted(self, numbers: list[str]) -> ColumnChoice:
         """Return the columns to read: all, if the value is the whole row."""
         named = (self.key, self.time, self.value, self.headers)
         if self.value is not None:
-            return ColumnChoice(frozenset(name for name in named if name), self.time)
+            return ColumnChoice(frozenset(name for name in named if name is not None), self.time)
         return ColumnChoice(None, self.time, self.infer, None if self.infer else numbers)
 
     def ensure_consistent(self, kind: InputFormat) -> None:

@@ -16,7 +16,7 @@ import click
 
 from tidelog.arguments import Inexact
 from tidelog.cli import times
-from tidelog.cli.cells import Decode, decoders, typed_bytes
+from tidelog.cli.cells import Decode, argument_bytes, decoders, typed_bytes
 from tidelog.cli.options import (
     Encoding,
     Format,
@@ -155,7 +155,7 @@ class ReadOptions:
 
         return RecordFilter(
             key=None if self.key is None else typed_bytes(self.key, self.key_as),
-            content=None if self.contains is None else self.contains.encode(),
+            content=None if self.contains is None else argument_bytes(self.contains),
             fields=tuple(map(FieldMatch.parse, self.match)),
         )
 

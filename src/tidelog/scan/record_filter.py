@@ -6,7 +6,7 @@ Both forms give the same result. Only `rows` needs Arrow, and imports it.
 import json
 import re
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WHOLE: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
+_NO_NUMBER: Final = Decimal("NaN")  # equals nothing, not even itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class FieldMatch:
     """Condition on a field of JSON values.
 
     A string in the field is compared with `text`. A number, `true`, `false` and `null` are compared
-    as JSON: 15 equals 15.0. Objects, arrays and values that are not JSON never match.
+    as JSON: 15 equals 15.0. Objects, arrays, numbers with an exponent of more than 18 digits, and
+    values that are not JSON never match.
 
     Attributes:
         path: Names of nested fields; a whole number also is an index of an array.
@@ -62,15 +64,25 @@ class FieldMatch:
             wanted = _parsed(self.text)
         except (ValueError, RecursionError):
             return False
-        is_scalar = content is None or isinstance(content, bool | int | Decimal)
+        is_scalar = content is None or isinstance(content, bool | Decimal)
         is_same_kind = isinstance(content, bool) == isinstance(wanted, bool)
         return is_scalar and is_same_kind and content == wanted
 
 
 def _parsed(text: bytes | str) -> object:
     """Parse JSON with exact numbers; raises ValueError."""
-    content: object = json.loads(text, parse_float=Decimal, parse_constant=_refused)
+    content: object = json.loads(
+        text, parse_int=_number, parse_float=_number, parse_constant=_refused
+    )
     return content
+
+
+def _number(digits: str) -> Decimal:
+    """Return a number of any length; Python's own whole numbers are limited to 4300 digits."""
+    try:
+        return Decimal(digits)
+    except InvalidOperation:  # the exponent is too large
+        return _NO_NUMBER
 
 
 def _refused(word: str) -> object:

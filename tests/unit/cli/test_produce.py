@@ -246,10 +246,11 @@ def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> No
     assert refused.err.startswith("error: arguments: --key: 'x' is no int64:")
 
 
-def test_a_pipe_gives_a_value_a_line_and_all_have_the_typed_key(flights: Cli) -> None:
-    flights.ok("produce", "flights", "--key", "k", stdin=b"one\n\xff\n")
+@pytest.mark.parametrize("key", ["k", ""])
+def test_a_pipe_gives_a_value_a_line_and_all_have_the_typed_key(flights: Cli, key: str) -> None:
+    flights.ok("produce", "flights", "--key", key, stdin=b"one\n\xff\n")
     rows = flights.ok("read", "flights", "-o", "json", "--value-as", "bytes").objects
-    assert [row["key"] for row in rows] == ["k", "k"]
+    assert [row["key"] for row in rows] == [key, key]
     assert [row["value"] for row in rows] == [{"base64": "b25l"}, {"base64": "/w=="}]
 
 

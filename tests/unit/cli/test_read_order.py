@@ -99,6 +99,14 @@ def test_key_text_and_field_select_records(
     assert read(hours, place, *both) == [(1, 1)]
 
 
+def test_arguments_that_are_no_utf8_stand_for_their_bytes(flights: Cli) -> None:
+    flights.append(at(NOW, b"\xff", b"one"), at(NOW, b"k", b"two\xfe"))
+    options = ("-o", "json", "--key-as", "bytes", "--value-as", "bytes")
+    (row,) = flights.ok("read", "flights", "--contains", "o\udcfe", *options).objects
+    assert row["offset"] == 1
+    assert "one" in flights.ok("read", "flights", "--key", "\udcff").out
+
+
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])
 def test_columns_have_the_same_records_in_the_same_order(
     hours: Cli, place: tuple[str, ...], kind: str
