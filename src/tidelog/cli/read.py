@@ -39,7 +39,7 @@ from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
 from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.log.segment_times import append_range
+from tidelog.storage.log.segment_times import append_span
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -449,7 +449,7 @@ class _LogSource:
     def newest_ms(self) -> int | None:
         """Return a time, see `_Source`."""
         if self._options.clock is ClockName.APPEND:
-            return _latest(append_range(log).last_ms for log in self._logs.values())
+            return _latest(append_span(log).last_ms for log in self._logs.values())
         newest = (log.max_timestamp(steps_over_losses=True) for log in self._logs.values())
         return _latest(None if one is None else one.timestamp for one in newest)
 

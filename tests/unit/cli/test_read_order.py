@@ -178,3 +178,18 @@ def test_a_table_takes_conditions(hours: Cli) -> None:
     pytest.importorskip("pyarrow")
     rows = hours.ok("read", "flights", "--table", "--key", "k1", "-o", "json").objects
     assert {row["key"] for row in rows} == {"k1"}
+
+
+def test_stamps_are_append_times_of_a_topic_without_others(cli: Cli) -> None:
+    stamped = ("message.timestamp.type=LogAppendTime", "tidelog.append.time.enable=false")
+    settings = (word for one in (*stamped, "retention.ms=-1") for word in ("--config", one))
+    cli.ok("create", "flights", *settings)
+    cli.append(at(NOW), at(NOW))
+    cli.clock.advance(HOUR)
+    cli.append(at(NOW))
+    late = ("--clock", "append", "--from", str(NOW + 2 * HOUR))
+    said = cli.ok("read", "flights", *late).err
+    assert "0 records; the newest is 2023-11-14T23:13:20.000Z (append clock)" in said
+    with tidelog.open(str(cli.data)) as log:
+        (span,) = log.time_spans("flights", clock="append").values()
+    assert span == (NOW, NOW + HOUR)

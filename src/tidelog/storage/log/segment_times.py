@@ -307,6 +307,13 @@ def record_span(log: LogView) -> TimeSpan:
 
 
 def append_span(log: LogView) -> TimeSpan:
-    """Return the first and last known append time."""
+    """Return the first and last known append time; at both ends a batch's own stamp counts, too."""
+    start, end = log.log_start_offset, log.log_end_offset
+    if start >= end:
+        return TimeSpan(None, None)
     times = append_range(log)
-    return TimeSpan(times.first_ms, times.last_ms)
+    first_ms, last_ms = log.append_time_of(start), log.append_time_of(end - 1)
+    return TimeSpan(
+        times.first_ms if first_ms is None else first_ms,
+        times.last_ms if last_ms is None else last_ms,
+    )
