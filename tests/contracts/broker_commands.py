@@ -94,7 +94,7 @@ class Commands:
         name = shell.fresh(2, "--config", "retention.ms=60000")
         rows = {str(row["topic"]): row for row in shell.rows("topics")}
         assert rows[name]["partitions"] == 2
-        assert rows[name]["settings"] == "retention.ms=60000"
+        assert rows[name]["settings"] == {"retention.ms": "60000"}
         (told,) = shell.rows("config", name)
         assert told == {"setting": "retention.ms", "value": "60000", "source": "topic"}
         assert shell.run("config", name, "--unset", "retention.ms")[0] == ExitCode.OK
@@ -134,7 +134,7 @@ class Commands:
         }
         code, out, _ = shell.run("describe", name)
         assert code == ExitCode.OK
-        assert b"timestamps CreateTime" in out
+        assert out.split().count(b"CreateTime") == 1
 
     def test_offsets_by_time_and_by_word(self, shell: Shell) -> None:
         name = shell.filled()

@@ -34,7 +34,7 @@ def test_the_reordering_of_kip_33(pair: Pair) -> None:
     pair.commit(pair.a, 11)  # m2 is consumed, m1 is not
     careless = pair.failover("--max-latency", "0s", "--verify", "--execute")
     assert careless.code == 1
-    assert "nothing was committed: 1 records would be missed" in careless.err
+    assert "nothing was committed: 1 record would be missed" in careless.err
     assert careless.starts == {0: 11}
     assert careless.verdict["examples"] == [
         {
