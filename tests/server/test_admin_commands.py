@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.logins import SETTINGS
 from tests.worlds.brokers.running import broker_fixture
-from tests.worlds.command_line import Cli, at
+from tests.worlds.command_line import NOW_ISO, Cli, at
 
+import tidelog
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.server.embedded import Broker
-from tidelog.types import NewRecord
+from tidelog.types import HOUR_MS, NewRecord
 
 DAY_MS = 86_400_000
 broker = broker_fixture(
@@ -84,6 +85,16 @@ def test_a_password_is_needed(shell: Shell, stdin: bytes) -> None:
     assert shell.run("users add alice")[0] == ExitCode.USAGE
     assert "set TIDELOG_PASSWORD" in shell.err
     assert shell.rows("users list") == []
+
+
+def test_a_password_and_a_name_are_utf_8(shell: Shell) -> None:
+    refused = shell.run("users add alice --password-file -", stdin=b"hunter2\xff\n")
+    assert refused == (ExitCode.USAGE, "")
+    assert shell.err == "error: the password of alice is not UTF-8\n"
+    assert shell.run("users add alice", TIDELOG_PASSWORD="hunter2\udcff")[0] == ExitCode.USAGE
+    assert "hunter2" not in shell.err
+    assert shell.run("users add al\udcff", TIDELOG_PASSWORD="pw")[0] == ExitCode.USAGE
+    assert shell.err == "error: user al\\udcff: a name is UTF-8\n"
 
 
 def test_a_user_logs_in_with_the_password(broker: Broker, shell: Shell, tmp_path: Path) -> None:
@@ -218,6 +229,29 @@ class LocalShell(Shell):
         result = self._cli.run(*line.split(), stdin=stdin)
         self.err = result.err
         return result.code, result.out
+
+
+def test_records_without_an_append_time_are_not_deleted_by_one(tmp_path: Path) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(*records(4))
+    cli.clock.advance(HOUR_MS)
+    for file in (*cli.data.rglob("*.appendtime"), *cli.data.rglob("append-time-checkpoint")):
+        file.unlink()
+    cases = [(cli, "2013-01-01T00:00Z"), (cli, "now")]
+    cli.append(*records(1))
+    cases.append((cli, NOW_ISO))
+    for shell, before in cases:
+        line = ("delete-records", "flights", "--before", before, "--clock", "append", "--yes")
+        refused = shell.run(*line)
+        assert refused.code == ExitCode.USAGE, refused.out
+        assert "the append time of 4 records before offset" in refused.err
+    with tidelog.broker(cli.data, settings={"log.initial.task.delay.ms": "3600000"}) as own:
+        shell = Shell(own.bootstrap_servers)
+        line = "delete-records flights --before 2013-01-01T00:00Z --clock append --yes"
+        assert shell.run(line)[0] == ExitCode.USAGE
+        assert "the append time of 4 records before offset" in shell.err
+    assert len(cli.ok("read", "flights", "-o", "json").objects) == 5
 
 
 def test_partitions_and_deleted_records_of_a_directory(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
@@ -109,7 +110,8 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """Delete a topic's records before a time or an offset.
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. Files go with the next retention.
+    with earlier times stay as well. --clock append refuses if records before that have no known
+    append time. Files go with the next retention.
     """
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):
@@ -164,8 +166,32 @@ def _targets(
     targets = {}
     for name in names:
         match = found[name]
-        targets[name] = ends[name] if match is None else match.offset
+        # A record that was appended since is at or after the end: it stays.
+        targets[name] = ends[name] if match is None else min(match.offset, ends[name])
+        if options.clock is ClockName.APPEND:
+            unknown = directory.without_append_time(name) if match is None else match.without_time
+            _ensure_known(options, name, unknown, targets[name])
     return targets
+
+
+def _ensure_known(
+    options: DeleteRecordsOptions, name: TopicPartition, unknown: int | None, target: int
+) -> None:
+    """Refuse to delete records that may be at or after the time; raises UsageProblem.
+
+    Args:
+        options: The time.
+        name: The partition.
+        unknown: Number of records without a known append time; None if a broker's own stamps prove
+            the target.
+        target: First offset to keep.
+    """
+    if unknown:
+        raise UsageProblem(
+            f"{name}: the append time of {plural(unknown, 'record')} before offset {target} is"
+            f" unknown; any of them may be at or after {options.before}: use --clock record,"
+            " or --offset"
+        )
 
 
 def _delete(
