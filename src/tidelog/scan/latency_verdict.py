@@ -1,10 +1,14 @@
 """Latency and lateness in one sentence, for the commands' first line and the head of a page."""
 
 from math import ceil
+from typing import Final
 
 from tidelog.amounts import duration_text, estimate_text, plural, share_text, verb
 from tidelog.scan.latency import TopicLateness
 from tidelog.storage.clocks.latency import LOST_SHARES, LatencyHistogram
+
+# Largest error of `estimate_text`, as a share.
+_ESTIMATE_ERROR: Final = 0.05
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
@@ -25,14 +29,20 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     half, most = total.percentiles((50, 99))
     assert half is not None
     assert most is not None
+    longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
-        f"{name}: of {total.count:,} records half were appended {_after(half)},"
-        f" 99% {_after(most)}, all within {duration_text(max(total.max_ms, 0) / 1000)}{clocks}"
+        f"{name}: of {total.count:,} records half were appended {_after(half, total)},"
+        f" 99% {_after(most, total)}, all within {longest}{clocks}"
     )
 
 
-def _after(ms: int) -> str:
-    return f"within {estimate_text(ms / 1000)}" if ms > 0 else "by their create time"
+def _after(ms: int, total: LatencyHistogram) -> str:
+    """Return a percentile in words; the largest latency if the estimate could exceed it."""
+    if ms <= 0:
+        return "by their create time"
+    if ms * (1 + _ESTIMATE_ERROR) >= total.max_ms:
+        return f"within {duration_text(total.max_ms / 1000)}"
+    return f"within {estimate_text(ms / 1000)}"
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:

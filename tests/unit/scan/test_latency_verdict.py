@@ -41,6 +41,13 @@ def test_many_records() -> None:
     )
 
 
+def test_no_estimate_exceeds_the_largest_latency() -> None:
+    minute = 60_000
+    assert latency_verdict("t", histogram(minute, 142 * minute, 142 * minute, 143 * minute)) == (
+        "t: of 4 records half were appended within 2h23m, 99% within 2h23m, all within 2h23m"
+    )
+
+
 def test_clocks_that_were_ahead() -> None:
     assert latency_verdict("t", histogram(-2_580_000, -60_000, 5_000)) == (
         "t: of 3 records half were appended by their create time, 99% within 5s, all within 5s;"
