@@ -1,5 +1,6 @@
 """Lag in one sentence, and by topic: for the commands' first line and the head of a page."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isinf
@@ -105,11 +106,11 @@ def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
             if isinf(total.catch_up_s)
             else f"it catches up in {duration_text(total.catch_up_s)}"
         )
-    parts += [
-        f"{plural(count, 'partition')} {verb(count, *_BAD[state])}"
-        for state, count in total.states.items()
-    ]
-    return "; ".join(parts)
+    return "; ".join([*parts, *_state_parts(total.states)])
+
+
+def _state_parts(states: Mapping[State, int]) -> list[str]:
+    return [f"{plural(count, 'partition')} {verb(count, *_BAD[s])}" for s, count in states.items()]
 
 
 def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
@@ -122,10 +123,21 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
         return lag_verdict(group, groups[group])
     behind = {group: one for group, one in sums.items() if one.behind}
     if not behind:
-        return f"all of {plural(len(sums), 'group')} have read everything"
+        parts = _state_parts(_states_of(sums.values()))
+        return "; ".join([f"all of {plural(len(sums), 'group')} have read everything", *parts])
     furthest = max(behind, key=lambda group: (behind[group].behind_ms or 0, behind[group].records))
     are = verb(len(behind), "is", "are")
-    return (
+    first = (
         f"{len(behind):,} of {plural(len(sums), 'group')} {are} behind, the furthest:"
         f" {lag_verdict(furthest, groups[furthest])}"
     )
+    others = _state_parts(_states_of(one for group, one in sums.items() if group != furthest))
+    return "; ".join([first, *(f"of other groups {part}" for part in others)])
+
+
+def _states_of(sums: Iterable[LagSum]) -> dict[State, int]:
+    """Return the number of partitions in each state of several groups together."""
+    counts: Counter[State] = Counter()
+    for one in sums:
+        counts.update(one.states)
+    return {state: counts[state] for state in _BAD if counts[state]}

@@ -94,3 +94,15 @@ def test_several_groups() -> None:
     assert lags_verdict({"a": late, "b": later}) == (
         "2 of 2 groups are behind, the furthest: group b is 1 record and 3m behind"
     )
+
+
+def test_several_groups_hide_no_wrong_position() -> None:
+    done, lost, beyond = [lag()], [lag(committed=3, start=7, end=7)], [lag(committed=9, end=8)]
+    assert lags_verdict({"a": done, "b": lost, "c": beyond}) == (
+        "all of 3 groups have read everything; 1 partition has lost records;"
+        " 1 partition is committed beyond the end"
+    )
+    assert lags_verdict({"a": [lag(left=1, age_ms=1_000)], "b": lost}) == (
+        "1 of 2 groups is behind, the furthest: group a is 1 record and 1s behind;"
+        " of other groups 1 partition has lost records"
+    )
