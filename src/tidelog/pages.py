@@ -45,8 +45,11 @@ _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
 _NONE: Final = ("-", "")
 _ISO: Final = re.compile(r"(\d+-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)(?:Z|[+-]\d\d:\d\d(?::\d\d)?)")
 # Parts of URLs that are secret: the user, and a password as a parameter.
-_USER: Final = re.compile(r"://[^/@\s]*@")
-_PASSWORD: Final = re.compile(r"(?i)(pass\w*|secret\w*|token\w*)=[^&;\s]*")
+_USER: Final = re.compile(r"://[^/\s]*@")
+_PASSWORD: Final = re.compile(
+    r"(?i)((?:pass|pwd|secret|token|credential|signature|(?:api|access|account)[_-]?key)\w*|\bsig)"
+    r"=[^&;\s]*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,8 @@ def _align(cells: Sequence[str]) -> Align:
     known = [cell for cell in cells if cell not in _NONE]
     if known and all(_TIME.fullmatch(cell) for cell in known):
         return Align.TIME
-    is_number = known and all(_NUMBER.fullmatch(cell) for cell in known)
+    # A match takes time in a power of the length: a long key of digits is no number.
+    is_number = known and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in known)
     return Align.NUMBER if is_number else Align.TEXT
 
 
@@ -180,7 +184,7 @@ class Provenance:
         made: When it was made, with the zone.
         version: Version of tidelog.
         command: The command line.
-        places: Meaning -> place, as the user named it.
+        places: Meaning -> place, as the user named it, without secrets.
         span: The range that was asked for.
         zone: Zone of the page's times.
     """

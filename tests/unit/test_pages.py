@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from time import process_time
 
 import pytest
 from tests.worlds.made_pages import audit_page, bootstrap_page, made_pages, mirror_page
 from tests.worlds.pages import Balanced
 
-from tidelog.cli.surroundings import printable
+from tidelog.cli.jobs.session import origin
+from tidelog.cli.surroundings import Surroundings, printable
 from tidelog.pages import (
     ROWS_FIRST,
     ROWS_MAX,
@@ -137,7 +139,30 @@ def test_passwords_are_in_no_page() -> None:
     kept = without_secrets(arguments)
     assert "hunter2" not in " ".join(kept)
     assert {"kafka://broker:9092", "password=...", "secret_access_key=..."} <= set(kept)
+    for secret in (
+        "abfss://c@a.dfs.core.windows.net/x?sv=1&sig=hunter2&se=2",
+        "s3://bucket/x?X-Amz-Signature=hunter2",
+        "s3://bucket/x?access_key=hunter2",
+        "adl://x?account_key=hunter2",
+        "kafka://u:p@hunter2@broker:9092",
+        "jdbc:x://h/d?user=u&pwd=hunter2",
+    ):
+        assert "hunter2" not in without_secrets([secret])[0]
+        named = origin(Surroundings(), {"Place": secret})
+        assert "hunter2" not in named.html()
+    assert without_secrets(["s3://bucket/a@b", "--key", "sig"]) == [
+        "s3://bucket/a@b",
+        "--key",
+        "sig",
+    ]
     assert "hunter2" not in bootstrap_page().html()
+
+
+def test_a_long_key_of_digits_is_laid_out_at_once() -> None:
+    began = process_time()
+    page = Table(["key"], [["1" * 5_000 + "!"]]).html()
+    assert process_time() - began < 1
+    assert '<td class="n"' not in page
 
 
 def test_one_batch_is_a_sentence_and_not_a_plot_of_a_dot() -> None:

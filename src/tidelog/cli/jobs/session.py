@@ -376,7 +376,7 @@ def origin(
         made=f"{time_text(surroundings.env.clock.now_ms(), zone)} {zone or 'UTC'}",
         version=version("tidelog"),
         command=command if surroundings.arguments else "",
-        places=places,
+        places={name: without_secrets([place])[0] for name, place in places.items()},
         span=span_text(start, end, zone) or "everything",
         zone=zone or "UTC",
     )
