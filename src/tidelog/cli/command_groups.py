@@ -63,10 +63,10 @@ _OTHER_SUBCOMMANDS: Final = {
     "create": "add",
     "info": "describe",
     "ls": "list",
-    "remove": "delete",
-    "rm": "delete",
     "show": "describe",
 }
+# A group has one of these.
+_REMOVALS: Final = ("delete", "remove")
 
 
 class UnknownCommand(click.UsageError):
@@ -125,7 +125,9 @@ class CommandGroup(click.Group):
         plain = name.lower().removeprefix("kafka-").removesuffix(".sh").replace("_", "-")
         full_names = {name.split()[-1]: name for name in self._elsewhere}
         others = OTHER_NAMES if ctx.parent is None else _OTHER_SUBCOMMANDS
-        for meant in (others.get(plain, plain), *get_close_matches(plain, self.commands, n=1)):
+        removals = _REMOVALS if plain in ("rm", *_REMOVALS) else ()
+        near = get_close_matches(plain, self.commands, n=1)
+        for meant in (others.get(plain, plain), *removals, *near):
             if meant in self.commands or meant in full_names:
                 return f"did you mean `{ctx.command_path} {full_names.get(meant, meant)}`?"
         return f"`{ctx.command_path} --help` lists the commands"

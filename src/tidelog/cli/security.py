@@ -121,6 +121,8 @@ def add(
 
     if not name:
         raise UsageProblem("a user has a name; it is empty")
+    if not _is_utf8(name):
+        raise UsageProblem(f"user {name}: a name is UTF-8")
     password = _password(surroundings, name, password_file)
     user = ScramUser(name=name, mechanism=mechanism, iterations=iterations)
     with open_cluster(surroundings, access) as cluster:
@@ -131,7 +133,7 @@ def add(
 def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
     """Return the password of a file, of the environment, or of a prompt; raises UsageProblem."""
     if file == "-":
-        text = surroundings.stdin.readline().decode()
+        text = surroundings.stdin.readline().decode(errors="surrogateescape")
     elif file is not None:
         text = read_settings_text(surroundings, file)
     elif "TIDELOG_PASSWORD" in surroundings.variables:
@@ -146,7 +148,14 @@ def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
     password = text.partition("\n")[0].removesuffix("\r")
     if not password:
         raise UsageProblem(f"the password of {name} is empty")
+    if not _is_utf8(password):
+        raise UsageProblem(f"the password of {name} is not UTF-8")
     return password
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether text has none of the surrogates that stand for other bytes."""
+    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 @users.command("remove", epilog=examples("tidelog users remove alice -b broker:9092 --yes"))
