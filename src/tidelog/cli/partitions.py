@@ -110,8 +110,8 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """Delete a topic's records before a time or an offset.
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. --clock append refuses if records before that have no known
-    append time. Files go with the next retention.
+    with earlier times stay as well. With --clock append nothing is deleted if a record before it
+    has no known append time. Files go with the next retention.
     """
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):
