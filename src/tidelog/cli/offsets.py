@@ -212,7 +212,7 @@ def count_verdict(options: CountOptions, counts: "Count") -> str:
     """Return the number of records in one sentence."""
     number = len(counts.partitions)
     partitions = f", in {plural(number, 'partition')}" if number != 1 else ""
-    is_range = options.start is not None or options.end is not None
+    is_range = any(side is not None for side in (options.start, options.end, options.during))
     range_words = f" in this range of {options.clock} time" if is_range else ""
     return f"{options.target} has {plural(counts.records, 'record')}{range_words}{partitions}"
 

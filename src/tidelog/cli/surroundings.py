@@ -130,6 +130,8 @@ def describe(error: BaseException) -> Failure:
 def _next_step(error: TidelogError) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         return ""  # the brokers responded, and the text says what to do there
+    if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
+        return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     for kind, step in _NEXT_STEPS:
         if isinstance(error, kind) and step not in str(error):
             return step

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
 from tidelog.errors import ConfigError, CorruptFile, InexactTable
 from tidelog.storage import files, text_files
 from tidelog.storage.compaction.cleaning_plan import is_whole
@@ -56,7 +57,7 @@ class Doubt:
 def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     """Return the error for an inexact table."""
     listed = "; ".join(map(str, doubts[:_SHOWN]))
-    more = f"; and {len(doubts) - _SHOWN} partitions more" if len(doubts) > _SHOWN else ""
+    more = f"; and {plural(len(doubts) - _SHOWN, 'partition')} more" if len(doubts) > _SHOWN else ""
     return InexactTable(
         f"the table as of {_time(at_ms)} is not known exactly: {listed}{more}."
         " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",

@@ -58,3 +58,19 @@ def test_records_without_an_append_time_are_told(two: Cli) -> None:
     assert "the append time of 2 records before these offsets is unknown" in result.err
     result = two.ok("offsets", "flights", "--at", "-2h", "-o", "json")
     assert "without_time" not in result.objects[0]
+
+
+@pytest.mark.parametrize(
+    "words", [("--during", "2023-11-14Z"), ("--from", "2023-11-14Z", "--to", "2023-11-15Z")]
+)
+def test_a_count_in_a_range_is_not_called_the_topics(two: Cli, words: tuple[str, ...]) -> None:
+    verdict = two.ok("count", "flights:0", *words).out.splitlines()[0]
+    assert verdict == "flights:0 has 2 records in this range of record time"
+
+
+def test_a_broker_that_checks_no_acls_refers_to_its_setting() -> None:
+    from tidelog.cli.surroundings import describe
+    from tidelog.errors import ClusterFailure
+
+    failure = ClusterFailure("b:1", "add ACLs", "SECURITY_DISABLED", error_code=54)
+    assert "authorizer.class.name" in describe(failure).hint
