@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
 
+from tidelog.amounts import plural
 from tidelog.directory import Directory
 from tidelog.types import Header, NewRecord
 
@@ -88,7 +89,7 @@ def round_trip(given: list[NewRecord], kind: str, *forms: str, time: str | None 
         produced = cli.ok(
             "produce", "second", "--from", str(file), *COLUMNS, "--time", time, *forms
         )
-        assert f"appended {len(given)} records" in produced.err
+        assert f"appended {plural(len(given), 'record')}" in produced.err
         with Directory.open(str(cli.data), env=cli.env) as directory:
             found = [
                 NewRecord(
