@@ -157,7 +157,7 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
 
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
     """Print the verdict, a table, and notes."""
-    from tidelog.jobs.latency.verdict import latencies_verdict
+    from tidelog.jobs.latency.tables import latencies_verdict
 
     kind, show = request.kind, shown_table(request.show, LatencyShow, request.kind)
     output.print_verdict(surroundings, latencies_verdict(result), kind)
@@ -261,7 +261,7 @@ def page(
                 whole=f"--show {show} -o csv",
             )
         )
-    from tidelog.jobs.latency.verdict import latencies_verdict
+    from tidelog.jobs.latency.tables import latencies_verdict
 
     span = f", {made.span}" if made is not None else ""
     return Report(f"Latency in {place}{span}", sections, f"{latencies_verdict(result)}.", made)
