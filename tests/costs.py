@@ -1,0 +1,91 @@
+"""Measures the processor time of tests and fixtures; `-p tests.costs` loads it as a plugin of pytest.
+
+Processor time, unlike elapsed time, is nearly the same beside other work. It is that of the test's
+process and of all processes that it has started, Java's included, ended or not. Each process of a run
+appends one line per test and fixture to a file in the directory TIDELOG_COSTS: seconds, its kind (the
+fixture's scope) and name. `python -m tests.costs DIRECTORY` prints the sums of the folders and the
+dearest tests and fixtures. What a fixture takes is also part of the first test that asks for it.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+DIRECTORY: Final = "TIDELOG_COSTS"
+DEAREST: Final = 150
+# Shorter fixtures are not worth a line.
+LEAST_S: Final = 0.05
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure a test with its fixtures, set up and torn down."""
+    before = processor_time()
+    result = yield
+    _write(processor_time() - before, "test", item.nodeid)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
+) -> Generator[None, object, object]:
+    """Measure one fixture, without those that it asks for."""
+    before = processor_time()
+    result = yield
+    if (taken := processor_time() - before) >= LEAST_S:
+        _write(taken, fixturedef.scope, f"{request.node.nodeid}::{fixturedef.argname}")
+    return result
+
+
+def processor_time() -> float:
+    """Seconds of processor time of this process, of those it has started, and of theirs."""
+    ticks, processes = 0, [str(os.getpid())]
+    while processes:
+        process = processes.pop()
+        # A process may end meanwhile: its time is then its parent's.
+        with suppress(OSError):
+            stat = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, stat[11:15]))
+            for thread in Path("/proc", process, "task").iterdir():
+                processes += (thread / "children").read_text().split()
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _write(seconds: float, kind: str, name: str) -> None:
+    process = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+    with Path(os.environ[DIRECTORY], f"{process}.{os.getpid()}.tsv").open("a") as lines:
+        lines.write(f"{seconds:.2f}\t{kind}\t{name}\n")
+
+
+def main(directory: str) -> None:
+    """Print what was measured there."""
+    folders: defaultdict[str, list[float]] = defaultdict(list)
+    each: list[tuple[float, str, str]] = []
+    functions: defaultdict[str, list[float]] = defaultdict(list)
+    for path in Path(directory).glob("*.tsv"):
+        for line in path.read_text().splitlines():
+            seconds, kind, name = line.split("\t", 2)
+            each.append((float(seconds), kind, name))
+            if kind == "test":
+                folders["/".join(name.partition("::")[0].split("/")[:2])].append(float(seconds))
+                functions[name.partition("[")[0]].append(float(seconds))
+    for folder, costs in sorted(folders.items()):
+        print(f"{sum(costs):10.1f} {len(costs):6} {folder}")
+    print("\nTest functions, all their cases")
+    ranked = sorted(functions.items(), key=lambda entry: -sum(entry[1]))
+    for name, costs in ranked[:DEAREST]:
+        print(f"{sum(costs):10.1f} {len(costs):6} {name}")
+    print("\nTests and fixtures")
+    for cost, kind, name in sorted(each, reverse=True)[:DEAREST]:
+        print(f"{cost:10.1f} {kind:8} {name}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
