@@ -1,10 +1,10 @@
-"""Measures the processor time of tests and fixtures; `-p tests.costs` loads it as a plugin of pytest.
+"""Measures the processor time of tests and fixtures; `-p tests.costs` loads it into pytest.
 
 Processor time, unlike elapsed time, is nearly the same beside other work. It is that of the test's
-process and of all processes that it has started, Java's included, ended or not. Each process of a run
-appends one line per test and fixture to a file in the directory TIDELOG_COSTS: seconds, its kind (the
-fixture's scope) and name. `python -m tests.costs DIRECTORY` prints the sums of the folders and the
-dearest tests and fixtures. What a fixture takes is also part of the first test that asks for it.
+process and of all processes that it has started, Java's included, ended or not. Each process of a
+run appends one line per test and fixture to a file in the directory TIDELOG_COSTS: seconds, kind
+(the fixture's scope) and name. `python -m tests.costs DIRECTORY` prints the sums of the folders and
+the dearest tests and fixtures. A fixture is also part of the first test that requests it.
 """
 
 import os
