@@ -164,7 +164,7 @@ def _table(homes: Mapping[str, tuple[str, str]]) -> list[click.Command]:
 )
 @click.version_option(tidelog.__version__, prog_name="tidelog")
 def app() -> None:
-    """A commit log with a memory for time: Kafka's files, two clocks.
+    """A commit log in Kafka's files, with two times for every record.
 
     `tidelog help COMMAND` shows a command's options.
     """

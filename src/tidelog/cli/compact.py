@@ -199,9 +199,13 @@ _ROW_COLUMNS: Final = output.columns(
 )
 @maybe_target_argument
 @data_option
-@click.option("--roll", is_flag=True, help="Finish active segments first, so that all is cleaned.")
-@click.option("--if-due", is_flag=True, help="Only where the topic's settings ask for it now.")
-@click.option("--plan", is_flag=True, help="Only show what the settings ask for now.")
+@click.option("--roll", is_flag=True, help="Finish active segments first, to clean them too.")
+@click.option(
+    "--if-due",
+    is_flag=True,
+    help="Compact only what is due by the topic's settings. Default: all finished segments.",
+)
+@click.option("--plan", is_flag=True, help="Only show what is due by the settings, and its cost.")
 @show_option(PlanShow, "With --plan. topics: a line for each; segments: each finished segment.")
 @format_option
 @click.pass_obj
@@ -217,10 +221,10 @@ def compact(  # noqa: PLR0913 - one argument for each option
 ) -> ExitCode:
     """Keep the last record of each key in compacted topics.
 
-    Takes the directory's lock, or asks the broker that has it. Without a topic all that have
-    cleanup.policy=compact are looked at. Offsets never change; the active segment is left alone.
+    Takes the directory's lock, or asks the broker that has it. Without a topic, compacts all topics
+    with cleanup.policy=compact. Offsets never change; active segments are not compacted.
 
-    Exit code: 0 done, 1 failed, 2 a head could not be cleaned to its end.
+    Exit code: 0 done, 1 failed, 2 a partition could not be cleaned to its end.
     """
     if show is not None and not plan:
         raise UsageProblem("--show has no meaning without --plan")
@@ -318,7 +322,7 @@ Receipt = Mapping[str, object]
     "--key", required=True, metavar="K", help="The key, interpreted according to --key-as."
 )
 @key_as_option
-@click.option("--execute", is_flag=True, help="Apply the change; without it a dry run.")
+@click.option("--execute", is_flag=True, help="Apply the change. Default: dry run.")
 @one_of(
     "--format",
     "-o",
@@ -343,8 +347,7 @@ def erase(  # noqa: PLR0913 - one argument for each option
     a receipt (JSON) with the digests of all searched files. Without --execute nothing changes: it
     shows the files that hold the key, and -o json prints the receipt.
 
-    Exit code 2: a file that can be reached still holds the key. Copies that can't be reached from
-    here are named.
+    Exit code 2: a reachable file still holds the key. Copies that can't be reached are listed.
     """
     from tidelog.frames import needs_arrow
 

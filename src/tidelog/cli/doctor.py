@@ -67,7 +67,9 @@ class _Target:
 )
 @data_option
 @click.option(
-    "--repair", is_flag=True, help="Build damaged files anew that can be; takes the lock."
+    "--repair",
+    is_flag=True,
+    help="Rebuild damaged derived files; takes the lock. Default: change nothing.",
 )
 @format_option
 @click.pass_obj
@@ -76,11 +78,11 @@ def doctor(
 ) -> Verdict:
     """Check a directory for damage and suggest repairs.
 
-    Holds every file of a partition against the others, and changes nothing. With --repair,
-    indexes, snapshots, zone maps and checkpoints are built anew from a sound log; records and
-    append times are never touched.
+    Checks every file of a partition against the others, and changes nothing. --repair rebuilds
+    indexes, snapshots, zone maps and checkpoints from a sound log; it never changes records and
+    append times.
 
-    Exit code: 0 sound (notes do not count), 1 findings, 2 it could not look everywhere.
+    Exit code: 0 sound (apart from notes), 1 findings, 2 not everything could be checked.
     """
     meant = _find_target(surroundings, target, data)
     effect = "records are unchanged; repeat --repair to finish" if repair else "nothing was changed"

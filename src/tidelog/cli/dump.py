@@ -615,7 +615,7 @@ class DumpOptions:
     """Options of `tidelog dump`."""
 
     paths: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
-    deep: bool = option("--deep", is_flag=True, help="Records, not only their batches.")
+    deep: bool = option("--deep", is_flag=True, help="Show records, not only batches.")
     key_as: Encoding = given(key_as_option)
     value_as: Encoding = given(value_as_option)
     kind: Format = given(format_option)
@@ -633,8 +633,8 @@ class DumpOptions:
 def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
     """Print the contents of log files, and damage.
 
-    Files of a log, or whole directories of a partition. Whatever breaks a rule of its format is
-    told on stderr, and the exit code is 2.
+    FILE is a file of a log, or the directory of a partition. Damage is reported on stderr, and the
+    exit code is then 2.
     """
     if not options.deep:
         refuse_typed(("key_as", "value_as"), "it goes with --deep")

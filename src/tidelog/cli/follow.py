@@ -71,19 +71,24 @@ class StandbyOptions:
         metavar="T",
         help="A topic, or a pattern with * and ?; repeatable. Default: all but internal ones.",
     )
-    once: bool = option("--once", is_flag=True, help="Catch up and stop; else go on until Ctrl-C.")
+    once: bool = option(
+        "--once", is_flag=True, help="Catch up and stop. Default: go on until Ctrl-C."
+    )
     settings: tuple[str, ...] = option(
         "--config",
         "-c",
         multiple=True,
         metavar="KEY=VALUE",
-        help="A setting in place of the leader's; repeatable.",
+        help="A topic setting of the standby; repeatable. Default: the leader's settings.",
     )
     every: str = option(
         "--every", default="5s", show_default=True, metavar="TIME", help="Time between reports."
     )
     retain: bool = option(
-        "--retain/--no-retain", default=True, show_default=True, help="Run retention here."
+        "--retain/--no-retain",
+        default=True,
+        show_default=True,
+        help="Apply retention on the standby.",
     )
     kind: Format = given(format_option)
 
@@ -100,9 +105,9 @@ class StandbyOptions:
 def follow(surroundings: Surroundings, options: StandbyOptions) -> ExitCode:
     """Run a standby: copy a leader's topics into a directory.
 
-    Same bytes, offsets, leader epochs and timestamps; topic ids, settings and group offsets too.
-    Goes on where it stopped; drops what the leader never had. Exit code 2: a partition stands
-    still, with its reason.
+    The copy has the same bytes, offsets, leader epochs, timestamps, topic ids, settings and group
+    offsets. A restart continues; records that the leader never had are dropped. Exit code 2: a
+    partition has stalled; the reason is shown.
     """
     from tidelog.remote.broker_connection import connect_socket
     from tidelog.standby.follower import Seams
@@ -343,7 +348,7 @@ def standby() -> None:
 @format_option
 @click.pass_obj
 def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCode:
-    """Show where each partition is; exit code 2 where one stands still."""
+    """Show each partition's progress; exit code 2 if one has stalled."""
     with _follower(data) as holder:
         answer = holder.status()
         return _show(surroundings, answer, kind)
@@ -353,7 +358,7 @@ def status(surroundings: Surroundings, data: str | None, kind: Format) -> ExitCo
 @data_option
 @click.pass_obj
 def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
-    """Make durable what was copied so far."""
+    """Sync the records copied so far to disk."""
     with _follower(data) as holder:
         holder.flush()
     surroundings.say(f"what was copied to {data} is durable")
@@ -370,14 +375,15 @@ def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
 @click.option(
     "--needs-all",
     is_flag=True,
-    help="Only where every partition has all that the leader has shown; else it follows on.",
+    help="Promote only if every partition has all records up to the leader's high watermark;"
+    " otherwise keep following.",
 )
 @format_option
 @click.pass_obj
 def promote(
     surroundings: Surroundings, data: str | None, needs_all: bool, kind: Format
 ) -> ExitCode:
-    """End following, so that the directory takes appends."""
+    """Stop following, so that the directory accepts appends."""
     with _follower(data) as holder:
         answer = holder.ask("promote", {"needs_all": needs_all})
         holder.await_release()

@@ -146,7 +146,7 @@ def _offset_rows(
 )
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
 @cluster_options
-@click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
+@click.option("--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted.")
 @click.pass_obj
 def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, yes: bool) -> None:
     """Delete groups without members, with all offsets that they committed."""
@@ -193,17 +193,28 @@ class RewindOptions:
     max_skew: str | None = option(
         "--max-skew",
         metavar="TIME",
-        help="Producers' clocks may be behind by so much; go back more.",
+        help="Go back further by this much, since producers' clocks may be behind. Default: 0s.",
     )
     to_end: bool = option(
-        "--to-end", is_flag=True, help="Where no record is so late, go to the end."
+        "--to-end",
+        is_flag=True,
+        help="If no record is that late, go to the end. Default: the partition stays.",
     )
     forward: bool = option(
-        "--forward", is_flag=True, help="Go on even past records that were not read."
+        "--forward",
+        is_flag=True,
+        help="Allow moving past unread records. Default: such a partition stays.",
     )
-    count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
+    count: bool = option(
+        "--count",
+        is_flag=True,
+        help="Count records exactly, by reading them. Default: upper bounds from offsets, exact"
+        " with --data.",
+    )
     data: str | None = given(own_data_option)
-    execute: bool = option("--execute", is_flag=True, help="Commit; else only show what would be.")
+    execute: bool = option(
+        "--execute", is_flag=True, help="Commit the new offsets. Default: dry run."
+    )
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
 

@@ -170,9 +170,7 @@ class DiffOptions:
     topic: str = given(topic_argument)
     place: Place = given(place_options)
     start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
-    end: str | None = option(
-        "--to", metavar="TIME", help="Later time; all that is there if left out."
-    )
+    end: str | None = option("--to", metavar="TIME", help="Later time. Default: all records.")
     clock: ClockName = given(clock_option)
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
@@ -196,7 +194,7 @@ class DiffOptions:
 def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     """Show keys added, changed and deleted between two times.
 
-    Compares the topic's tables as of both (see `tidelog read --table`).
+    Compares the topic's tables as of both times (see `tidelog read --table`).
     """
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end

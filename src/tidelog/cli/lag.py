@@ -52,34 +52,41 @@ class LagOptions:
     access: Access = given(cluster_options)
     topics: tuple[str, ...] = given(topics_option)
     data: str | None = given(own_data_option)
-    count: bool = option("--count", is_flag=True, help="Count records exactly, by reading them.")
+    count: bool = option(
+        "--count",
+        is_flag=True,
+        help="Count unread records exactly, by reading them. Default: upper bounds from offsets,"
+        " exact with --data.",
+    )
     isolation: IsolationLevel = given(isolation_option)
     show: LagShow | None = given(
-        show_option(LagShow, "topics: a line for each; partitions: a line for each.")
+        show_option(
+            LagShow, "topics: a line for each topic; partitions: a line for each partition."
+        )
     )
     watch: bool = option(
-        "--watch", "-w", is_flag=True, help="Look again and again; Ctrl-C ends it."
+        "--watch", "-w", is_flag=True, help="Repeat until Ctrl-C. Default: one sample."
     )
     samples: int | None = option(
         "--samples",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Take N samples, then exit. Default: until Ctrl-C.",
+        help="Take N samples, then exit. Default: 1, with --watch until Ctrl-C.",
     )
     every: str = option(
-        "--every", default="5s", show_default=True, metavar="TIME", help="Between two looks."
+        "--every", default="5s", show_default=True, metavar="TIME", help="Time between samples."
     )
     max_lag: int | None = option(
         "--max-lag",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Exit code 2 above so many records. Default: off.",
+        help="Exit with code 2 if a partition has more unread records. Default: off.",
     )
     max_seconds: float | None = option(
         "--max-seconds",
         type=click.FloatRange(min=0),
         metavar="S",
-        help="Exit code 2 above so many seconds. Default: off.",
+        help="Exit with code 2 if a partition is more seconds behind. Default: off.",
     )
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -98,9 +105,9 @@ class LagOptions:
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     """Show how far a consumer group is behind.
 
-    In unread records, and in time: the age of the oldest unread record. From the second sample on
-    also its speed and the time until it has caught up. --show partitions has the offsets, the clock
-    that gave the age, and the member of each partition.
+    Shows the number of unread records, and the age of the oldest one. From the second sample on,
+    also shows the group's speed and the time until it has caught up. --show partitions adds the
+    offsets, the clock of the age, and the member of each partition.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """

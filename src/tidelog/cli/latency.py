@@ -57,15 +57,22 @@ class LatencyOptions:
 
     target: str = given(target_argument)
     start: str | None = option(
-        "--from", metavar="TIME", help=f"First append time, or a range A..B. {TIME_HELP}."
+        "--from",
+        metavar="TIME",
+        help=f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
     )
     end: str | None = given(times.to_option)
     during: str | None = given(times.during_option)
     late: bool = option(
-        "--late", is_flag=True, help="What watermark delays would lose; reads all records."
+        "--late",
+        is_flag=True,
+        help="Show how many records watermark delays would lose; reads all records.",
     )
     delays: tuple[str, ...] = option(
-        "--delay", multiple=True, metavar="TIME", help="A delay to count for; repeatable."
+        "--delay",
+        multiple=True,
+        metavar="TIME",
+        help="A watermark delay for --late; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
     )
     show: LatencyShow | None = given(
         show_option(LatencyShow, "topics: all hours together; hours: by hour of append time.")
@@ -90,9 +97,9 @@ class LatencyOptions:
 def latency(surroundings: Surroundings, options: LatencyOptions) -> None:
     """Show ingestion latency: append time minus create time.
 
-    Whole hours count, also at the ends of a range. A negative latency means that a producer's clock
-    was ahead; CLOCK AHEAD is the largest. Finished segments are counted from their zone maps; the
-    active one is read. With --late: how many records a watermark with a delay would lose.
+    A range is extended to whole hours. A negative latency means that a producer's clock was ahead;
+    CLOCK AHEAD is the largest such difference. Finished segments are counted from their zone maps;
+    active ones are read.
     """
     from tidelog.scan.latency import TopicLatency
     from tidelog.scan.latency import latency as measure

@@ -349,7 +349,8 @@ def data_option(function: _Function) -> _Function:
         expose_value=False,
         is_eager=True,
         callback=_note_store_options,
-        help="A setting of object stores (of --data, or a tier), such as endpoint=URL; repeatable.",
+        help="A setting of the object store of --data or of a tier, such as endpoint=URL;"
+        " repeatable. Default: the environment's.",
     )
     data = click.option(
         "--data",
@@ -357,7 +358,8 @@ def data_option(function: _Function) -> _Function:
         metavar="DIR",
         envvar="TIDELOG_DATA",
         callback=_reach_data,
-        help="The directory of topics: a path, or to read one, a URL (s3://bucket/logs).",
+        help="The directory of topics: a path, or for reading a URL such as s3://bucket/logs."
+        " Default: TIDELOG_DATA.",
     )
     return data(store_option(function))
 
@@ -373,7 +375,7 @@ _wide_option: Final = click.option(
     is_flag=True,
     expose_value=False,
     callback=_note_wide,
-    help="Tables with all columns and whole cells.",
+    help="Show all columns and whole cells in tables. Default: fit the terminal.",
 )
 
 
@@ -417,7 +419,8 @@ zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
     callback=_answer_zone,
-    help="Of times without one and of times printed. Default: the zone named in the times, or UTC.",
+    help="Time zone of input without one, and of output. Default: the zone named in the"
+    " times, or UTC.",
 )
 
 
@@ -436,7 +439,7 @@ key_as_option: Final = one_of(
     "key_as",
     kind=Encoding,
     default=Encoding.AUTO,
-    text="What keys are; auto is text.",
+    text="Type of keys; auto is text.",
 )
 
 
@@ -446,7 +449,7 @@ value_as_option: Final = one_of(
     "value_as",
     kind=Encoding,
     default=Encoding.AUTO,
-    text="What values are.",
+    text="Type of values; auto is text.",
 )
 
 
@@ -454,7 +457,7 @@ headers_as_option: Final = one_of(
     "--headers-as",
     kind=Encoding,
     default=Encoding.AUTO,
-    text="What the values of headers are.",
+    text="Type of header values; auto is text.",
 )
 
 
@@ -462,22 +465,28 @@ inexact_option: Final = one_of(
     "--inexact",
     kind=Inexact,
     default=Inexact.REFUSE,
-    text="Where compaction or retention has taken the past away: no answer, or what is left.",
+    text="If compaction or retention removed the past: refuse to answer, or mark what is left.",
 )
 
 
 report_option = click.option(
-    "--report", metavar="FILE", help="Write an HTML page with tables and plots as well."
+    "--report",
+    metavar="FILE",
+    help="Also write an HTML page with tables and plots. Default: no page.",
 )
 
 
 command_config_option = click.option(
-    "--command-config", metavar="FILE", help="Client settings of the source, if it is a cluster."
+    "--command-config",
+    metavar="FILE",
+    help="Client settings for the source, if it is a cluster. Default: none.",
 )
 
 
 to_command_config_option = click.option(
-    "--to-command-config", metavar="FILE", help="Client settings of the target."
+    "--to-command-config",
+    metavar="FILE",
+    help="Client settings for the target, if it is a cluster. Default: none.",
 )
 
 
@@ -487,7 +496,7 @@ store_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=as_pairs,
-    help="A setting of the source's object store; repeatable.",
+    help="A setting of the source's object store; repeatable. Default: the environment's.",
 )
 
 
@@ -505,7 +514,8 @@ targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
 zone_cache_option = click.option(
     "--zone-cache",
     metavar="DIR",
-    help="Keep zone maps here for segments that have none, such as Kafka's.",
+    help="Store zone maps here for segments without one, such as Kafka's. Default: don't"
+    " store them.",
 )
 
 
@@ -553,13 +563,14 @@ spark_options: Final = bundled(
         "--master",
         metavar="URL",
         envvar="SPARK_MASTER",
-        help="Spark's master, or sc://HOST:PORT. Default: all local cores.",
+        help="Spark master, or sc://HOST:PORT for Spark Connect. Default: SPARK_MASTER, else all"
+        " local cores.",
     ),
     click.option(
         "--conf",
         multiple=True,
         metavar="KEY=VALUE",
         callback=as_pairs,
-        help="A setting of Spark; repeatable.",
+        help="A Spark setting; repeatable. Default: none.",
     ),
 )

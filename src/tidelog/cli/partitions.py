@@ -75,18 +75,20 @@ class DeleteRecordsOptions:
     before: str | None = option(
         "--before",
         metavar="TIME",
-        help=f"Keep records from the first one at or after this time. {TIME_HELP}.",
+        help=f"Delete records before the first one at or after this time. {TIME_HELP}. Required"
+        " without --offset.",
     )
     offset: int | None = option(
         "--offset",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Keep records from this offset on; for one partition, TOPIC:P.",
+        help="Delete records before this offset of one partition, TOPIC:P. Required without"
+        " --before.",
     )
     clock: ClockName = given(clock_option)
     place: Place = given(place_options)
     yes: bool = option(
-        "--yes", is_flag=True, help="Do it. Default: only show what would be deleted."
+        "--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted."
     )
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)

@@ -44,7 +44,9 @@ bootstrap_option = click.option(
 
 
 command_config_option = click.option(
-    "--command-config", metavar="FILE", help="Client settings (security), as for Kafka's tools."
+    "--command-config",
+    metavar="FILE",
+    help="Client settings such as security.protocol, as for Kafka's tools. Default: none.",
 )
 
 
@@ -71,7 +73,8 @@ own_data_option = click.option(
     "--data",
     "-d",
     metavar="DIR",
-    help="The cluster's own directory, for append times and exact counts.",
+    help="The cluster's own directory, for append times and exact counts. Default: ask the"
+    " brokers.",
 )
 
 
@@ -147,7 +150,8 @@ place_options: Final = bundled(
         "-b",
         envvar="TIDELOG_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Brokers to use instead of a directory, separated by commas.",
+        help="Brokers to use instead of a directory, separated by commas. Default:"
+        " TIDELOG_BOOTSTRAP.",
     ),
     command_config_option,
     timeout_option,

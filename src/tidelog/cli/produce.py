@@ -60,18 +60,32 @@ def codec_of(name: str) -> Codec:
 _columns: Final = bundled(
     "columns",
     Columns,
-    click.option("--key", metavar="COL", help="Column of the key; without --from the key itself."),
     click.option(
-        "--key-separator", metavar="SEP", help="Of lines: ends the key and begins the value."
+        "--key",
+        metavar="COL",
+        help="Column of the key; without --from the key itself. Default: no key.",
     ),
-    click.option("--time", metavar="COL", help=f"Column of the create time: {TIME_HELP}."),
+    click.option(
+        "--key-separator",
+        metavar="SEP",
+        help="Text between key and value of a line. Default: the line is the value.",
+    ),
+    click.option(
+        "--time",
+        metavar="COL",
+        help=f"Column of the create time; without --from the time itself: {TIME_HELP}. Default:"
+        " now.",
+    ),
     click.option(
         "--value",
         metavar="COL",
-        help="Column of the value, default: the row as JSON; without --from the value itself.",
+        help="Column of the value; without --from the value itself. Default: the row as JSON, or"
+        " a line of stdin.",
     ),
     click.option(
-        "--headers", metavar="COL", help="Column of headers, an object of names and values."
+        "--headers",
+        metavar="COL",
+        help="Column of headers, an object of names and values. Default: no headers.",
     ),
     click.option(
         "--infer", is_flag=True, help="Write numbers of CSV as JSON numbers. Default: as text."
@@ -100,30 +114,36 @@ class ProduceOptions:
             "input_format",
             kind=InputFormat,
             default=None,
-            text="How the file is read; by its name where left out.",
+            text="Format of the input. Default: by the file's name, else lines.",
         )
     )
     columns: Columns = given(_columns)
     partition: int | None = option(
-        "--partition", type=int, metavar="N", help="For all records; by key if left out."
+        "--partition", type=int, metavar="N", help="Partition of all records. Default: by key."
     )
     codec: str = option(
         "--codec",
         type=click.Choice(CODECS),
         default=CODECS[0],
         show_default=True,
-        help="Compression.",
+        help="Compression of the records.",
     )
     accept_clock: bool = option(
-        "--accept-clock", is_flag=True, help="Append although the clock jumped by over an hour."
+        "--accept-clock",
+        is_flag=True,
+        help="Append even if the clock jumped by over an hour. Default: refuse.",
     )
     check: bool = option(
-        "--check", is_flag=True, help="Read the whole input before anything is appended."
+        "--check",
+        is_flag=True,
+        help="Check the whole input before appending anything. Default: append the rows before"
+        " the first invalid one.",
     )
     once: str | None = option(
         "--once",
         metavar="NAME",
-        help="Name of the source: its rows are appended once, however often this is run.",
+        help="Name of the source; each of its rows is appended once, however often the command"
+        " runs. Default: append all rows.",
     )
     kind: Format = given(result_format_option)
     zone: str | None = given(zone_option)
@@ -178,8 +198,9 @@ class _Tally:
 def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     """Append one record, lines of a pipe, or the rows of a file.
 
-    With --from, --key, --value, --time and --headers name columns. Without it they are the key,
-    value, time and headers (as JSON) themselves; without --value each line of stdin is a value.
+    With --from, the options --key, --value, --time and --headers name columns. Without it, they are
+    the key, value, time and headers (as JSON) of one record; without --value too, each line of
+    stdin is the value of a record.
     """
     tally = _Tally()
     with (

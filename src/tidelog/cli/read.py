@@ -79,9 +79,9 @@ _COLUMN_WINDOW: Final = 10_000
 def read(surroundings: Surroundings, options: ReadOptions) -> None:
     """Print records by time or offset.
 
-    Exactly those in the range, partition by partition, in the order of their offsets, or with
-    --order time and --tail over all partitions in order of time. With --table the record that
-    stands for each key, of committed records up to and with a time.
+    Prints exactly the records in the range, by partition and offset; with --order time or --tail,
+    by time over all partitions. With --table, prints the latest committed record of each key, as
+    of the time --at (inclusive).
     """
     if options.is_table:
         from tidelog.cli import keyed

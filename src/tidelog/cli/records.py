@@ -92,7 +92,8 @@ class ReadOptions:
         "--tail",
         type=click.IntRange(min=0),
         metavar="N",
-        help="The last N records by time on --clock, over all partitions.",
+        help="The last N records by time on --clock, of all partitions together."
+        " Default: from the start.",
     )
     order: Order = given(
         one_of(
@@ -105,27 +106,31 @@ class ReadOptions:
     offset: str | None = option(
         "--offset",
         metavar="A..B",
-        help="Offsets from A up to and without B; -5.. is the last 5 records of a partition.",
+        help="Offsets from A (inclusive) to B (exclusive); -5.. is the last 5 records of each"
+        " partition. Default: all.",
     )
     key: str | None = option(
-        "--key", metavar="KEY", help="Records with this key, written as --key-as says."
+        "--key",
+        metavar="KEY",
+        help="Only records with this key, interpreted according to --key-as. Default: all.",
     )
     contains: str | None = option(
-        "--contains", metavar="TEXT", help="Records whose key or value contains this text."
+        "--contains",
+        metavar="TEXT",
+        help="Only records whose key or value contains this text. Default: all.",
     )
     match: tuple[str, ...] = option(
         "--match",
         multiple=True,
         metavar="PATH=VALUE",
-        help="Records whose value is JSON with this field, such as plane.id=N1; repeatable.",
+        help="Only records whose JSON value has this field, such as plane.id=N1; repeatable."
+        " Default: all.",
     )
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
     )
     isolation: IsolationLevel = given(isolation_option)
-    follow: bool = option(
-        "--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it."
-    )
+    follow: bool = option("--follow", is_flag=True, help="Keep printing new records until Ctrl-C.")
     limit: int | None = option(
         "--limit",
         "-n",
@@ -137,9 +142,11 @@ class ReadOptions:
     key_as: Encoding = given(key_as_option)
     value_as: Encoding = given(value_as_option)
     headers_as: Encoding = given(headers_as_option)
-    is_table: bool = option("--table", is_flag=True, help="The last record of each key alone.")
+    is_table: bool = option("--table", is_flag=True, help="Print only the last record of each key.")
     at: str | None = option(
-        "--at", metavar="TIME", help=f"With --table: as of this time. {TIME_HELP}."
+        "--at",
+        metavar="TIME",
+        help=f"With --table: as of this time. {TIME_HELP}. Default: all records.",
     )
     inexact: Inexact = given(inexact_option)
     zone: str | None = given(zone_option)

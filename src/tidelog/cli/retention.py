@@ -45,8 +45,8 @@ def why(
 ) -> None:
     """Explain why segments were rolled, and how long they stay.
 
-    Which record and which rule keep it, what would delete it, and how long Kafka's own rule would
-    keep it. With `-o json` an object for each segment.
+    Shows for each segment which record and which rule keep it, what would delete it, and how long
+    Kafka's own rule would keep it.
     """
     from tidelog.storage.directory.topic_retention import explain
 
@@ -303,7 +303,7 @@ _COLUMNS = output.columns(
 )
 @click.argument("topic", required=False, metavar="[TOPIC]")
 @data_option
-@click.option("--dry-run", is_flag=True, help="Delete nothing; show what would go.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @format_option
 @click.pass_obj
 def retain(
@@ -311,8 +311,8 @@ def retain(
 ) -> None:
     """Delete segments that are past their topics' retention.
 
-    For a directory that no broker serves: a broker applies retention by itself. Takes the
-    directory's lock. Without a topic all are looked at. `tidelog why` explains each segment.
+    For a directory without a running broker, which would apply retention itself. Takes the
+    directory's lock. Default: all topics. `tidelog why` explains each segment.
     """
     with open_directory(surroundings, data, writable=True) as directory:
         due = directory.retain(topic, dry_run=dry_run)

@@ -35,7 +35,7 @@ from tidelog.remote.administration import (
 )
 
 yes_option: Final = click.option(
-    "--yes", is_flag=True, help="Do it. Default: only show what would be removed."
+    "--yes", is_flag=True, help="Confirm removal. Default: show what would be removed."
 )
 
 
@@ -52,7 +52,7 @@ yes_option: Final = click.option(
     ),
 )
 def users() -> None:
-    """List, add and remove users of SCRAM.
+    """List, add and remove SCRAM users.
 
     Brokers of tidelog and Kafka store users' salted keys, never passwords.
     """
@@ -218,11 +218,19 @@ def _resource(
 
 
 _RESOURCE: Final = (
-    click.option("--topic", metavar="NAME", help="A topic, * for all topics."),
-    click.option("--group", metavar="NAME", help="A consumer group, * for all groups."),
-    click.option("--transactional-id", metavar="ID", help="A transactional id, * for all."),
+    click.option("--topic", metavar="NAME", help="A topic; * for all topics. Default: none."),
+    click.option(
+        "--group", metavar="NAME", help="A consumer group; * for all groups. Default: none."
+    ),
+    click.option(
+        "--transactional-id", metavar="ID", help="A transactional id; * for all. Default: none."
+    ),
     click.option("--cluster", is_flag=True, help="The cluster as a whole."),
-    click.option("--prefix", is_flag=True, help="The name is a prefix of names."),
+    click.option(
+        "--prefix",
+        is_flag=True,
+        help="The resource is all names with this prefix. Default: exactly this name.",
+    ),
 )
 _resource_options: Final = bundled("resource", _resource, *_RESOURCE)
 
@@ -250,8 +258,17 @@ _filter_options: Final = bundled(
     *_RESOURCE,
     click.option("--principal", metavar="TYPE:NAME", help="E.g. User:alice. Default: all."),
     click.option("--host", metavar="ADDRESS", help="Address of clients. Default: all."),
-    click.option("--operation", metavar="OP", type=click.Choice(OPERATIONS), help="Default: all."),
-    click.option("--permission", type=click.Choice(["allow", "deny"]), help="Default: both."),
+    click.option(
+        "--operation",
+        metavar="OP",
+        type=click.Choice(OPERATIONS),
+        help="An operation. Default: all.",
+    ),
+    click.option(
+        "--permission",
+        type=click.Choice(["allow", "deny"]),
+        help="Allowing or denying ACLs. Default: both.",
+    ),
 )
 
 
@@ -412,11 +429,17 @@ def _entity(
 _entity_options: Final = bundled(
     "entity",
     _entity,
-    click.option("--user", metavar="NAME", help="Quota of a user."),
+    click.option("--user", metavar="NAME", help="Quota of this user. Default: of all users."),
     click.option("--default-user", is_flag=True, help="Quota of users without their own."),
-    click.option("--client-id", metavar="ID", help="Quota of a client id."),
+    click.option(
+        "--client-id", metavar="ID", help="Quota of this client id. Default: of all client ids."
+    ),
     click.option("--default-client-id", is_flag=True, help="Quota of ids without their own."),
-    click.option("--ip", metavar="ADDRESS", help="Quota of an address (Apache Kafka only)."),
+    click.option(
+        "--ip",
+        metavar="ADDRESS",
+        help="Quota of this client address (Apache Kafka only). Default: none.",
+    ),
 )
 
 
@@ -501,7 +524,7 @@ def set_quota(
 def remove_quota(
     surroundings: Surroundings, keys: tuple[str, ...], access: Access, entity: Entity
 ) -> None:
-    """Remove quotas, so that the clients' next wider ones count."""
+    """Remove quotas; wider quotas, if any, then apply."""
     _change(surroundings, access, entity, dict.fromkeys(map(_known_quota, keys)))
 
 

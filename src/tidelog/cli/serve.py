@@ -52,42 +52,51 @@ class ServeOptions:
     listen: str | None = option(
         "--listen",
         metavar="HOST:PORT",
-        help="Address. Default: that of `listeners`, else 127.0.0.1:9092.",
+        help="Address to listen on. Default: that of `listeners`, else 127.0.0.1:9092.",
     )
     settings: tuple[str, ...] = option(
         "--set",
         multiple=True,
         metavar="NAME=VALUE",
         shell_complete=completion.broker_settings,
-        help="A broker setting, in place of that of --config; repeatable.",
+        help="A broker setting; overrides --config; repeatable. Default: that of --config.",
     )
     config: str | None = option(
-        "--config", metavar="FILE", help="Settings: server.properties or FILE.toml."
+        "--config",
+        metavar="FILE",
+        help="File of broker settings: server.properties or FILE.toml. Default: no file, all"
+        " defaults.",
     )
     durability: str | None = option(
         "--durability",
         type=click.Choice(["page-cache", "fsync"]),
-        help="What an acknowledgement with acks=all waits for; sets tidelog.durability.",
+        help="What an acknowledgment with acks=all waits for; sets tidelog.durability. Default:"
+        " page-cache.",
     )
     metrics: str | None = option(
         "--metrics",
         metavar="HOST:PORT",
-        help="Serve /metrics, /healthz and /readyz there; sets tidelog.metrics.listen.",
+        help="Serve /metrics, /healthz and /readyz at this address; sets tidelog.metrics.listen."
+        " Default: off.",
     )
     log_format: Literal["text", "json"] = option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="How stderr tells what happens: lines, or a JSON object each.",
+        help="Format of the log on stderr: lines of text, or JSON objects.",
     )
     accept_clock: bool = option(
         "--accept-clock",
         is_flag=True,
-        help="Append although the clock jumped, or append times lie ahead of it; it is remembered.",
+        help="Accept a clock that jumped, or append times ahead of it; also after restarts."
+        " Default: appends wait.",
     )
     insecure: bool = option(
-        "--insecure", is_flag=True, help="Allow an address that other machines can reach."
+        "--insecure",
+        is_flag=True,
+        help="Allow other machines to connect without encryption and authentication. Default:"
+        " refuse to start.",
     )
 
 
@@ -276,7 +285,8 @@ async def _serve(
 def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> ExitCode:
     """Reopen partitions that went offline after a disk failure.
 
-    What was acknowledged is recovered first; others are left alone.
+    Acknowledged records are recovered first. Other partitions are not affected. Default: all
+    offline partitions.
     """
     from tidelog.control.client import find_holder
 
@@ -306,9 +316,9 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
 def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Accept a clock that jumped, so that appends continue.
 
-    Appends wait where the clock jumps ahead by over an hour, or where the last append time lies
-    so far ahead of it. What is accepted is remembered over restarts. Asks the broker, or another
-    process, that has the directory open; else opens it.
+    Appends stop if the clock jumps ahead by more than an hour, or if the last append time is
+    that far ahead of the clock. This command lets them continue, also after restarts. It works on
+    a running broker or another process that has the directory open, else on the directory itself.
     """
     from tidelog.control.client import find_holder
 

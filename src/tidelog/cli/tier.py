@@ -106,44 +106,58 @@ class TierOptions:
     target: str | None = given(maybe_target_argument)
     data: str | None = given(data_option)
     url: str | None = option(
-        "--to", metavar="URL", help="Store to use from now on, such as s3://b/logs."
+        "--to",
+        metavar="URL",
+        help="Object store to use from now on, such as s3://bucket/logs. Default: the topic's"
+        " tidelog.tier.url.",
     )
     dry_run: bool = option(
-        "--dry-run", is_flag=True, help="Only say what would be copied or removed."
+        "--dry-run", is_flag=True, help="Only show what would be copied or removed."
     )
     roll: bool = option(
-        "--roll", is_flag=True, help="Finish active segments first, so that all is copied."
+        "--roll", is_flag=True, help="Finish active segments first, to copy them too."
     )
     status: bool = option(
-        "--status", is_flag=True, help="Show what lies where; nothing is changed."
+        "--status",
+        is_flag=True,
+        help="Only show which segments are local, and which are in the store.",
     )
     show: TierShow | None = given(
         show_option(TierShow, "With --status. topics: those with a tier; partitions: all of them.")
     )
     verify: bool = option(
-        "--verify", is_flag=True, help="Read all objects and compare their checksums."
+        "--verify", is_flag=True, help="Only verify: read all objects and compare their checksums."
     )
     sizes: bool = option(
-        "--sizes", is_flag=True, help="With --verify: compare lengths only, reading nothing."
+        "--sizes",
+        is_flag=True,
+        help="With --verify: compare lengths only, without reading objects.",
     )
-    collect: bool = option("--collect", is_flag=True, help="Remove objects that no manifest names.")
+    collect: bool = option(
+        "--collect", is_flag=True, help="Only remove objects that no manifest names."
+    )
     restore: bool = option(
-        "--restore", is_flag=True, help="Make a partition's damaged or lost record anew."
+        "--restore",
+        is_flag=True,
+        help="Rebuild a partition's damaged or missing local tier record from the store.",
     )
     take_over: bool = option(
-        "--take-over", is_flag=True, help="Go on with what another directory has written."
+        "--take-over",
+        is_flag=True,
+        help="Become the writer of a tier that another directory has written.",
     )
     drop_theirs: bool = option(
         "--drop-theirs",
         is_flag=True,
-        help="With --take-over: remove records of the store that local files lack or contradict.",
+        help="With --take-over: remove records from the store that are missing or different in"
+        " local files.",
     )
     grace: str = option(
         "--grace",
         metavar="DURATION",
         default="1h",
         show_default=True,
-        help="What left a manifest, or was never in one, stays so long for readers and writers.",
+        help="Minimum age of unreferenced objects before they are removed.",
     )
     kind: Format = given(format_option)
 
@@ -170,13 +184,14 @@ class TierOptions:
 def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Move finished segments to an object store.
 
-    Copies what is finished and not yet there, reads it back, notes it in the partition's manifest,
-    then applies retention: total retention to both tiers, local.retention.* to local copies. Topics
-    with remote.storage.enable=true take part; --to sets that, and tidelog.tier.url.
+    Copies finished segments that are not yet in the store, reads them back, adds them to the
+    partition's manifest, then applies retention: the topic's to both tiers, local.retention.* to
+    local copies. Default: all topics with remote.storage.enable=true; --to sets that and
+    tidelog.tier.url.
 
     Credentials come from the environment (AWS_ACCESS_KEY_ID ...) or --store-option.
 
-    Exit code: 0 done, 1 failed, 2 a damaged segment was left behind, or --verify found something.
+    Exit code: 0 done, 1 failed, 2 a damaged segment was not copied, or --verify found something.
     """
     actions = {
         "--status": (options.status, _status),

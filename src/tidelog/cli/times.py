@@ -17,18 +17,23 @@ from tidelog.timespec import (
 from tidelog.types import NS_PER_MS
 
 from_option: Final = click.option(
-    "--from", "start", metavar="TIME", help=f"First time, or a range A..B. {TIME_HELP}."
+    "--from",
+    "start",
+    metavar="TIME",
+    help=f"Start time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
 )
 
 
-to_option: Final = click.option("--to", "end", metavar="TIME", help="Up to and without this time.")
+to_option: Final = click.option(
+    "--to", "end", metavar="TIME", help="End time (exclusive). Default: no limit."
+)
 
 
 during_option: Final = click.option(
     "--during",
     metavar="RANGE",
-    help="In place of --from and --to: a whole day or month (2013-02-08, yesterday, 2013-02), or"
-    " a range A..B.",
+    help="Both ends in one option: a whole day or month (2013-02-08, yesterday, 2013-02), or"
+    " a range A..B. Default: no limit.",
 )
 
 

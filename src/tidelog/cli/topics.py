@@ -204,7 +204,9 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
 )
 @topic_argument
 @place_options
-@click.option("--partitions", "-p", type=int, default=1, show_default=True, help="How many.")
+@click.option(
+    "--partitions", "-p", type=int, default=1, show_default=True, help="Number of partitions."
+)
 @click.option(
     "--config",
     "-c",
@@ -212,7 +214,7 @@ def settings_text(info: "TopicInfo | RemoteTopic") -> str:
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completion.topic_settings,
-    help="A setting; repeatable. Default: settings of Kafka.",
+    help="A topic setting; repeatable. Default: Kafka's defaults.",
 )
 @click.pass_obj
 def create(
@@ -254,7 +256,7 @@ def _say_notes(surroundings: Surroundings, notes: Iterable[ConfigNote]) -> None:
 @click.command("delete", epilog=examples("tidelog delete flights --yes"))
 @topic_argument
 @place_options
-@click.option("--yes", is_flag=True, help="Do it; else only say what would go.")
+@click.option("--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted.")
 @click.pass_obj
 def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> None:
     """Delete a topic and all its records."""
@@ -290,7 +292,7 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
     multiple=True,
     metavar="KEY=VALUE",
     shell_complete=completion.topic_settings,
-    help="Change a setting; repeatable.",
+    help="Change a setting; repeatable. Default: only show settings.",
 )
 @click.option(
     "--unset",
@@ -298,9 +300,11 @@ def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
     multiple=True,
     metavar="KEY",
     shell_complete=completion.topic_settings,
-    help="Reset a setting to its default; repeatable.",
+    help="Reset a setting to its default; repeatable. Default: none.",
 )
-@click.option("--all", "show_all", is_flag=True, help="Show defaults too.")
+@click.option(
+    "--all", "show_all", is_flag=True, help="Also show settings that have their defaults."
+)
 @format_option
 @click.pass_obj
 def config(  # noqa: PLR0913 - one parameter for each option

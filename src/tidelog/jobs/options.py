@@ -26,7 +26,6 @@ from tidelog.types import ClockName, Codec, Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
-PLACE_HELP: Final = "a directory of topics, an object store's URL, or kafka://HOST:PORT"
 REQUIRED: Final = inspect.Parameter.empty
 
 
@@ -64,15 +63,21 @@ CREATE: Final = Option(
     "Create the topic with N partitions. Default: it must exist.", "--create", metavar="N", least=1
 )
 CONFIG: Final = Option(
-    "A setting of the created topic; repeatable.", "--config -c", metavar="KEY=VALUE"
+    "A setting of the created topic; repeatable. Default: Kafka's defaults.",
+    "--config -c",
+    metavar="KEY=VALUE",
 )
-FORCE: Final = Option("Go on although the target would lose records.", "--force", default=False)
+FORCE: Final = Option(
+    "Go on even if the target would lose records. Default: write nothing then.",
+    "--force",
+    default=False,
+)
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 SINK: Final = Option("More options of the sink, such as `compression`.")
 
 # Options that commands have, too: `tidelog.cli.options` makes those of click from them.
 CLOCK: Final = Option(
-    "record: a record's timestamp; append: when the log took it.",
+    "record: the record's own timestamp; append: when the log appended it.",
     "--clock",
     ClockName.RECORD,
     choices=ClockName,

@@ -46,6 +46,15 @@ def test_each_summary_is_whole_and_on_one_line(name: str) -> None:
             assert sum(line.split() == f"{one} {summary}".split() for line in lines) == 1, one
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_each_option_with_a_value_states_what_happens_without_it(name: str) -> None:
+    for option in ALL[name].params:
+        if isinstance(option, click.Option) and not option.is_flag and not option.required:
+            is_shown = option.show_default and option.default is not None
+            words = ("[default: ", "Default: ", "Required without ")
+            assert is_shown or any(one in (option.help or "") for one in words), option.opts
+
+
 def test_sections_list_each_command_once() -> None:
     text = app.get_help(click.Context(app, terminal_width=80))
     headings = re.findall(r"^([A-Z][a-z]+):$", text, re.MULTILINE)

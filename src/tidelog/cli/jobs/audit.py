@@ -111,7 +111,9 @@ class AuditCommand:
         )
     )
     html: str | None = option(
-        "--html", metavar="FILE", help="Write an HTML page with tables and plots as well."
+        "--html",
+        metavar="FILE",
+        help="Also write an HTML page with tables and plots. Default: no page.",
     )
     during: str | None = given(times.during_option)
     command_config: str | None = given(command_config_option)
@@ -124,7 +126,7 @@ class AuditCommand:
             multiple=True,
             metavar="KEY=VALUE",
             callback=as_pairs,
-            help="Of B; repeatable.",
+            help="A setting of B's object store; repeatable. Default: the environment's.",
         )
     )
     spark: SparkAccess = given(spark_options)
@@ -152,9 +154,10 @@ class AuditCommand:
 def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptions) -> int:
     """Compare two places key by key.
 
-    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. Runs on
-    Spark, on all cores of this machine without --master. Exact: every record is read, unless
-    --state says that it has been. Exit code 0: equal; 1: differences; 2: an error; 3: usage.
+    A and B are places: a directory of topics, an object store's URL, or kafka://HOST:PORT. The
+    result is exact: every record is read, except those already recorded in --state. Runs on Spark.
+
+    Exit code: 0 equal, 1 differences, 2 an error, 3 invalid arguments.
     """
     try:
         audited = _audit(surroundings, request, options)

@@ -87,10 +87,13 @@ class Request:
         "--format",
         "-f",
         metavar="NAME",
-        help="parquet, csv, json, orc, jdbc or any of Spark's; by the table's name if left out.",
+        help="parquet, csv, json, orc, jdbc or any of Spark's. Default: by the table's name.",
     )
     options: tuple[str, ...] = option(
-        "--option", multiple=True, metavar="KEY=VALUE", help="Of that format; repeatable."
+        "--option",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A read option of that format; repeatable. Default: none.",
     )
     compression: str | None = given(compression_option)
     report: str | None = given(report_option)
@@ -119,9 +122,8 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     """Load a table into a topic, visible all at once.
 
     TABLE is a path or URL that Spark reads, or jdbc:... . Segments are built in parallel and
-    attached by one commit. A job that is killed can be started again by the same command: what is
-    there is not loaded twice (--id another loads the same table once more). Times in texts without
-    a zone are those of --zone, or UTC.
+    attached by one commit. After a stop or a crash, the same command loads no row twice; another
+    --id loads the same table again. Times without a zone are in --zone.
     """
     needs_spark()
     from tidelog.jobs.bootstrap.job import Bootstrap, partition_rows

@@ -37,15 +37,23 @@ class Request:
     """Options that only the command has."""
 
     from_: str | None = option(
-        "--from", metavar="HOST:PORT", help="A, where it comes from; --at can do without."
+        "--from", metavar="HOST:PORT", help="The group's present cluster, A. Required without --at."
     )
-    to: str = option("--to", required=True, metavar="HOST:PORT", help="B, where it goes.")
-    verify: bool = option("--verify", is_flag=True, help="Compare the records of A and B.")
+    to: str = option("--to", required=True, metavar="HOST:PORT", help="The group's new cluster, B.")
+    verify: bool = option(
+        "--verify",
+        is_flag=True,
+        help="Compare the records of A and B. Default: only find the offsets.",
+    )
     execute: bool = option(
-        "--execute", is_flag=True, help="Commit on B; else only show what would be."
+        "--execute", is_flag=True, help="Commit the offsets on B. Default: dry run."
     )
-    from_config: str | None = option("--from-config", metavar="FILE", help="Client settings for A.")
-    to_config: str | None = option("--to-config", metavar="FILE", help="Client settings for B.")
+    from_config: str | None = option(
+        "--from-config", metavar="FILE", help="Client settings for A. Default: none."
+    )
+    to_config: str | None = option(
+        "--to-config", metavar="FILE", help="Client settings for B. Default: none."
+    )
     timeout: str = given(timeout_option)
     kind: Format = given(format_option)
     zone: str | None = given(zone_option)
@@ -70,9 +78,9 @@ class Request:
 def failover(surroundings: Surroundings, request: Request, options: FailoverOptions) -> ExitCode:
     """Move a consumer group to another cluster, missing no record.
 
-    Finds the offsets on B by the time at the group's positions on A, less the largest latency, or
-    by the map that a mirror wrote; commits nothing without --execute. Exit code 2: --verify found
-    records that would be missed, that B does not have, or that never reached A.
+    Finds where the group continues on B: by the times at its positions on A, minus the largest
+    latency, or by the offset map of a mirror. Commits nothing without --execute. Exit code 2:
+    --verify found records that would be missed, that B lacks, or that never reached A.
     """
     plan_request = request_of(surroundings, options, request.zone)
     if request.from_ is None:

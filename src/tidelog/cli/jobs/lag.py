@@ -89,9 +89,11 @@ class Request:
 
     source: str = argument(metavar="PLACE")
     groups: tuple[str, ...] = option(
-        "--group", "-g", multiple=True, help="A group; repeatable. All if left out."
+        "--group", "-g", multiple=True, help="A group; repeatable. Default: all."
     )
-    topics: tuple[str, ...] = option("--topic", "-t", multiple=True, help="A topic; repeatable.")
+    topics: tuple[str, ...] = option(
+        "--topic", "-t", multiple=True, help="A topic; repeatable. Default: all."
+    )
     show: LagShow | None = given(
         show_option(
             LagShow,
@@ -100,10 +102,16 @@ class Request:
         )
     )
     max_lag: int | None = option(
-        "--max-lag", type=int, metavar="N", help="Exit code 2 where more records are left."
+        "--max-lag",
+        type=int,
+        metavar="N",
+        help="Exit with code 2 if a group has more unread records in a partition. Default: off.",
     )
     max_seconds: float | None = option(
-        "--max-seconds", type=float, metavar="S", help="Exit code 2 where one is further behind."
+        "--max-seconds",
+        type=float,
+        metavar="S",
+        help="Exit with code 2 if a group is more seconds behind in a partition. Default: off.",
     )
     report: str | None = given(report_option)
     command_config: str | None = given(command_config_option)
@@ -129,9 +137,9 @@ class Request:
 def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> ExitCode:
     """Show the lag of all consumer groups, by partition or hour.
 
-    PLACE is kafka://HOST:PORT, or a directory that knows of groups: a broker's, Kafka's too,
-    whether it runs or not, or a standby's. Each unread record is read once, however many groups
-    wait for it: by the cluster's own directory where --data names it, else from the brokers.
+    PLACE is kafka://HOST:PORT, or a directory with committed offsets: of a broker (also Apache
+    Kafka's, running or not) or of a standby. Each unread record is read once for all groups, from
+    the directory of --data if given, else from the brokers.
     """
     needs_spark()
     from tidelog.jobs.lag.job import measure

@@ -121,11 +121,11 @@ class Request:
 def latency(surroundings: Surroundings, request: Request, options: LatencyOptions) -> None:
     """Show latency by topic and hour, and losses by watermarks.
 
-    Every record is read once, and reduced where it is read. Latency is append time - create time; a
-    negative one says that a producer's clock was ahead: "skew" is the largest. Whole hours count.
-    Each latency stands twice: under the hour of its append time, and of its create time (record).
-    PLACE is a directory, an object store's URL, or kafka://HOST:PORT, where append times are known
-    of topics with LogAppendTime alone.
+    Latency is append time minus create time. A negative latency means that a producer's clock was
+    ahead; SKEW MAX is the largest such difference. A range is extended to whole hours. --show
+    hours lists each latency twice: by the hour of its append time, and of its create time. PLACE
+    is a directory, an object store's URL, or kafka://HOST:PORT; there, only topics with
+    LogAppendTime have append times.
     """
     needs_spark()
     from tidelog.jobs.latency.job import measure

@@ -46,7 +46,6 @@ from tidelog.jobs.mirror.plan import (
     plan_mirror,
     read_renames,
 )
-from tidelog.jobs.options import PLACE_HELP
 from tidelog.pages import Report, Section, Text
 
 if TYPE_CHECKING:
@@ -73,11 +72,22 @@ class Request:
 
     names: tuple[str, ...] = argument(metavar="FROM... [TOPIC...]", nargs=-1, required=True)
     excluded: tuple[str, ...] = option(
-        "--exclude", multiple=True, metavar="REGEX", help="But none of these of the pattern."
+        "--exclude",
+        multiple=True,
+        metavar="REGEX",
+        help="Leave out topics of --pattern whose whole name matches. Default: none.",
     )
-    to: str = option("--to", required=True, metavar="PLACE", help=f"{PLACE_HELP}; no object store.")
+    to: str = option(
+        "--to",
+        required=True,
+        metavar="PLACE",
+        help="Target: a directory of topics, or kafka://HOST:PORT.",
+    )
     renames: tuple[str, ...] = option(
-        "--rename", multiple=True, metavar="[FROM/]TOPIC=NAME", help="Its name there."
+        "--rename",
+        multiple=True,
+        metavar="[FROM/]TOPIC=NAME",
+        help="Name of a topic at the target; repeatable. Default: the same name.",
     )
     compression: str | None = given(compression_option)
     report: str | None = given(report_option)
@@ -110,10 +120,10 @@ class Request:
 def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions) -> ExitCode:
     """Copy topics from several places into one, exactly once.
 
-    Create times are kept, offsets and append times are the target's own; an offset map says what
-    went where. FROM is a directory (write ./data where it is not there yet), an object store's URL
-    or kafka://HOST:PORT. The same command goes on where it stopped, also after a kill. Where the
-    target would lose records or their times it says so and ends with exit code 2.
+    Copies keep their create times and get new offsets and append times; an offset map lists both
+    offsets. FROM is a directory (with a slash, such as ./data, if it does not exist yet), an object
+    store's URL or kafka://HOST:PORT. After a stop or a crash the same command continues. Exit code
+    2: the target would lose records or their times, so nothing was copied.
     """
     from tidelog.jobs.mirror.places import check_start
     from tidelog.jobs.target_check import lines

@@ -94,9 +94,10 @@ class Request:
 def reindex(surroundings: Surroundings, request: Request, options: ReindexOptions) -> Verdict:
     """Rebuild missing or wrong indexes and zone maps.
 
-    Exit codes as of `tidelog doctor`: 0 sound, 1 something is wrong, 2 something could not be
-    looked at. Our own directories are mended under their lock. A directory of Apache Kafka or in an
-    object store is never written to: with --zone-cache its maps go into a folder elsewhere.
+    Takes the directory's lock. Directories of Apache Kafka and in object stores are never changed:
+    with --zone-cache, their zone maps are written into another folder.
+
+    Exit code, as of `tidelog doctor`: 0 sound, 1 findings, 2 not everything could be checked.
     """
     needs_spark()
     from tidelog.jobs.reindex.job import check_wishes, run

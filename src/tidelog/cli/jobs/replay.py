@@ -106,11 +106,10 @@ class Request:
 def replay(surroundings: Surroundings, request: Request, options: ReplayOptions) -> ExitCode:
     """Replay a time range of a topic.
 
-    Exactly the records of the range, with their times. SOURCE is a directory of topics, an object
-    store's URL, or kafka://HOST:PORT. Before it starts, the target's settings are held against the
-    records: where some would be refused or deleted at once it says how many, and ends with exit
-    code 2 unless forced. A range is fixed by the first start; with --progress a killed replay goes
-    on where it stopped, and no record comes twice.
+    Writes exactly the records of the range, with their times. SOURCE is a directory of topics, an
+    object store's URL, or kafka://HOST:PORT. The first start fixes the range; with --progress, a
+    stopped replay continues and writes no record twice. Exit code 2: the target's settings would
+    refuse some records or delete them at once, and --force was not given.
     """
     from tidelog.jobs.replay.job import summary_row
 

@@ -34,7 +34,7 @@ class AuditOptions(TypedDict, total=False):
     topics: Annotated[
         str | Sequence[str] | None,
         Option(
-            "Of whole names on A; repeatable.",
+            "A topic, or a pattern of whole names, on A; repeatable. Default: all topics.",
             "--topic",
             keyword="Names of topics on A, or patterns of whole names; all topics where None.",
             metavar="PATTERN",
@@ -43,7 +43,7 @@ class AuditOptions(TypedDict, total=False):
     rename: Annotated[
         Mapping[str, str] | None,
         Option(
-            "Its name on B; repeatable.",
+            "Name of a topic on B; repeatable. Default: the same name.",
             "--rename",
             keyword="Name on A -> name on B, where they differ.",
             metavar="TOPIC=NAME",
@@ -52,7 +52,8 @@ class AuditOptions(TypedDict, total=False):
     group: Annotated[
         str | None,
         Option(
-            "Keys whose last record this group has not read.",
+            "Compare with this consumer group: list keys whose last record it has not read."
+            " Default: no group.",
             "--group",
             keyword="A group of B (of A without B): keys whose last record it has not read.",
             metavar="G",
@@ -61,7 +62,8 @@ class AuditOptions(TypedDict, total=False):
     start: Annotated[
         int | str | None,
         Option(
-            f"First record timestamp, or a range A..B. {TIME_HELP}.",
+            f"Start by record timestamp (inclusive), or a range A..B. {TIME_HELP}. Default: no"
+            " limit.",
             "--from",
             keyword="Earliest record timestamp, in ms or as text.",
             metavar="TIME",
@@ -70,7 +72,7 @@ class AuditOptions(TypedDict, total=False):
     end: Annotated[
         int | str | None,
         Option(
-            "Up to and without this record timestamp.",
+            "End by record timestamp (exclusive). Default: no limit.",
             "--to",
             keyword="Record timestamp to stop at.",
             metavar="TIME",
@@ -79,7 +81,8 @@ class AuditOptions(TypedDict, total=False):
     offset_map: Annotated[
         str | None,
         Option(
-            "The offset map of a mirror from A to B.",
+            "Offset map of the mirror from A to B: compare only what it had copied. Default:"
+            " compare all records.",
             "--map",
             keyword="The map of the mirror from A to B: only what it had copied is compared.",
             metavar="FILE",
@@ -88,7 +91,8 @@ class AuditOptions(TypedDict, total=False):
     state: Annotated[
         str | None,
         Option(
-            "Keep what was read: the next audit reads what is new.",
+            "Folder that stores what was read, so that the next audit reads only new records."
+            " Default: read all.",
             "--state",
             keyword="Folder, shared by all workers, in which what was read is kept for the next"
             " audit of these places. Without it, workers must be of this machine.",
@@ -99,7 +103,8 @@ class AuditOptions(TypedDict, total=False):
     history: Annotated[
         bool | None,
         Option(
-            "Compare records before each key's last one; if left out, where no log is compacted.",
+            "Also compare records before each key's last one. Default: only for topics that are"
+            " not compacted.",
             "--history/--no-history",
         ),
     ]
@@ -107,7 +112,7 @@ class AuditOptions(TypedDict, total=False):
         Iterable[Kind | str],
         Option(
             "A kind of difference to ignore; repeatable. One of missing, extra, reordered, stale,"
-            " ahead, changed, duplicated, versions, undelivered.",
+            " ahead, changed, duplicated, versions, undelivered. Default: none.",
             "--ignore",
             (),
             choices=Kind,
@@ -123,7 +128,7 @@ class AuditOptions(TypedDict, total=False):
     keys_max: Annotated[
         int,
         Option(
-            "How many keys of each kind and topic are listed; all are counted.",
+            "Maximum number of keys listed for each kind and topic; all are counted.",
             "--keys",
             10_000,
             metavar="N",

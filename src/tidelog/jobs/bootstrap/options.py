@@ -24,7 +24,7 @@ class BootstrapOptions(TypedDict, total=False):
     key: Annotated[
         str | None,
         Option(
-            "Column of the key.",
+            "Column of the key. Default: no key.",
             "--key",
             keyword="Column of the key; records without one go by a hash of their value.",
             metavar="COL",
@@ -33,7 +33,7 @@ class BootstrapOptions(TypedDict, total=False):
     time: Annotated[
         str | None,
         Option(
-            "Column of the create time.",
+            "Column of the create time. Default: the time of the commit.",
             "--time",
             keyword="Column of the create time: timestamp, date, whole ms, or text for SQL's cast."
             " Null is the time of the commit.",
@@ -42,12 +42,12 @@ class BootstrapOptions(TypedDict, total=False):
     ]
     value: Annotated[
         str | None,
-        Option("Column of the value; the row as JSON if left out.", "--value", metavar="COL"),
+        Option("Column of the value. Default: the row as JSON.", "--value", metavar="COL"),
     ]
     headers: Annotated[
         str | None,
         Option(
-            "Column of headers, a map.",
+            "Column of headers, a map. Default: no headers.",
             "--headers",
             keyword="Column of headers: a map, or an array of (key, value).",
             metavar="COL",
@@ -56,7 +56,7 @@ class BootstrapOptions(TypedDict, total=False):
     partition: Annotated[
         str | None,
         Option(
-            "Column of the partition; by key if left out.",
+            "Column of the partition. Default: by key.",
             "--partition",
             keyword="Column of the partition's number; by murmur2 of the key where None.",
             metavar="COL",
@@ -65,7 +65,7 @@ class BootstrapOptions(TypedDict, total=False):
     order: Annotated[
         str | None,
         Option(
-            "Of records in a partition; by time if left out and there is one.",
+            "Order of records in a partition. Default: time with --time, else none.",
             "--order",
             keyword="Of the records in a partition: by `time`, by `key` (then time), or `none`: as"
             " the tasks read them, without a shuffle. By time where None and there is one.",
@@ -97,7 +97,7 @@ class BootstrapOptions(TypedDict, total=False):
     counts: Annotated[
         bool,
         Option(
-            "Look at all keys and times beforehand.",
+            "Read all keys and times before writing, for exact checks. Default: --count.",
             "--count/--no-count",
             default=True,
             keyword="Look at key and time of the whole table beforehand, for exact checks; the"

@@ -11,13 +11,20 @@ class CompactOptions(TypedDict, total=False):
     """Keywords of `tidelog.spark.compact`; those with flags are options of the command."""
 
     if_due: Annotated[
-        bool, Option("Only what the topics' settings call due.", "--if-due", default=False)
+        bool,
+        Option(
+            "Compact only what is due by the topics' settings. Default: all finished segments.",
+            "--if-due",
+            default=False,
+        ),
     ]
-    roll: Annotated[bool, Option("Finish the active segments first.", "--roll", default=False)]
+    roll: Annotated[
+        bool, Option("Finish active segments first, to clean them too.", "--roll", default=False)
+    ]
     part_bytes: Annotated[
         int,
         Option(
-            "About how many bytes of log a task rewrites.",
+            "Approximate number of log bytes that a task rewrites.",
             "--part-bytes",
             default=1 << 30,
             metavar="N",
@@ -30,7 +37,7 @@ class CompactOptions(TypedDict, total=False):
     store: Annotated[
         Mapping[str, str] | None,
         Option(
-            "A setting of the stores of tiers; repeatable.",
+            "A setting of the object stores of tiers; repeatable. Default: the environment's.",
             "--store-option",
             keyword="Settings of the stores of tiers, which all workers reach.",
             metavar="KEY=VALUE",

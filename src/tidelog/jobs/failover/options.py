@@ -15,12 +15,19 @@ class FailoverOptions(TypedDict, total=False):
 
     group: Required[Annotated[str, Option("The consumer group.", "--group -g", metavar="GROUP")]]
     topics: Annotated[
-        Sequence[str], Option("All if left out.", "--topic -t", default=(), metavar="T")
+        Sequence[str],
+        Option(
+            "A topic; repeatable. Default: all of the group's.",
+            "--topic -t",
+            default=(),
+            metavar="T",
+        ),
     ]
     at: Annotated[
         str | None,
         Option(
-            f"It had consumed what A took before this, whatever it committed. {TIME_HELP}.",
+            "Assume that the group consumed everything appended to A before this time."
+            f" {TIME_HELP}. Default: its committed offsets.",
             "--at",
             metavar="TIME",
         ),
@@ -28,7 +35,7 @@ class FailoverOptions(TypedDict, total=False):
     max_latency: Annotated[
         str,
         Option(
-            "From creation to append, at most; or measured at the tails of A and B.",
+            "Largest time from creation to append; `measured` at the ends of A and B.",
             "--max-latency",
             MEASURED,
             metavar="TIME",
@@ -36,7 +43,7 @@ class FailoverOptions(TypedDict, total=False):
     ]
     max_skew: Annotated[
         str,
-        Option("So far producers' clocks may be ahead.", "--max-skew", "0s", metavar="TIME"),
+        Option("Maximum producer clock skew.", "--max-skew", "0s", metavar="TIME"),
     ]
     sample_for: Annotated[
         str, Option("How long to measure.", "--sample-for", "30s", metavar="TIME")
@@ -44,7 +51,7 @@ class FailoverOptions(TypedDict, total=False):
     sample_records: Annotated[
         int,
         Option(
-            "Fewer of a topic and cluster are too few to tell the largest latency.",
+            "Minimum number of records of a topic and cluster to measure the latency from.",
             "--sample-records",
             1_000,
             metavar="N",
@@ -63,8 +70,8 @@ class FailoverOptions(TypedDict, total=False):
     offset_map: Annotated[
         str | None,
         Option(
-            "What the mirror of A on B wrote down (tidelog spark mirror);"
-            " no latency is needed then.",
+            "Offset map of the mirror from A to B (tidelog spark mirror); needs no latency."
+            " Default: find offsets by time.",
             "--map",
             metavar="FILE",
         ),
@@ -72,7 +79,8 @@ class FailoverOptions(TypedDict, total=False):
     look_back: Annotated[
         str | None,
         Option(
-            "So far before the start on B --verify looks for records that never reached A.",
+            "How far before B's start --verify searches for records missing on A. Default: the"
+            " largest latency and twice the skew.",
             "--look-back",
             metavar="TIME",
         ),

@@ -16,7 +16,10 @@ class LagOptions(TypedDict, total=False):
     data: Annotated[
         str | None,
         Option(
-            "The cluster's own directory, for append times and speed.", "--data -d", metavar="DIR"
+            "The cluster's own directory, for append times and speed. Default: read from the"
+            " brokers.",
+            "--data -d",
+            metavar="DIR",
         ),
     ]
     positions: Annotated[

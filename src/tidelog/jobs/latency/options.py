@@ -16,7 +16,7 @@ class LatencyOptions(TypedDict, total=False):
     start: Annotated[
         int | str | None,
         Option(
-            f"First append time, or a range A..B. {TIME_HELP}.",
+            f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
             "--from",
             keyword="Earliest append time, in ms or as text; its whole hour counts.",
             metavar="TIME",
@@ -25,7 +25,7 @@ class LatencyOptions(TypedDict, total=False):
     end: Annotated[
         int | str | None,
         Option(
-            "Up to and without this time.",
+            "End by append time (exclusive). Default: no limit.",
             "--to",
             keyword="Append time to stop at; the hour that it lies in counts as a whole.",
             metavar="TIME",
@@ -34,7 +34,7 @@ class LatencyOptions(TypedDict, total=False):
     delays_ms: Annotated[
         Sequence[int],
         Option(
-            "A watermark delay; repeatable.",
+            "A watermark delay; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
             "--delay",
             DELAYS_MS,
             keyword="Watermark delays to count lost records for.",

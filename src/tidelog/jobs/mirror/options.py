@@ -53,7 +53,7 @@ class MirrorOptions(TypedDict, total=False):
         Annotated[
             str,
             Option(
-                "What a restart needs, and the offset map; of this mirror alone.",
+                "Folder for the state of a restart and the offset map, used by this mirror alone.",
                 "--checkpoint",
                 keyword="Folder of the driver with what a restart needs, and `offsets.map`.",
                 metavar="FOLDER",
@@ -63,7 +63,7 @@ class MirrorOptions(TypedDict, total=False):
     partitions: Annotated[
         str,
         Option(
-            "Keep their numbers, or choose anew by key.",
+            "kept: partitions keep their numbers; key: partition by key.",
             "--partitions",
             Partitioning.KEPT,
             keyword="`kept`; `key`: by key; `any`: by a transform's column `targetPartition`.",
@@ -81,7 +81,7 @@ class MirrorOptions(TypedDict, total=False):
     continuous: Annotated[
         bool,
         Option(
-            "Go on until stopped; else what is there now.",
+            "Go on until stopped. Default: copy what is there now.",
             "--continuous",
             default=False,
             keyword="Go on until `stopped` is set; else stop at what is there at the start.",
@@ -90,12 +90,18 @@ class MirrorOptions(TypedDict, total=False):
     stopped: Annotated[threading.Event | None, Option("Ends a continuous mirror.")]
     batch_records: Annotated[
         int,
-        Option("Of each source, in one batch.", "--batch-records", 1_000_000, metavar="N", least=1),
+        Option(
+            "Maximum number of records of each source in a batch.",
+            "--batch-records",
+            1_000_000,
+            metavar="N",
+            least=1,
+        ),
     ]
     trigger_ms: Annotated[
         int,
         Option(
-            "With --continuous: look for new records so often.",
+            "With --continuous: milliseconds between batches.",
             "--trigger-ms",
             1_000,
             metavar="N",
@@ -104,13 +110,18 @@ class MirrorOptions(TypedDict, total=False):
     ]
     create: Annotated[
         bool,
-        Option("Make missing topics and partitions, like their source.", "--create", default=False),
+        Option(
+            "Create missing topics and partitions as in the source. Default: they must exist.",
+            "--create",
+            default=False,
+        ),
     ]
     force: Annotated[bool, FORCE]
     pattern: Annotated[
         str | None,
         Option(
-            "Also topics whose whole name matches, including those created later.",
+            "Also topics whose whole name matches, including those created later. Default: only"
+            " topics named.",
             "--pattern",
             metavar="REGEX",
         ),
@@ -118,7 +129,7 @@ class MirrorOptions(TypedDict, total=False):
     name: Annotated[
         str,
         Option(
-            "Name there of the topics that the pattern finds; {topic} is their own name.",
+            "Name at the target of topics that --pattern finds. Default: {topic}, their own name.",
             "--name",
             TOPIC_WORD,
             metavar="NAME",
@@ -128,7 +139,7 @@ class MirrorOptions(TypedDict, total=False):
     settings: Annotated[
         str,
         Option(
-            "Where settings of a topic and its copy differ: report it, or set the copy's.",
+            "If settings of a topic and its copy differ: report them, or change those of the copy.",
             "--settings",
             Settings.REPORT,
             choices=Settings,

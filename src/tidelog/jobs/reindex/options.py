@@ -20,7 +20,7 @@ class ReindexOptions(TypedDict, total=False):
     mode: Annotated[
         Mode | str,
         Option(
-            "Only look, as `tidelog doctor`; write nothing.",
+            "Only check, as `tidelog doctor`. Default: also rebuild.",
             "--verify",
             Mode.BUILD,
             keyword="`build`, or `verify`, which writes nothing.",
@@ -31,8 +31,8 @@ class ReindexOptions(TypedDict, total=False):
     zone_cache: Annotated[
         str | None,
         Option(
-            "Zone maps go here, and the directory stays untouched:"
-            " for other programs' directories.",
+            "Write zone maps here instead of into the directory, for directories of other programs."
+            " Default: the directory.",
             "--zone-cache",
             metavar="DIR",
         ),

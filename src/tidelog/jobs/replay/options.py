@@ -4,7 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Required, TypedDict
 
 from tidelog.jobs.chunks import Rate, Transform
-from tidelog.jobs.options import CLOCK, CONFIG, CREATE, FORCE, PLACE_HELP, SINK, Option, isolation
+from tidelog.jobs.options import CLOCK, CONFIG, CREATE, FORCE, SINK, Option, isolation
 from tidelog.spark.places import Place
 from tidelog.timespec import TIME_HELP
 
@@ -23,7 +23,7 @@ class ReplayOptions(TypedDict, total=False):
         Annotated[
             Place | str,
             Option(
-                f"{PLACE_HELP}, parquet:PATH, or console.",
+                "Target: a directory of topics, kafka://HOST:PORT, parquet:PATH, or console.",
                 "--to",
                 keyword="Where the records go: a place, `parquet:PATH`, or `console`.",
                 metavar="PLACE",
@@ -33,7 +33,7 @@ class ReplayOptions(TypedDict, total=False):
     to_topic: Annotated[
         str | None,
         Option(
-            "Its name there; the same if left out.",
+            "Name of the topic at the target. Default: the same name.",
             "--to-topic",
             keyword="The topic there; the same name where None. It must exist unless `create` is"
             " given.",
@@ -43,7 +43,7 @@ class ReplayOptions(TypedDict, total=False):
     start: Annotated[
         int | str | None,
         Option(
-            f"First time, or a range A..B. {TIME_HELP}.",
+            f"Start time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
             "--from",
             keyword="Earliest time, inclusive, in ms or in the grammar of docs/time.md; None for no"
             " bound.",
@@ -53,7 +53,7 @@ class ReplayOptions(TypedDict, total=False):
     end: Annotated[
         int | str | None,
         Option(
-            "Up to and without this time.",
+            "End time (exclusive). Default: no limit.",
             "--until",
             keyword="Time to stop before, exclusive; None for all that is there when the replay"
             " starts.",
@@ -68,7 +68,8 @@ class ReplayOptions(TypedDict, total=False):
     partitions: Annotated[
         str | None,
         Option(
-            "keep their numbers, or choose by key; kept if left out and both have as many.",
+            "keep: partitions keep their numbers; key: partition by key. Default: keep if both"
+            " topics have as many, else key.",
             "--partitions",
             keyword="`keep` the partitions' numbers, or choose by `key` anew; None keeps them where"
             " the target has as many as the source, else chooses by key.",
@@ -84,7 +85,8 @@ class ReplayOptions(TypedDict, total=False):
     progress: Annotated[
         str | None,
         Option(
-            "Remember here how far it came: the same command goes on.",
+            "File that stores the progress; the same command continues there after a stop."
+            " Default: start from the beginning.",
             "--progress",
             keyword="Local file of the driver that makes the replay resumable: the same call goes"
             " on exactly where it stopped, also after a kill.",
