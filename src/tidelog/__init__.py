@@ -1,4 +1,4 @@
-"""A commit log with a memory for time.
+"""A commit log in Kafka's files, with two times for every record.
 
 It has Kafka's files and two clocks: records can be found, read, retained and counted by creation
 time and by arrival time. The names in this package are the public API; everything else is private.

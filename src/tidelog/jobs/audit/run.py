@@ -528,7 +528,7 @@ def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable
         if size > _PAIRS_MAX:
             yield (
                 f"{pair.name}: the order of {size:,} keys of partition {a} of A and {b} of B was"
-                f" not looked at; up to {_PAIRS_MAX:,} can be"
+                f" not compared; the limit is {_PAIRS_MAX:,}"
             )
 
 
