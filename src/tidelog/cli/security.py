@@ -1,8 +1,8 @@
 """`tidelog users`, `tidelog acls`, `tidelog quotas`: who may use a cluster, and how much."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
@@ -217,22 +217,31 @@ def _resource(
     return Acl(resource=chosen[0][0], name=chosen[0][1], is_prefix=prefix)
 
 
-_RESOURCE: Final = (
-    click.option("--topic", metavar="NAME", help="A topic; * for all topics. Default: none."),
-    click.option(
-        "--group", metavar="NAME", help="A consumer group; * for all groups. Default: none."
-    ),
-    click.option(
-        "--transactional-id", metavar="ID", help="A transactional id; * for all. Default: none."
-    ),
-    click.option("--cluster", is_flag=True, help="The cluster as a whole."),
-    click.option(
-        "--prefix",
-        is_flag=True,
-        help="The resource is all names with this prefix. Default: exactly this name.",
-    ),
+_OptionDecorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
+
+
+def _resource_flags(without: str) -> tuple[_OptionDecorator, ...]:
+    """Return the options of a resource; `without` states what happens if none is given."""
+    return (
+        click.option("--topic", metavar="NAME", help=f"A topic; * for all topics. {without}."),
+        click.option(
+            "--group", metavar="NAME", help=f"A consumer group; * for all groups. {without}."
+        ),
+        click.option(
+            "--transactional-id", metavar="ID", help=f"A transactional id; * for all. {without}."
+        ),
+        click.option("--cluster", is_flag=True, help="The cluster as a whole."),
+        click.option(
+            "--prefix",
+            is_flag=True,
+            help="The resource is all names with this prefix. Default: exactly this name.",
+        ),
+    )
+
+
+_resource_options: Final = bundled(
+    "resource", _resource, *_resource_flags("Required without another resource")
 )
-_resource_options: Final = bundled("resource", _resource, *_RESOURCE)
 
 
 def _wanted(  # noqa: PLR0913 - one parameter for each option
@@ -255,7 +264,7 @@ def _wanted(  # noqa: PLR0913 - one parameter for each option
 _filter_options: Final = bundled(
     "wanted",
     _wanted,
-    *_RESOURCE,
+    *_resource_flags("Default: all resources"),
     click.option("--principal", metavar="TYPE:NAME", help="E.g. User:alice. Default: all."),
     click.option("--host", metavar="ADDRESS", help="Address of clients. Default: all."),
     click.option(

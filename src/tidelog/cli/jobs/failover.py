@@ -37,7 +37,9 @@ class Request:
     """Options that only the command has."""
 
     from_: str | None = option(
-        "--from", metavar="HOST:PORT", help="The group's present cluster, A. Required without --at."
+        "--from",
+        metavar="HOST:PORT",
+        help="The group's present cluster, A. Required without --at and --topic.",
     )
     to: str = option("--to", required=True, metavar="HOST:PORT", help="The group's new cluster, B.")
     verify: bool = option(
