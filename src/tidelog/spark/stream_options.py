@@ -97,11 +97,13 @@ class MinimumBatch:
 
 
 STREAM_OPTIONS: Final = {
-    "maxOffsetsPerTrigger": "how many offsets a micro-batch takes, at most, of all partitions",
-    "maxBytesPerTrigger": "how many bytes of log it takes, about; directories only",
-    "minOffsetsPerTrigger": "wait until there are so many offsets",
-    "maxTriggerDelay": "but no longer than this after the batch before, as 15m",
-    "commitGroup": "group that offsets are committed to after each batch, to be watched; brokers",
+    "maxOffsetsPerTrigger": "maximum number of offsets in a micro-batch, over all partitions",
+    "maxBytesPerTrigger": "maximum log bytes in a micro-batch, approximately; directories only",
+    "minOffsetsPerTrigger": "minimum number of offsets; a smaller micro-batch waits",
+    "maxTriggerDelay": "longest wait for minOffsetsPerTrigger after the previous batch, such as"
+    " 15m",
+    "commitGroup": "consumer group that offsets are committed to after each batch, for monitoring;"
+    " brokers only",
 }
 
 
