@@ -1,7 +1,7 @@
 """Statistics of yield as the proposal has them, in the model of a compacted log.
 
 They were measured against the sample of keys that the storage goes by, and lost: see
-docs/generations.md#why-not-by-yields.
+docs/generations.md#yields-as-statistics.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@
     ./run mutations --without tests/peers --without tests/spark
 
 Prints a row for each change, then the share that is killed, by package. A change that no test
-notices is either no change (equivalent) or a test that is missing: docs/testing.md#coverage-and-mutations.
+notices is either equivalent, or a test is missing: docs/testing.md#coverage-and-mutations.
 """
 
 import argparse

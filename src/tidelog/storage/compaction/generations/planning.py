@@ -38,7 +38,7 @@ remains. It follows for an offset P:
 - a tombstone at an offset below P covers no record any more if every segment before it, and its
   own, has C >= P.
 
-Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#what-is-proven.
+Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#proofs.
 """
 
 import math
