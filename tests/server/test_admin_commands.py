@@ -13,6 +13,7 @@ import tidelog
 from tidelog.cli.app import run
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.config.broker import STANDARD_AUTHORIZER
+from tidelog.remote.administration import accepts_passwords
 from tidelog.server.embedded import Broker
 from tidelog.types import HOUR_MS, NewRecord
 
@@ -61,8 +62,13 @@ def test_users(shell: Shell, tmp_path: Path) -> None:
     assert shell.err == "user alice can log in with scram-sha-512\n"
     file = tmp_path / "password"
     file.write_text("other\nnot a password\n")
+    file.chmod(0o600)
     line = f"users add alice --mechanism scram-sha-256 --iterations 5000 --password-file {file}"
     assert shell.run(line)[0] == ExitCode.OK, shell.err
+    assert shell.err == "user alice can log in with scram-sha-256\n"
+    file.chmod(0o640)
+    assert shell.run(line)[0] == ExitCode.OK, shell.err
+    assert shell.err.startswith(f"note: {file}: other users of this machine can read it; chmod 600")
     assert shell.run("users add bob --password-file -", stdin=b"pw\n")[0] == ExitCode.OK
     listed = [("alice", "scram-sha-256", 5000), ("alice", "scram-sha-512", 4096)]
     assert [tuple(row.values()) for row in shell.rows("users list")] == [
@@ -76,6 +82,48 @@ def test_users(shell: Shell, tmp_path: Path) -> None:
     assert [row["user"] for row in shell.rows("users list")] == ["bob"]
     assert shell.run("users remove alice --yes")[0] == ExitCode.USAGE
     assert "has no user alice" in shell.err
+
+
+def test_a_broker_without_logins_and_an_authorizer() -> None:
+    with tidelog.broker() as plain:
+        shell = Shell(plain.bootstrap_servers)
+        assert shell.run("users add alice", TIDELOG_PASSWORD="secret")[0] == ExitCode.OK
+        stored, note = shell.err.splitlines()
+        assert stored == "stored the scram-sha-512 password of alice"
+        assert "alice can't log in yet" in note
+        assert "sasl.enabled.mechanisms=SCRAM-SHA-512" in note
+        assert shell.rows("acls list") == []
+        assert "has no authorizer: every client may do everything" in shell.err
+
+
+@pytest.mark.parametrize(
+    ("listeners", "protocols", "mechanisms", "accepts"),
+    [
+        ("PLAINTEXT://:9092", "PLAINTEXT:PLAINTEXT", "SCRAM-SHA-512", False),
+        ("A://:1,B://:2", "A:PLAINTEXT, B:SASL_SSL", "PLAIN, SCRAM-SHA-512", True),
+        ("A://:1,B://:2", "A:PLAINTEXT,B:SASL_SSL", "PLAIN", False),
+        ("A://:1,B://:2", "A:SSL,B:SSL", "SCRAM-SHA-512", False),
+        ("A://:1", "B:SSL", "SCRAM-SHA-512", True),
+        ("", "", "", True),
+    ],
+)
+def test_listeners_that_accept_passwords(
+    listeners: str, protocols: str, mechanisms: str, accepts: bool
+) -> None:
+    settings = {
+        "listeners": listeners,
+        "listener.security.protocol.map": protocols,
+        "sasl.enabled.mechanisms": mechanisms,
+    }
+    assert accepts_passwords(settings, "scram-sha-512") is accepts
+
+
+def test_an_unknown_setting_is_named(shell: Shell) -> None:
+    for line in ("create planes --config retention=7d", "config flights --set retention=7d"):
+        shell.run("create flights")
+        assert shell.run(line)[0] == ExitCode.USAGE
+        expected = "retention: is not a topic setting; did you mean retention.ms?"
+        assert shell.err == f"error: {expected}\n"
 
 
 @pytest.mark.parametrize("stdin", [b"", b"\n"])

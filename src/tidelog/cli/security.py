@@ -58,6 +58,8 @@ def users() -> None:
     """
 
 
+# Bits of a file's mode by which its group and others may read it.
+_OTHERS: Final = 0o044
 _MECHANISM: Final = click.option(
     "--mechanism",
     type=click.Choice(MECHANISMS),
@@ -117,7 +119,7 @@ def add(
     password_file: str | None,
 ) -> None:
     """Add a user, or replace its password."""
-    from tidelog.remote.administration import set_password
+    from tidelog.remote.administration import accepts_passwords, broker_settings, set_password
 
     if not name:
         raise UsageProblem("a user has a name; it is empty")
@@ -127,7 +129,15 @@ def add(
     user = ScramUser(name=name, mechanism=mechanism, iterations=iterations)
     with open_cluster(surroundings, access) as cluster:
         set_password(cluster, user, password.encode())
-    surroundings.say(f"user {name} can log in with {mechanism}")
+        can_log_in = accepts_passwords(broker_settings(cluster), mechanism)
+    if can_log_in:
+        surroundings.say(f"user {name} can log in with {mechanism}")
+        return
+    surroundings.say(f"stored the {mechanism} password of {name}")
+    surroundings.note(
+        f"{name} can't log in yet: {access.bootstrap} has no listener that accepts it; set"
+        f" sasl.enabled.mechanisms={mechanism.upper()} and a SASL_SSL listener (docs/security.md)"
+    )
 
 
 def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
@@ -136,6 +146,8 @@ def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
         text = surroundings.stdin.readline().decode(errors="surrogateescape")
     elif file is not None:
         text = read_settings_text(surroundings, file)
+        if surroundings.env.files.stat(file).permissions & _OTHERS:
+            surroundings.note(f"{file}: other users of this machine can read it; chmod 600 {file}")
     elif "TIDELOG_PASSWORD" in surroundings.variables:
         text = surroundings.variables["TIDELOG_PASSWORD"]
     elif surroundings.stdin.isatty():
@@ -191,6 +203,7 @@ def remove(
 # -- ACLs ----------------------------------------------------------------------------------------
 
 
+_AUTHORIZER: Final = "authorizer.class.name"
 _ACLS: Final = output.columns(
     "resource", "name", "pattern", "principal", "host", "operation", "permission"
 )
@@ -302,11 +315,19 @@ def acls() -> None:
 def list_acls(surroundings: Surroundings, access: Access, wanted: Acl, kind: Format) -> None:
     """List ACLs, all or those that match the options."""
     from tidelog.remote.administration import acls as find
+    from tidelog.remote.administration import broker_settings
 
     with open_cluster(surroundings, access) as cluster:
         found = find(cluster, wanted)
+        # librdkafka drops the error of a broker without an authorizer.
+        settings = {} if found else broker_settings(cluster)
     output.print_rows(surroundings, _ACLS, map(_acl_row, found), kind)
-    if not found:
+    if settings.get(_AUTHORIZER) == "":
+        surroundings.note(
+            f"{access.bootstrap} has no authorizer: every client may do everything, and ACLs have"
+            f" no effect; {_AUTHORIZER} sets one (docs/security.md)"
+        )
+    elif not found:
         surroundings.note(f"{access.bootstrap} has no such ACLs")
 
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
 from tidelog.config.broker import BROKER_CONFIG_BY_NAME
-from tidelog.config.topic import key_names
+from tidelog.config.topic import TOPIC_CONFIG_BY_NAME, key_names
+from tidelog.config.values import INTEGER_MAX
 from tidelog.errors import ConfigError, ConfigErrors
 
 _Text = TypeVar("_Text", bound="str | None")
@@ -132,6 +133,10 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
     number = amount / unit.size
     if number.denominator != 1:
         raise ConfigError(name, text, f"must be a whole number of {unit.name}")
+    key = TOPIC_CONFIG_BY_NAME.get(name) or BROKER_CONFIG_BY_NAME.get(name)
+    most = None if key is None else INTEGER_MAX.get(key.kind.type_name)
+    if most is not None and number > most:
+        raise ConfigError(name, text, f"is {number} {unit.name}, over the highest value {most}")
     return str(number)
 
 

@@ -42,6 +42,8 @@ _RANGES: Final = {
     "int": (-(2**31), INT32_MAX),
     "long": (INT64_MIN, INT64_MAX),
 }
+# Type of a whole number -> its largest value.
+INTEGER_MAX: Final = {name: last for name, (_, last) in _RANGES.items()}
 
 
 class CompressionType(StrEnum):

@@ -134,12 +134,21 @@ class DirEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """Size in bytes, modification time in ms, and an identity that differs after a replacement."""
+    """Facts about a path.
+
+    Attributes:
+        size: In bytes.
+        mtime_ms: Modification time in ms.
+        is_dir: Whether it is a directory.
+        identity: Differs after a replacement.
+        permissions: Permission bits of its mode, 0 where there are none, as in object stores.
+    """
 
     size: int
     mtime_ms: int
     is_dir: bool
     identity: tuple[int, int]
+    permissions: int = 0
 
 
 class HeldHere(BlockingIOError):

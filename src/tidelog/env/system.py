@@ -307,6 +307,7 @@ class OsFileSystem:
             result.st_mtime_ns // 1_000_000,
             stat.S_ISDIR(result.st_mode),
             (result.st_dev, result.st_ino),
+            stat.S_IMODE(result.st_mode),
         )
 
     def exists(self, path: str) -> bool:

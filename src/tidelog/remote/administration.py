@@ -78,6 +78,22 @@ def _name(word: str) -> str:
     return word.upper().replace("-", "_")
 
 
+def broker_settings(client: "Cluster") -> dict[str, str]:
+    """Return the settings of one broker; empty if the brokers don't show them to this client."""
+    from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+    try:
+        with _typed("read the settings of a broker") as operation:
+            with client.typed(operation):
+                brokers = client.admin().list_topics(timeout=client.timeout_s).brokers
+            resource = ConfigResource(ResourceType.BROKER, str(min(brokers)))
+            futures = client.admin().describe_configs([resource], request_timeout=client.timeout_s)
+            entries = client.results(operation, futures)[resource]
+    except NotAuthorized:
+        return {}
+    return {name: entry.value or "" for name, entry in entries.items()}
+
+
 # -- users ---------------------------------------------------------------------------------------
 
 
@@ -128,6 +144,25 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
 
     info = ScramCredentialInfo(ScramMechanism[_name(user.mechanism)], user.iterations)
     _alter_user(client, "set a password", UserScramCredentialUpsertion(user.name, info, password))
+
+
+def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
+    """Whether a broker with these settings accepts passwords of a mechanism on any listener.
+
+    True if the settings don't show it.
+    """
+    listeners = settings.get("listeners", "")
+    protocols = dict(
+        entry.strip().upper().rpartition(":")[::2]
+        for entry in settings.get("listener.security.protocol.map", "").split(",")
+    )
+    names = [one.partition("://")[0].strip().upper() for one in listeners.split(",")]
+    if not listeners or not all(protocols.get(name) for name in names):
+        return True
+    enabled = settings.get("sasl.enabled.mechanisms", "").upper().replace(" ", "").split(",")
+    return mechanism.upper() in enabled and any(
+        protocols[name].startswith("SASL_") for name in names
+    )
 
 
 def remove_user(client: "Cluster", user: ScramUser) -> None:

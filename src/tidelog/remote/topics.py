@@ -1,5 +1,6 @@
 """Topics of a cluster through its admin client: list, create, change, delete."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ _AT_ONCE: Final = 500
 _BROKERS_DEFAULT: Final = -1
 
 
+# Source: Kafka 4.3's LogConfig.validateNames.
+_UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
 _PAUSE_S: Final = 0.02
 
 
@@ -269,6 +272,9 @@ def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
     except ClusterFailure as error:
         code = error.error_code
         if code == ErrorCode.INVALID_CONFIG:
+            unknown = _UNKNOWN_SETTING.search(error.reason)
+            if unknown is not None:
+                key_names(unknown[1])  # raises ConfigError with a similar name
             raise ConfigError(f"topic {topic}", None, error.reason) from error
         if code in _NOT_AUTHORIZED:
             raise NotAuthorized(

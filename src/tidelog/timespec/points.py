@@ -21,13 +21,15 @@ _EPOCH_NUMBER: Final = re.compile(
     r"([0-9]{1,40})(?:[.,]([0-9]{1,18}))?\s*(s|ms|us|µs|ns)?", re.ASCII
 )
 _DATE: Final = re.compile(
-    r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)\b)"
+    r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)(?:\b|(?=Z$)))"
     # An offset after a year or a month has a space before it, so that 2013-02 is not read as one.
     r"(?(4)|(?(3)|(?![+-])))",
     re.ASCII | re.IGNORECASE,
 )
 _CLOCK: Final = re.compile(
-    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?|(noon|midnight)\b",
+    r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?|(noon|midnight)(?:\b|(?=Z$))"
+    # The hour alone follows a T, as in 2013-02-08T12Z.
+    r"|(?<=T)([0-9]{2})(?![0-9:])",
     re.ASCII | re.IGNORECASE,
 )
 _ZONE: Final = re.compile(
@@ -210,8 +212,8 @@ def _read_wall(text: str) -> Moment:
     """Parse `DATE`, `DATE CLOCK` or `CLOCK`, each with or without a zone after it."""
     date = _DATE.match(text)
     at = 0 if date is None else date.end()
-    gap = re.compile(r"[Tt]|\s*").match(text, at) if date else None
-    clock = _CLOCK.match(text, gap.end() if gap else 0)
+    gap = re.compile(r"[Tt]|\s*").match(text, at)
+    clock = _CLOCK.match(text, gap.end() if gap else at)
     if clock is not None:
         at = clock.end()
     zone = text[at:].strip() or None
@@ -243,7 +245,7 @@ def _naive(
         return day, 0
     if clock[5]:
         return day.replace(hour=_HOURS[clock[5].lower()]), 0
-    hour, minute, second = (int(part or 0) for part in clock.groups()[:3])
+    hour, minute, second = (int(part or 0) for part in (clock[1] or clock[6], clock[2], clock[3]))
     if (hour, minute, second, int(clock[4] or 0)) == (24, 0, 0, 0):
         return day + timedelta(days=1), 0
     fraction_ns = scaled(text, "0", clock[4], NS_PER_SECOND) if clock[4] else 0
