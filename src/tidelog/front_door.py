@@ -142,9 +142,11 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Returns:
-            An entry for every partition. On the append clock, the first and last known append time.
-            The smallest record time is None if finding it means reading large segments without a
-            zone map, and always from brokers, which don't report it.
+            An entry for every partition; None and None without records. Markers of transactions
+            don't count. On the append clock, the first and last known append time. The smallest
+            record time is None if finding it means reading large segments without a zone map, and
+            always from brokers, which don't report it. From brokers the largest one is None, too,
+            if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.

@@ -8,21 +8,22 @@ Colors are placeholders that become CSS variables of the page: one picture serve
 Texts stay texts, in the page's font. A picture has no script, no link and no metadata. Values can
 be read without a pointer: at the largest and the last point, and in a table below.
 
-Invariants: steps without a value stay empty, no line crosses them. With fewer than three steps that
-have values there is no plot, but a sentence. All texts are escaped.
+Invariants: steps without a finite value stay empty, no line crosses them. With fewer than three
+steps that have values there is no plot, but a sentence. All texts are escaped.
 """
 
 import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 from xml.etree import ElementTree as ET
 
+from tidelog.amounts import plural
 from tidelog.report import shown, visible
 from tidelog.timespec.points import zone_of
 from tidelog.types import HOUR_MS
@@ -278,6 +279,10 @@ def joined(
     return found
 
 
+def _finite(values: Mapping[int, float]) -> dict[int, float]:
+    return {x: value for x, value in values.items() if math.isfinite(value)}
+
+
 # -- HTML ------------------------------------------------------------------------------------------
 
 
@@ -307,27 +312,43 @@ class Plot:
     axes: Mapping[str, Steps] = field(default_factory=dict)
 
     def html(self) -> str:
-        """Return the plot as HTML."""
-        names = list(dict.fromkeys(one.name for series in self.panels.values() for one in series))
-        drawn = [self._panel(name, series, names) for name, series in self.panels.items()]
-        has_picture = any("<svg" in text for text in drawn)
-        legend = _legend(names, is_stacked=self.is_stacked) if has_picture else ""
-        kind = "panels small" if self.is_small and has_picture else "panels"
-        return f'{legend}<div class="{kind}">{"".join(drawn)}</div>'
+        """Return the plot as HTML; values that are not finite are gaps, and counted in a note."""
+        finite = {
+            name: [replace(one, values=_finite(one.values)) for one in series]
+            for name, series in self.panels.items()
+        }
+        given, kept = (
+            sum(len(one.values) for series in panels.values() for one in series)
+            for panels in (self.panels, finite)
+        )
+        note = f"Left out: {plural(given - kept, 'value')} without a finite number."
+        text = _html(replace(self, panels=finite))
+        return f'{text}<p class="note">{note}</p>' if given > kept else text
 
-    def _panel(self, name: str, series: Sequence[Series], names: Sequence[str]) -> str:
-        axis = self.axes.get(name, self.axis)
-        panel = _Panel(name, series, names, axis, self)
-        found = sorted({x for one in series for x in one.values})
-        if len(found) < POINTS_MIN:
-            return f"<p>{shown(panel.sentence(found))}</p>"
-        everyone = [panel]
-        if self.is_small:
-            everyone = [_Panel(name, one, names, axis, self) for name, one in self.panels.items()]
-            found = sorted({x for one in everyone for s in one.series for x in s.values})
-        grid = axis.grid(found)
-        tops = [top for one in everyone for top in one.tops(grid)]
-        return panel.html(grid, _scale(tops, self.unit, is_stacked=self.is_stacked))
+
+def _html(plot: Plot) -> str:
+    """Return the panels of a plot, whose values are finite, with their legend."""
+    names = list(dict.fromkeys(one.name for series in plot.panels.values() for one in series))
+    drawn = [_panel_html(plot, name, series, names) for name, series in plot.panels.items()]
+    has_picture = any("<svg" in text for text in drawn)
+    legend = _legend(names, is_stacked=plot.is_stacked) if has_picture else ""
+    kind = "panels small" if plot.is_small and has_picture else "panels"
+    return f'{legend}<div class="{kind}">{"".join(drawn)}</div>'
+
+
+def _panel_html(plot: Plot, name: str, series: Sequence[Series], names: Sequence[str]) -> str:
+    axis = plot.axes.get(name, plot.axis)
+    panel = _Panel(name, series, names, axis, plot)
+    found = sorted({x for one in series for x in one.values})
+    if len(found) < POINTS_MIN:
+        return f"<p>{shown(panel.sentence(found))}</p>"
+    everyone = [panel]
+    if plot.is_small:
+        everyone = [_Panel(name, one, names, axis, plot) for name, one in plot.panels.items()]
+        found = sorted({x for one in everyone for s in one.series for x in s.values})
+    grid = axis.grid(found)
+    tops = [top for one in everyone for top in one.tops(grid)]
+    return panel.html(grid, _scale(tops, plot.unit, is_stacked=plot.is_stacked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,6 +300,34 @@ def test_records_without_an_append_time_are_not_deleted_by_one(tmp_path: Path) -
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 5
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_records_without_a_timestamp_are_not_deleted_by_one(
+    tmp_path: Path, is_finished: bool
+) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(at(-1), at(DAY_MS), at(-1))
+    cli.append(at(-1))
+    cli.append(at(5 * DAY_MS), at(-1))
+    if is_finished:
+        with tidelog.open(str(cli.data), writable=True) as log:
+            log.log("flights", 0).roll()
+    line = "delete-records flights --yes --before"
+    for before, count, offset in (("1970-01-04Z", 3, 4), ("now", 4, 6)):
+        refused = cli.run(*line.split(), before)
+        assert refused.code == ExitCode.USAGE, refused.out
+        expected = f"flights-0: {count} records before offset {offset} without a timestamp"
+        assert expected in refused.err
+        assert "--untimed" in refused.err
+    with tidelog.broker(str(cli.data), settings={"log.initial.task.delay.ms": "3600000"}) as own:
+        shell = Shell(own.bootstrap_servers)
+        assert shell.run(f"{line} 1970-01-04Z")[0] == ExitCode.USAGE
+        assert "3 records before offset 4 without a timestamp" in shell.err
+    assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
+    cli.ok(*line.split(), "1970-01-04Z", "--untimed")
+    assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
+
+
 def test_partitions_and_deleted_records_of_a_directory(tmp_path: Path) -> None:
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights", "--config", "retention.ms=-1")

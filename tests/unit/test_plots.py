@@ -1,5 +1,6 @@
 """Plots: what stands on an axis, where gaps and outliers are, and what the SVG may hold."""
 
+import math
 import re
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
@@ -187,3 +188,23 @@ def test_series_differ_without_colors() -> None:
     page = Plot(panels=panels, y_title="latency", axis=HOURS, is_stacked=False).html()
     assert "stroke-dasharray" in page
     assert page.count('class="swatch') == 2
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+@pytest.mark.parametrize("is_stacked", [False, True])
+def test_values_that_are_not_finite_are_gaps(unit: Unit, is_stacked: bool) -> None:
+    values = {0: math.nan, 1: 4.0, 2: math.inf, 3: 6.0, 4: 5.0, 5: -math.inf}
+
+    def html(values: dict[int, float]) -> str:
+        series = [Series("late", values)]
+        axis = Numbers(title="partition", has_gaps=False)
+        return Plot(
+            panels={"": series}, y_title="records", axis=axis, unit=unit, is_stacked=is_stacked
+        ).html()
+
+    finite = html({x: value for x, value in values.items() if math.isfinite(value)})
+    note = '<p class="note">Left out: 3 values without a finite number.</p>'
+    assert html(values) == f"{finite}{note}"
+    few = html({0: math.nan, 1: 4.0})
+    assert "<svg" not in few
+    assert "Left out: 1 value without" in few

@@ -1,7 +1,7 @@
 """`tidelog partitions` and `tidelog delete-records`: more partitions, and fewer records."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,7 +23,7 @@ from tidelog.cli.options import (
 from tidelog.cli.places import Place, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.timespec import TIME_HELP
-from tidelog.types import ClockName, IsolationLevel, TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
@@ -86,6 +86,9 @@ class DeleteRecordsOptions:
         " --before.",
     )
     clock: ClockName = given(clock_option)
+    untimed: bool = option(
+        "--untimed", is_flag=True, help="Delete records without a time as well; they may be later."
+    )
     place: Place = given(place_options)
     yes: bool = option(
         "--yes", is_flag=True, help="Confirm deletion. Default: show what would be deleted."
@@ -112,8 +115,9 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     """Delete a topic's records before a time or an offset.
 
     Moves the log start of each partition. No record at or after the time is deleted; later records
-    with earlier times stay as well. With --clock append nothing is deleted if a record before it
-    has no known append time. Files go with the next retention.
+    with earlier times stay as well. Nothing is deleted if a record before it has no time on the
+    clock, unless --untimed is given; to find such records, a cluster's records are fetched.
+    Files go with the next retention.
     """
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):
@@ -131,7 +135,7 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
                 )
         starts = directory.beginning_offsets(names)
         ends = directory.end_offsets(names, isolation=IsolationLevel.READ_UNCOMMITTED)
-        targets = _targets(surroundings, directory, options, names, ends)
+        targets = _targets(surroundings, directory, options, starts, ends)
         moved = {name: max(targets[name], starts[name]) for name in names}
         for name in names:
             if moved[name] > ends[name]:
@@ -156,24 +160,50 @@ def _targets(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     options: DeleteRecordsOptions,
-    names: list[TopicPartition],
+    starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """Return the first offset to keep of each partition."""
     if options.before is None:
         assert options.offset is not None
-        return dict.fromkeys(names, options.offset)
+        return dict.fromkeys(starts, options.offset)
     time_ms = times.read_point(surroundings, options.before, options.zone)
-    found = directory.offsets_for_times(dict.fromkeys(names, time_ms), clock=options.clock)
+    found = directory.offsets_for_times(dict.fromkeys(starts, time_ms), clock=options.clock)
     targets = {}
-    for name in names:
+    for name, start in starts.items():
         match = found[name]
         # A record that was appended since is at or after the end: it stays.
         targets[name] = ends[name] if match is None else min(match.offset, ends[name])
-        if options.clock is ClockName.APPEND:
-            unknown = directory.without_append_time(name) if match is None else match.without_time
-            _ensure_known(options, name, unknown, targets[name])
+        if options.untimed:
+            continue
+        if options.clock is ClockName.RECORD:
+            untimed: int | None = _without_timestamp(directory, name, start, targets[name])
+        else:
+            untimed = directory.without_append_time(name) if match is None else match.without_time
+        _ensure_known(options, name, untimed, targets[name])
     return targets
+
+
+def _without_timestamp(
+    directory: "Directory | RemoteDirectory", name: TopicPartition, start: int, end: int
+) -> int:
+    """Return the number of records with offsets in [start, end) that have no timestamp."""
+    from tidelog.directory import Directory
+    from tidelog.scan.split import RequestedRange
+
+    level = IsolationLevel.READ_UNCOMMITTED
+    if start >= end:
+        return 0
+    if not isinstance(directory, Directory):
+        records = directory.source.records(name, start, end, level)
+        return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
+    everything = RequestedRange(least_offset=start, limit_offset=end)
+    # `without_time` of a count may be too small, see there: the difference is exact.
+    return sum(
+        sign
+        * directory.source.count([name], wanted, clock=ClockName.RECORD, isolation=level).records
+        for sign, wanted in ((1, everything), (-1, replace(everything, start_ms=0)))
+    )
 
 
 def _ensure_known(
@@ -182,18 +212,24 @@ def _ensure_known(
     """Refuse to delete records that may be at or after the time; raises UsageProblem.
 
     Args:
-        options: The time.
+        options: The time and its clock.
         name: The partition.
-        unknown: Number of records without a known append time; None if a broker's own stamps prove
-            the target.
+        unknown: Number of records without a known time on the clock; None if a broker's own stamps
+            prove the target.
         target: First offset to keep.
     """
-    if unknown:
-        raise UsageProblem(
-            f"{name}: the append time of {plural(unknown, 'record')} before offset {target} is"
-            f" unknown; any of them may be at or after {options.before}: use --clock record,"
-            " or --offset"
-        )
+    if not unknown:
+        return
+    records = plural(unknown, "record")
+    if options.clock is ClockName.RECORD:
+        fact, other = f"{records} before offset {target} without a timestamp", ClockName.APPEND
+    else:
+        fact = f"the append time of {records} before offset {target} is unknown"
+        other = ClockName.RECORD
+    raise UsageProblem(
+        f"{name}: {fact}; any of them may be at or after {options.before}: add --untimed to delete"
+        f" them as well, or use --clock {other} or --offset"
+    )
 
 
 def _delete(

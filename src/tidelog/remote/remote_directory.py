@@ -322,13 +322,22 @@ class RemoteDirectory(FrontDoor):
     def _time_spans(
         self, partitions: list[TopicPartition], clock: ClockName
     ) -> dict[TopicPartition, TimeSpan]:
+        marks = named_watermarks(self._cluster, partitions)
         if clock is ClockName.APPEND:
-            return append_spans(self._cluster, named_watermarks(self._cluster, partitions))
+            return append_spans(self._cluster, marks)
         largest = self._cluster.max_timestamps(partitions)
-        return {
-            name: TimeSpan(None, None if one is None else one.timestamp)
+        offsets = {
+            name: one.offset
             for name, one in largest.items()
+            if one is not None and one.offset >= marks[name].start
         }
+        records = self._cluster.first_records(offsets)
+        spans = dict.fromkeys(partitions, TimeSpan(None, None))
+        for name, offset in offsets.items():
+            record = records[name]
+            if record is not None and record.offset == offset:  # else it is a marker's time
+                spans[name] = TimeSpan(None, record.timestamp)
+        return spans
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         marks = named_watermarks(self._cluster, partitions)

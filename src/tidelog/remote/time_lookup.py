@@ -270,15 +270,21 @@ def append_spans(
 ) -> dict[TopicPartition, TimeSpan]:
     """Return the append times of the first and last record of each log; None if unknown."""
     answers = cluster.search_append_times(marks, 0)
-    spans = {}
-    for name, mark in marks.items():
-        last = last_record_below(cluster, name, mark.start, mark.end)
-        if name in answers:
-            hit = answers[name].hit
-            first_ms = None if hit is None else hit.timestamp
+    starts = {name: mark.start for name, mark in marks.items() if mark.start < mark.end}
+    first_records = cluster.first_records(starts)
+    spans = dict.fromkeys(marks, TimeSpan(None, None))
+    for name, start in starts.items():
+        first, last = first_records[name], last_record_below(cluster, name, start, marks[name].end)
+        if first is None or last is None:
+            continue  # there are only markers of transactions
+        hit = answers[name].hit if name in answers else None
+        if hit is not None and hit.offset >= first.offset:
+            first_ms: int | None = hit.timestamp
+        elif hit is not None:  # a marker
+            first_ms = cluster.append_times({name: first.offset}).get(name)
         else:
-            first_ms = _stamp(cluster.first_records({name: mark.start})[name])
-        last_ms = None if last is None else cluster.append_times({name: last.offset}).get(name)
+            first_ms = None if name in answers else _stamp(first)
+        last_ms = cluster.append_times({name: last.offset}).get(name)
         spans[name] = TimeSpan(first_ms, _stamp(last) if last_ms is None else last_ms)
     return spans
 

@@ -26,11 +26,12 @@ from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis
 from tidelog.storage.segment.segment import Segment, iterate_batches
 from tidelog.storage.segment.slices import records_of, slices
-from tidelog.types import NO_TIMESTAMP, UNKNOWN_MS, TimeSpan
+from tidelog.types import INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, TimeSpan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from tidelog.record.batch_walk import Batch
     from tidelog.storage.clocks.append_times import AppendTimes
     from tidelog.storage.clocks.zone_map import Zone
 
@@ -278,42 +279,119 @@ class AppendRange:
         self.unknown.append((start, end))
 
 
-def append_range(log: LogView) -> AppendRange:
-    """Return the first and last known append time from the log start on; reads no records."""
+def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MAX) -> AppendRange:
+    """Return the first and last known append time from the log start on; reads no records.
+
+    Args:
+        log: The partition.
+        start_offset: First offset to look at, inclusive.
+        end_offset: Offset after the last one to look at, exclusive.
+    """
     times = AppendRange()
     for segment in log.segments:
-        start = max(segment.base_offset, log.log_start_offset)
-        span = segment.append_span if start == segment.base_offset else None
+        start = max(segment.base_offset, log.log_start_offset, start_offset)
+        end = min(segment.end_offset, end_offset)
+        if start >= end:
+            continue
+        is_whole = (start, end) == (segment.base_offset, segment.end_offset)
+        span = segment.append_span if is_whole else None
         if span is not None:  # avoids a request to the store
             times.take(*span)
             continue
         rows = log.append_times_of(segment)
-        span = rows.span(start, segment.end_offset)
+        span = rows.span(start, end)
         if span is not None:
             times.take(*span)
-        for first, end in rows.unknown_in(start, segment.end_offset):
-            times.miss(first, end)
+        for first, last in rows.unknown_in(start, end):
+            times.miss(first, last)
     return times
 
 
+# -- spans of data records -------------------------------------------------------------------------
+
+
 def record_span(log: LogView) -> TimeSpan:
-    """Return the smallest and largest record time; the smallest only if it is known."""
+    """Return the smallest and largest record time, each only if it is known.
+
+    Markers of transactions don't count.
+    """
     smallest = record_range(log)
-    largest = log.max_timestamp(steps_over_losses=True)
-    return TimeSpan(
-        None if smallest.skipped_ranges else smallest.smallest_ms,
-        None if largest is None else largest.timestamp,
-    )
+    try:
+        largest_ms = _largest_record_ms(log)
+    except CorruptData:
+        largest_ms = None
+    return TimeSpan(None if smallest.skipped_ranges else smallest.smallest_ms, largest_ms)
 
 
 def append_span(log: LogView) -> TimeSpan:
-    """Return the first and last known append time; at both ends a batch's own stamp counts, too."""
-    start, end = log.log_start_offset, log.log_end_offset
-    if start >= end:
+    """Return the first and last known append time; at both ends a batch's own stamp counts, too.
+
+    Markers of transactions don't count.
+    """
+    start = _first_data_offset(log)
+    end = None if start is None else _end_of_data(log)
+    if start is None or end is None:
         return TimeSpan(None, None)
-    times = append_range(log)
+    times = append_range(log, start, end)
     first_ms, last_ms = log.append_time_of(start), log.append_time_of(end - 1)
     return TimeSpan(
         times.first_ms if first_ms is None else first_ms,
         times.last_ms if last_ms is None else last_ms,
     )
+
+
+def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
+    """Yield the batches with offsets in [start, end), but those of transaction markers."""
+    for part in slices(log.segments, start, end):
+        for _, batch in part.batches():
+            if not batch.is_control:
+                yield batch
+
+
+def _first_data_offset(log: LogView) -> int | None:
+    start = log.log_start_offset
+    batch = next(_data_batches(log, start, log.log_end_offset), None)
+    return None if batch is None else max(batch.base_offset, start)
+
+
+def _end_of_data(log: LogView) -> int | None:
+    """Return the offset after the last data record, None without one."""
+    first, end = log.log_start_offset, log.log_end_offset
+    step = 1
+    while first < end:
+        start = max(end - step, first)
+        ends = [batch.last_offset + 1 for batch in _data_batches(log, start, end)]
+        if ends:
+            return min(ends[-1], end)
+        if start == first:
+            break
+        step *= 4
+    return None
+
+
+def _largest_record_ms(log: LogView) -> int | None:
+    largest = log.max_timestamp(steps_over_losses=True)
+    if largest is None:
+        return None
+    if next(_data_batches(log, largest.offset, largest.offset + 1), None) is not None:
+        return largest.timestamp
+    best = NO_TIMESTAMP
+    for segment in log.segments:
+        start = max(segment.base_offset, log.log_start_offset)
+        if start < segment.end_offset and segment.largest_timestamp > best:
+            best = max(best, _largest_data_ms(log, segment, start))
+    return None if best == NO_TIMESTAMP else best
+
+
+def _largest_data_ms(log: LogView, segment: Segment, start: int) -> int:
+    """Return the largest timestamp of a segment's data records from `start` on; -1 for none."""
+    zones = segment.zones
+    if zones is not None and start == segment.base_offset:
+        return zones.total.max_record_ms if zones.total.timed_records else NO_TIMESTAMP
+    best = NO_TIMESTAMP
+    for batch in _data_batches(log, start, segment.end_offset):
+        if batch.base_offset >= start:
+            best = max(best, batch.max_timestamp)
+        else:
+            best = max(best, *_timestamps(segment, start, batch.last_offset + 1))
+    return best
