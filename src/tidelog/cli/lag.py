@@ -1,4 +1,4 @@
-"""`tidelog lag`: shows a consumer group's lag, once or repeatedly."""
+"""`tidelog lag`: shows the lag of a consumer group, or of all of them, once or repeatedly."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,8 +15,8 @@ from tidelog.cli.options import (
     format_option,
     given,
     isolation_option,
+    one_of,
     option,
-    show_option,
     shown_table,
     with_options,
     zone_option,
@@ -28,13 +28,15 @@ from tidelog.errors import ClusterFailure, OffsetOutOfRange
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-    from tidelog.remote.group_lag import Observation, PartitionLag
+    from tidelog.remote.group_lag import History, Observation, PartitionLag
     from tidelog.remote.own_logs import OwnLogs
     from tidelog.remote.view import ClusterView
+    from tidelog.types import TopicPartition
 
-Show: TypeAlias = "Callable[[Sequence[PartitionLag]], None]"
+Lags: TypeAlias = "dict[str, list[PartitionLag]]"
+Looks: TypeAlias = "Callable[[], dict[str, list[Observation]]]"
 
 
 class LagShow(StrEnum):
@@ -42,13 +44,14 @@ class LagShow(StrEnum):
 
     TOPICS = "topics"
     PARTITIONS = "partitions"
+    GROUPS = "groups"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagOptions:
     """Options of `tidelog lag`."""
 
-    group: str = argument(metavar="GROUP")
+    group: str | None = argument(metavar="[GROUP]", required=False)
     access: Access = given(cluster_options)
     topics: tuple[str, ...] = given(topics_option)
     data: str | None = given(own_data_option)
@@ -60,8 +63,12 @@ class LagOptions:
     )
     isolation: IsolationLevel = given(isolation_option)
     show: LagShow | None = given(
-        show_option(
-            LagShow, "topics: a line for each topic; partitions: a line for each partition."
+        one_of(
+            "--show",
+            kind=LagShow,
+            default=None,
+            text="A line for each topic, partition or group.  [default: topics; of all groups:"
+            " groups; of JSON and CSV: partitions]",
         )
     )
     watch: bool = option(
@@ -95,6 +102,7 @@ class LagOptions:
 @click.command(
     "lag",
     epilog=examples(
+        "tidelog lag -b broker:9092",
         "tidelog lag planes -b broker:9092",
         "tidelog lag planes -b broker:9092 --show partitions",
         "tidelog lag planes -b broker:9092 --data /var/lib/tidelog --watch --every 2s",
@@ -103,11 +111,12 @@ class LagOptions:
 )
 @with_options(LagOptions)
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
-    """Show how far a consumer group is behind.
+    """Show how far a consumer group is behind; without GROUP, all groups.
 
-    Shows the number of unread records, and the age of the oldest one. From the second sample on,
-    also shows the group's speed and the time until it has caught up. --show partitions adds the
-    offsets, the clock of the age, and the member of each partition.
+    In unread records, and in time: the age of the oldest unread record. From the second sample on
+    also its speed and the time until it has caught up. --show partitions has the offsets, the clock
+    that gave the age, and the member of each partition. The group that is furthest behind comes
+    first.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """
@@ -134,18 +143,18 @@ def run(
         return _once(surroundings, options, look)
     try:
         if kind is Format.TABLE and surroundings.stdout.isatty():
-            return _watch_live(surroundings, options, look)
-        shown = table_of(options)
-        writer = output.writer(surroundings, columns(shown, kind), kind, zone=options.zone)
-        return _watch(
-            surroundings, options, look, lambda lags: writer.write(rows(lags, shown, kind))
-        )
+            with output.live(surroundings, columns(options)) as show:
+                return _watch(surroundings, options, look, lambda lags: show(rows(lags, options)))
+        writer = output.writer(surroundings, columns(options), kind, zone=options.zone)
+        return _watch(surroundings, options, look, lambda lags: writer.write(rows(lags, options)))
     except KeyboardInterrupt:  # the normal end of --watch, as of `read --follow` and `serve`
         return ExitCode.OK
 
 
 def table_of(options: LagOptions) -> LagShow:
     """Return the table to print."""
+    if options.group is None and options.show is None and options.kind is Format.TABLE:
+        return LagShow.GROUPS
     return shown_table(options.show, LagShow, options.kind)
 
 
@@ -154,45 +163,91 @@ def _looker(
     cluster: "ClusterView",
     options: LagOptions,
     own: "OwnLogs | None",
-) -> "Callable[[], list[Observation]]":
-    """Return a function that observes all partitions, which are chosen now."""
+) -> "Looks":
+    """Return a function that observes all partitions of each group, which are chosen now."""
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
+
+    chosen = _partitions(surroundings, cluster, options)
+    counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
+    return lambda: {
+        group: work.observe(
+            cluster,
+            group,
+            partitions,
+            clock=surroundings.env.clock,
+            counter=counter,
+            own=own,
+            isolation=options.isolation,
+        )
+        for group, partitions in chosen.items()
+    }
+
+
+def _partitions(
+    surroundings: Surroundings, cluster: "ClusterView", options: LagOptions
+) -> "dict[str, list[TopicPartition]]":
+    """Return the partitions to observe by group; a group without offsets in them is named."""
     from tidelog.remote.group_rewind import chosen_partitions
 
     wanted = places.wanted_topics(options.topics)
-    partitions = chosen_partitions(cluster, options.group, wanted)
-    counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
-    return lambda: work.observe(
-        cluster,
-        options.group,
-        partitions,
-        clock=surroundings.env.clock,
-        counter=counter,
-        own=own,
-        isolation=options.isolation,
-    )
+    if options.group is not None:
+        return {options.group: chosen_partitions(cluster, options.group, wanted)}
+    for topic, _ in wanted:
+        cluster.partitions(topic)  # an unknown topic's error
+    chosen, without = {}, []
+    for group in cluster.groups():
+        committed = {name.topic for name in cluster.committed(group)}
+        topics = [one for one in wanted if one[0] in committed]
+        if committed and (topics or not wanted):
+            chosen[group] = chosen_partitions(cluster, group, topics)
+        else:
+            without.append(group)
+    if without:
+        surroundings.note(
+            f"left out, without offsets: {output.plural(len(without), 'group')}"
+            f" ({', '.join(without[:_GROUPS_NAMED])}{', ...' * (len(without) > _GROUPS_NAMED)})"
+        )
+    return chosen
 
 
-def _once(
-    surroundings: Surroundings,
-    options: LagOptions,
-    look: "Callable[[], list[Observation]]",
-) -> ExitCode:
-    from tidelog.remote.group_lag import History
-    from tidelog.remote.lag_verdict import lag_verdict
+class _Histories:
+    """Last samples of each group."""
+
+    def __init__(self, samples: int | None = None) -> None:
+        self._samples = samples
+        self._of: dict[str, History] = {}
+
+    def add(self, seen: "dict[str, list[Observation]]") -> "Lags":
+        """Add a sample; return the lags, the group that is furthest behind first."""
+        from tidelog.remote.group_lag import History
+        from tidelog.remote.lag_verdict import lag_sum
+
+        lags: Lags = {}
+        for group, observations in seen.items():
+            if group not in self._of:
+                self._of[group] = History(*([] if self._samples is None else [self._samples]))
+            lags[group] = self._of[group].add(observations)
+        sums = {group: lag_sum(one) for group, one in lags.items()}
+        order = sorted(
+            lags, key=lambda group: (-(sums[group].behind_ms or 0), -sums[group].records, group)
+        )
+        return {group: lags[group] for group in order}
+
+
+def _once(surroundings: Surroundings, options: LagOptions, look: "Looks") -> ExitCode:
+    from tidelog.remote.lag_verdict import lags_verdict
 
     samples = options.samples or 1
-    history = History(samples)
+    history = _Histories(samples)
     for _ in range(samples - 1):
         history.add(look())
         surroundings.wait(times.duration_ms(options.every) / 1000)
-    lags = history.add(look())
-    shown, kind = table_of(options), options.kind
-    output.print_verdict(surroundings, lag_verdict(options.group, lags), kind)
-    if lags or kind is not Format.TABLE:
+    lags, kind = history.add(look()), options.kind
+    output.print_verdict(surroundings, lags_verdict(lags), kind)
+    if any(lags.values()) or kind is not Format.TABLE:
         output.print_rows(
-            surroundings, columns(shown, kind), rows(lags, shown, kind), kind, zone=options.zone
+            surroundings, columns(options), rows(lags, options), kind, zone=options.zone
         )
     return _verdict(surroundings, options, lags)
 
@@ -200,15 +255,13 @@ def _once(
 def _watch(
     surroundings: Surroundings,
     options: LagOptions,
-    look: "Callable[[], list[Observation]]",
-    show: Show,
+    look: "Looks",
+    show: "Callable[[Lags], None]",
 ) -> ExitCode:
     """Observe and show repeatedly; an error is printed and retried, except at the last sample."""
-    from tidelog.remote.group_lag import History
-
-    history = History()
+    history = _Histories()
     every_s = times.duration_ms(options.every) / 1000
-    lags: Sequence[PartitionLag] = ()
+    lags: Lags = {}
     looks = 0
     while True:
         looks += 1
@@ -225,29 +278,22 @@ def _watch(
         surroundings.wait(every_s)
 
 
-def _watch_live(
-    surroundings: Surroundings,
-    options: LagOptions,
-    look: "Callable[[], list[Observation]]",
-) -> ExitCode:
-    """Show a table that redraws itself."""
-    shown, kind = table_of(options), Format.TABLE
-    with output.live(surroundings, columns(shown, kind)) as show:
-        return _watch(surroundings, options, look, lambda lags: show(rows(lags, shown, kind)))
-
-
-def _verdict(
-    surroundings: Surroundings, options: LagOptions, lags: "Sequence[PartitionLag]"
-) -> ExitCode:
+def _verdict(surroundings: Surroundings, options: LagOptions, groups: "Lags") -> ExitCode:
     from tidelog.remote.group_lag import over_limits
 
     max_ms = None if options.max_seconds is None else int(options.max_seconds * 1000)
-    lines = over_limits(lags, max_lag=options.max_lag, max_ms=max_ms)
+    lines = [
+        line if options.group is not None else f"{group}: {line}"
+        for group, lags in groups.items()
+        for line in over_limits(lags, max_lag=options.max_lag, max_ms=max_ms)
+    ]
     for line in lines:
         surroundings.say(line)
     return ExitCode.FINDINGS if lines else ExitCode.OK
 
 
+# Number of groups that a note names.
+_GROUPS_NAMED: Final = 5
 # For people in few columns, for scripts in plain units.
 _TABLE: Final = output.columns(
     "topic",
@@ -281,47 +327,63 @@ _TOPICS: Final = output.columns(
     output.duration("catch_up_s"),
     "state",
 )
+_GROUPS: Final = output.columns("group", _TOPICS[1:])
+_COLUMNS: Final = {
+    (LagShow.TOPICS, True): _TOPICS,
+    (LagShow.TOPICS, False): _TOPICS,
+    (LagShow.PARTITIONS, True): _TABLE,
+    (LagShow.PARTITIONS, False): _FIELDS,
+}
 
 
-def columns(show: LagShow, kind: Format) -> output.Columns:
-    """Columns of what is known of each topic, or of each partition."""
-    if show is LagShow.TOPICS:
-        return _TOPICS
-    return _TABLE if kind is Format.TABLE else _FIELDS
+def columns(options: LagOptions) -> output.Columns:
+    """Columns of what is known of each group, topic or partition; see `rows`."""
+    show = table_of(options)
+    if show is LagShow.GROUPS:
+        return _GROUPS
+    of_group = _COLUMNS[show, options.kind is Format.TABLE]
+    return of_group if options.group is not None else output.columns("group", of_group)
 
 
-def rows(lags: "Iterable[PartitionLag]", show: LagShow, kind: Format) -> list[list[Cell]]:
+def rows(groups: "Lags", options: LagOptions) -> list[list[Cell]]:
     """Return the rows for `columns`."""
-    if show is LagShow.TOPICS:
-        return _topic_rows(lags, kind)
-    make = _table_row if kind is Format.TABLE else _script_row
-    return [make(lag) for lag in lags]
+    show, kind = table_of(options), options.kind
+    if show is LagShow.GROUPS:
+        return [_sum_row(group, lags, kind) for group, lags in groups.items()]
+    made = []
+    for group, lags in groups.items():
+        before: list[Cell] = [] if options.group is not None else [group]
+        made += [[*before, *row] for row in _rows(lags, show, kind)]
+    return made
 
 
-def _topic_rows(lags: "Iterable[PartitionLag]", kind: Format) -> list[list[Cell]]:
-    from tidelog.remote.lag_verdict import lag_sum
-    from tidelog.remote.view import Count
-
+def _rows(lags: "Iterable[PartitionLag]", show: LagShow, kind: Format) -> list[list[Cell]]:
+    if show is LagShow.PARTITIONS:
+        make = _table_row if kind is Format.TABLE else _script_row
+        return [make(lag) for lag in lags]
     by_topic: dict[str, list[PartitionLag]] = {}
     for lag in lags:
         by_topic.setdefault(lag.seen.partition.topic, []).append(lag)
-    made: list[list[Cell]] = []
-    for topic, of_topic in by_topic.items():
-        one = lag_sum(of_topic)
-        left = Count(one.records, is_exact=one.is_exact)
-        made.append(
-            [
-                topic,
-                one.partitions,
-                one.behind,
-                output.count_text(left) if kind is Format.TABLE else one.records,
-                one.behind_ms,
-                one.offsets_per_s,
-                None if one.catch_up_s is None else _catch_up(one.catch_up_s),
-                one.state,
-            ]
-        )
-    return made
+    return [_sum_row(topic, of_topic, kind) for topic, of_topic in by_topic.items()]
+
+
+def _sum_row(name: str, lags: "Iterable[PartitionLag]", kind: Format) -> list[Cell]:
+    """Return the row of a topic or a group."""
+    from tidelog.remote.lag_verdict import lag_sum
+    from tidelog.remote.view import Count
+
+    one = lag_sum(lags)
+    left = Count(one.records, is_exact=one.is_exact)
+    return [
+        name,
+        one.partitions,
+        one.behind,
+        output.count_text(left) if kind is Format.TABLE else one.records,
+        one.behind_ms,
+        one.offsets_per_s,
+        None if one.catch_up_s is None else _catch_up(one.catch_up_s),
+        one.state,
+    ]
 
 
 def _table_row(lag: "PartitionLag") -> list[Cell]:

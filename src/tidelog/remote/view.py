@@ -164,6 +164,10 @@ class ClusterView(Protocol):
         """Search by append time; no entry unless a tidelog broker is reached in plain text."""
         ...
 
+    def groups(self) -> list[str]:
+        """Return all consumer groups, sorted."""
+        ...
+
     def group(self, name: str) -> Group:
         """Return a consumer group; raises UnknownGroup."""
         ...

@@ -20,7 +20,7 @@ from tidelog.cli.places import Access, Place
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.times import duration_ms
 from tidelog.env import Env, ManualClock
-from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency
+from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency, UnknownTopic
 from tidelog.remote.view import Committed, Member
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -215,6 +215,64 @@ def test_partitions_are_shown_on_demand(desk: Desk) -> None:
     desk.out.truncate(desk.out.seek(0))
     desk.lag(show=lag.LagShow.TOPICS)
     assert [(row["topic"], row["records_left"]) for row in desk.rows] == [("flights", 3)]
+
+
+@pytest.fixture
+def crowd(desk: Desk) -> Desk:
+    """Three groups that read flights, one of them also ships, and one without offsets."""
+    ships = TopicPartition("ships", 0)
+    desk.cluster.with_log(ships, NOW - 50 * SECOND)
+    desk.cluster.put("done", {FLIGHTS_0: 4})
+    desk.cluster.put("far", {FLIGHTS_0: 0, ships: 0})
+    desk.cluster.put("new", {})
+    return desk
+
+
+def test_without_a_group_all_are_compared(crowd: Desk) -> None:
+    assert crowd.lag(Format.TABLE, group=None) is ExitCode.OK
+    verdict, heading, *rest = crowd.out.getvalue().splitlines()
+    assert verdict == (
+        "2 of 3 groups are behind, the furthest: group far is at most 5 records and 50s behind on"
+        " 2 of 2 partitions"
+    )
+    assert heading.split()[:2] == ["GROUP", "PARTITIONS"]
+    assert [line.split()[:5] for line in rest] == [
+        ["far", "2", "2", "<=5", "50s"],
+        [GROUP, "1", "1", "<=3", "30s"],
+        ["done", "1", "0", "0", "0s"],
+    ]
+    assert crowd.err.getvalue() == "note: left out, without offsets: 1 group (new)\n"
+
+
+def test_rows_of_all_groups_begin_with_the_group(crowd: Desk) -> None:
+    crowd.lag(group=None)
+    assert [(row["group"], row["topic"]) for row in crowd.rows] == [
+        ("far", "flights"),
+        ("far", "ships"),
+        (GROUP, "flights"),
+        ("done", "flights"),
+    ]
+    crowd.out.truncate(crowd.out.seek(0))
+    assert crowd.lag(group=None, topics=("ships",), show=lag.LagShow.TOPICS) is ExitCode.OK
+    assert [(row["group"], row["records_left"]) for row in crowd.rows] == [("far", 1)]
+    crowd.out.truncate(crowd.out.seek(0))
+    crowd.lag(show=lag.LagShow.GROUPS)
+    assert [row["group"] for row in crowd.rows] == [GROUP]
+    with pytest.raises(UnknownTopic):
+        crowd.lag(group=None, topics=("shps",))
+
+
+def test_limits_and_looks_of_all_groups(crowd: Desk) -> None:
+    assert crowd.lag(group=None, max_lag=2, watch=True, samples=2) is ExitCode.FINDINGS
+    assert "far: flights-0: at most 4 records left, limit 2" in crowd.err.getvalue()
+    assert len(crowd.rows) == 2 * 4
+
+
+def test_a_cluster_without_groups() -> None:
+    desk = Desk()
+    desk.cluster.offsets.clear()
+    assert desk.lag(Format.TABLE, group=None) is ExitCode.OK
+    assert desk.out.getvalue() == "no group has a position\n"
 
 
 def test_watch_writes_a_row_for_each_look(desk: Desk) -> None:

@@ -126,6 +126,9 @@ class FakeCluster:
     ) -> dict[TopicPartition, Appended]:
         return {}
 
+    def groups(self) -> list[str]:
+        return sorted(self.offsets.keys() | self.members.keys())
+
     def group(self, name: str) -> Group:
         if name not in self.offsets and name not in self.members:
             raise UnknownGroup(name)

@@ -121,6 +121,9 @@ class MemoryCluster:
     ) -> dict[TopicPartition, Appended]:
         return {}
 
+    def groups(self) -> list[str]:
+        return sorted(self.offsets.keys() | self.members.keys())
+
     def group(self, name: str) -> Group:
         members = self.members.get(name, ())
         if not members and name not in self.offsets:
