@@ -18,17 +18,14 @@ from uuid import UUID
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
 from tidelog.display import Topics
-from tidelog.env import Env
+from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.front_door import FrontDoor
-from tidelog.objects import env_for, local_path
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.append import AppendResult
-from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.storage.log.segment_times import append_span, record_span
 from tidelog.types import (
@@ -48,6 +45,8 @@ if TYPE_CHECKING:
     from tidelog.scan.source import RecordSource
     from tidelog.storage.directory.numbered_loads import LoadResult
     from tidelog.storage.directory.topic_retention import DueSegment
+    from tidelog.storage.log.append import AppendResult
+    from tidelog.storage.log.log import Log
 
 
 _LOGGER = logging.getLogger(__name__)
@@ -91,7 +90,11 @@ class Directory(FrontDoor):
         """
         options = LogDirOptions(writable=writable, create=writable)
         path = fspath(path)
-        environment = env_for(local_path(path), env, store_options)
+        environment = os_env() if env is None else env
+        if store_options or ":/" in path:
+            from tidelog.objects import env_for, local_path
+
+            environment = env_for(local_path(path), env, store_options)
         if control and not writable:
             raise InvalidRequest(
                 "control=True serves requests that change the directory: open it with writable=True"
@@ -179,7 +182,7 @@ class Directory(FrontDoor):
         """Return one partition, for reading."""
         return self._log_dir.reader(topic, partition)
 
-    def log(self, topic: str, partition: int) -> Log:
+    def log(self, topic: str, partition: int) -> "Log":
         """Return one partition, for writing; raises ReadOnly unless the directory is writable."""
         return self._log_dir.log(topic, partition)
 
@@ -216,7 +219,7 @@ class Directory(FrontDoor):
         partition: int | None = None,
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
-    ) -> dict[int, AppendResult]:
+    ) -> "dict[int, AppendResult]":
         """Append records, and return the result of each partition that received some.
 
         Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
@@ -285,7 +288,7 @@ class Directory(FrontDoor):
         *,
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
-    ) -> dict[int, AppendResult]:
+    ) -> "dict[int, AppendResult]":
         """Append an Arrow table, and return the last result of each partition that received rows.
 
         Rows keep their order within a partition. They are appended in pieces of about

@@ -111,12 +111,12 @@ class LagOptions:
 )
 @with_options(LagOptions)
 def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
-    """Show how far a consumer group is behind; without GROUP, all groups.
+    """Show how far a consumer group is behind.
 
-    In unread records, and in time: the age of the oldest unread record. From the second sample on
-    also its speed and the time until it has caught up. --show partitions has the offsets, the clock
-    that gave the age, and the member of each partition. The group that is furthest behind comes
-    first.
+    Without GROUP, compares all groups; the one furthest behind comes first. Shows the number of
+    unread records, and the age of the oldest one. From the second sample on, also shows the group's
+    speed and the time until it has caught up. --show partitions adds the offsets, the clock of the
+    age, and the member of each partition.
 
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """

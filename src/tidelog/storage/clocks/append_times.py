@@ -98,6 +98,14 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
     return tuple(columns)
 
 
+def _slots_of(column: Sequence[int], value: int) -> list[int]:
+    """Return the places of a value in a column; there are few of it."""
+    slots: list[int] = []
+    for _ in range(column.count(value)):
+        slots.append(column.index(value, slots[-1] + 1 if slots else 0))
+    return slots
+
+
 def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of [start, end) outside of the sorted `spans`, as ranges of that kind."""
     for span_start, span_end in spans:
@@ -478,7 +486,7 @@ class AppendTimes:
             self._times = array("q", times)
             self._batch_crcs = array("I", batch_crcs)
             self._offsets = array("q", map(base.__add__, relatives))
-            self._unknown_slots = [slot for slot, ms in enumerate(times) if ms == UNKNOWN_MS]
+            self._unknown_slots = _slots_of(times, UNKNOWN_MS)
             self._floors = array("q", times)  # known ones never decrease
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]

@@ -28,7 +28,6 @@ from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
 from tidelog.storage.directory.open_partitions import OpeningRules, OpenPartitions
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
 from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
-from tidelog.storage.log.log import Log, LogAccess
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from tidelog.storage.log.record_rules import BodyCheck, check_body
@@ -37,6 +36,7 @@ from tidelog.types import ClockName, IsolationLevel, OffsetAndTimestamp, TopicPa
 
 if TYPE_CHECKING:
     from tidelog.storage.log.durability import Deferral
+    from tidelog.storage.log.log import Log, LogAccess
     from tidelog.storage.tier.tier_files import TierFiles
 
 
@@ -120,7 +120,7 @@ class DirectoryAccess(Protocol):
     def reader(self, topic: str, partition: int) -> LogView:
         """Return the partition for reading."""
 
-    def log(self, topic: str, partition: int) -> LogAccess:
+    def log(self, topic: str, partition: int) -> "LogAccess":
         """Return the partition for writing, opened at first use."""
 
     def flush(self) -> None:
@@ -408,11 +408,11 @@ class LogDir(Closing):
         """Return the partition for reading; see `OpenPartitions.reader`."""
         return self.open_partitions.reader(TopicPartition(topic, partition))
 
-    def log(self, topic: str, partition: int) -> Log:
+    def log(self, topic: str, partition: int) -> "Log":
         """Return the partition for writing, opened at first use; see `OpenPartitions.log`."""
         return self.open_partitions.log(TopicPartition(topic, partition))
 
-    def reopen(self, topic: str, partition: int) -> Log:
+    def reopen(self, topic: str, partition: int) -> "Log":
         """Reopen an offline partition; see `OpenPartitions.reopen`."""
         return self.open_partitions.reopen(TopicPartition(topic, partition))
 

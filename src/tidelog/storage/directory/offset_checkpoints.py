@@ -9,15 +9,17 @@ Source: Kafka 4.x OffsetCheckpointFile, LogManager, LogCleanerManager.
 
 import threading
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile
 from tidelog.storage import files, text_files
-from tidelog.storage.log.log import Log
 from tidelog.storage.open_files import as_storage_failure, typed_reads
 from tidelog.storage.segment.log_end import RecordedEnd
 from tidelog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.log import Log
 
 _NAMES: Final = (
     files.LOG_START_CHECKPOINT_FILE,
@@ -103,7 +105,7 @@ class OffsetCheckpoints:
             self._report(f"{error}; taken for empty")
             return {}
 
-    def note(self, name: TopicPartition, log: Log) -> None:
+    def note(self, name: TopicPartition, log: "Log") -> None:
         """Set a log's start and recovery point; like Kafka, list only starts after the first base.
 
         A listed start stays until no deletion is pending: deleted segments may still have their

@@ -21,12 +21,8 @@ from tidelog.storage.clocks.append_clock import ClockWatch, TrustedClock
 from tidelog.storage.commits import CommitRecords
 from tidelog.storage.directory.topic_admin import DirectoryContext, TopicAdmin
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.durability import AT_ONCE
-from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_loader import LogOptions
 from tidelog.storage.log.log_reader import LogReader, LogView
 from tidelog.storage.log.record_rules import BodyCheck
-from tidelog.storage.log.recovery import rewrite_unsynced
 from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, typed_reads
 from tidelog.storage.segment.log_end import RecordedEnd, has_copied_gaps
 from tidelog.storage.segment.segment import SegmentContext
@@ -39,6 +35,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from tidelog.storage.log.durability import Deferral
+    from tidelog.storage.log.log import Log
 
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
@@ -122,7 +119,7 @@ class OpenPartitions:
             self._readers[name] = reader
         return reader
 
-    def log(self, name: TopicPartition) -> Log:
+    def log(self, name: TopicPartition) -> "Log":
         """Return the partition for writing, opened (and recovered if needed) at first use.
 
         Raises:
@@ -140,7 +137,7 @@ class OpenPartitions:
                 log.configure(self._topics.topic_of(name).config)
         return log
 
-    def _take(self, name: TopicPartition) -> Log | None:
+    def _take(self, name: TopicPartition) -> "Log | None":
         """Wait for a log that a thread opens; None if no opening has begun, or it was given up.
 
         Errors as in `log`: the error of an opening is raised once.
@@ -179,7 +176,7 @@ class OpenPartitions:
             opening = self._openings[name] = submit(lambda: open_log(name))
         return opening
 
-    def _open_to_write(self, name: TopicPartition) -> Log:
+    def _open_to_write(self, name: TopicPartition) -> "Log":
         log = self._open(name)
         if log.failure is None:
             with suppress(StorageFailure):  # it is offline then, and reports it
@@ -191,7 +188,12 @@ class OpenPartitions:
         opening = self._openings.get(name)
         return name in self._logs or (opening is not None and opening.done())
 
-    def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> Log:
+    def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
+        # A directory that is only read needs none of these.
+        from tidelog.storage.log.durability import AT_ONCE
+        from tidelog.storage.log.log import Log
+        from tidelog.storage.log.log_loader import LogOptions
+
         info = self._topics.topic_of(name)
         self._topics.ensure_directory(name, info)
         context = self._segment_context(name, info, {})
@@ -255,7 +257,7 @@ class OpenPartitions:
 
     # -- reopening and detaching -------------------------------------------------------------
 
-    def reopen(self, name: TopicPartition) -> Log:
+    def reopen(self, name: TopicPartition) -> "Log":
         """Reopen a partition that is offline since its disk failed; others stay as they are.
 
         A commit of files that the failure interrupted is completed first. Unsynced data is
@@ -279,6 +281,8 @@ class OpenPartitions:
         failed.abandon()
         try:
             self._finish_commits(name)
+            from tidelog.storage.log.recovery import rewrite_unsynced
+
             rewrite_unsynced(failed.context, failed.recovery_point)
         except OSError as error:
             raise as_storage_failure(error, directory, "reopen") from error

@@ -91,14 +91,17 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
+# Number of append times that mostly tell their step.
+_FEW: Final = 16
+
+
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
     """Return the largest step that may have rounded all known times; usually a few suffice."""
+    times = rows.rows().columns[1]
     step_ms = 0
-    for ms in rows.rows().columns[1]:
-        if ms != UNKNOWN_MS:
-            step_ms = gcd(step_ms, ms)
-        if 0 < step_ms <= granularity_ms:
-            break
+    for some in (times[:_FEW], times[_FEW:]):
+        if not 0 < step_ms <= granularity_ms:
+            step_ms = gcd(step_ms, *(ms for ms in some if ms != UNKNOWN_MS))
     return max(step_ms, granularity_ms)
 
 
