@@ -121,15 +121,23 @@ class Directory(FrontDoor):
         """Damage found and repaired since the directory was opened, one line each."""
         return self._log_dir.reports
 
+    def _now(self) -> LogDir:
+        """Return the storage with its current topics and records: each call answers from these.
+
+        Another process may write to a directory that is open for reading.
+        """
+        self._log_dir.refresh()
+        return self._log_dir
+
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name; a notebook shows them as a table."""
-        return Topics(self._log_dir.topics())
+        return Topics(self._now().topics())
 
     def topic(self, name: str) -> TopicInfo:
         """Return one topic; raises UnknownTopic, which suggests a similar name."""
-        return self._log_dir.topic(name)
+        return self._now().topic(name)
 
     def create_topic(
         self,
@@ -176,11 +184,11 @@ class Directory(FrontDoor):
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""
-        return self._log_dir.partitions(topic)
+        return self._now().partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition, for reading."""
-        return self._log_dir.reader(topic, partition)
+        """Return one partition, for reading: as it is now, until its `refresh`."""
+        return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":
         """Return one partition, for writing; raises ReadOnly unless the directory is writable."""
@@ -207,7 +215,7 @@ class Directory(FrontDoor):
         from tidelog.storage.directory.topic_retention import retain
 
         names = sorted(self.topics()) if topic is None else [topic]
-        return [one for name in names for one in retain(self._log_dir, name, dry_run=dry_run)]
+        return [one for name in names for one in retain(self._now(), name, dry_run=dry_run)]
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -355,31 +363,35 @@ class Directory(FrontDoor):
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        first = self._log_dir.offsets_for_times(times, clock=clock)
+        now = self._now()
+        first = now.offsets_for_times(times, clock=clock)
         if clock is ClockName.APPEND:
             for name, record in first.items():
-                if record is None and (count := self.without_append_time(name)):
-                    _LOGGER.warning("%s", unknown_times_note(name, count))
+                if record is None:
+                    count = now.reader(name.topic, name.partition).without_append_time()
+                    if count:
+                        _LOGGER.warning("%s", unknown_times_note(name, count))
         return first
 
     def _time_spans(
         self, partitions: list[TopicPartition], clock: ClockName
     ) -> dict[TopicPartition, TimeSpan]:
         read = record_span if clock is ClockName.RECORD else append_span
-        return {name: read(self.partition(name.topic, name.partition)) for name in partitions}
+        now = self._now()
+        return {name: read(now.reader(name.topic, name.partition)) for name in partitions}
 
     def _starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return self._log_dir.beginning_offsets(partitions)
+        return self._now().beginning_offsets(partitions)
 
     def _ends(
         self, partitions: Iterable[TopicPartition], isolation: IsolationLevel
     ) -> dict[TopicPartition, int]:
-        return self._log_dir.end_offsets(partitions, isolation=isolation)
+        return self._now().end_offsets(partitions, isolation=isolation)
 
     def _records(
         self, topic: str, isolation: IsolationLevel
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        for name in self._log_dir.partitions(topic):
+        for name in self.partitions(topic):
             for record in self.partition(topic, name.partition).timed_records(isolation):
                 yield name, record
 
@@ -388,7 +400,7 @@ class Directory(FrontDoor):
         """See `FrontDoor`."""
         from tidelog.scan.source import DirectoryRecords
 
-        return DirectoryRecords(self._log_dir, self._env)
+        return DirectoryRecords(self._now(), self._env)
 
     def __repr__(self) -> str:
         from tidelog.frames import directory_text

@@ -231,14 +231,6 @@ COMMIT_VERSION: Final = 2
 STAGED_SUFFIX: Final = ".staged"
 
 
-# Longer than any file system's time resolution: 2 s on FAT. If a time is not a whole second, it
-# comes from the system's clock, which ticks every 10 ms.
-SETTLED_MS: Final = 3_000
-
-
-SETTLED_FINE_MS: Final = 100
-
-
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -466,9 +458,8 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
 class CommitRecords:
     """The commit records of a directory, cached for opening many of its partitions. One thread.
 
-    They are read again when the directory has changed, so that each partition is opened with the
-    records at that moment. The directory's modification time shows changes, unless two happen
-    within its resolution: records that were read so soon after a change are used once.
+    They are read again when the directory has changed (`files.settled_stamp`), so that each
+    partition is opened with the records at that moment.
 
     Attributes:
         under_way: Paths of the records that a thread of this process carries out, published or not
@@ -480,24 +471,18 @@ class CommitRecords:
         self._directory = directory
         self.under_way: dict[str, frozenset[TopicPartition]] = {}
         self._known: tuple[Commit, ...] = ()
-        self._stamp: tuple[int, tuple[int, int]] | None = None
+        self._stamp: files.FolderStamp | None = None
 
     def overlay(self, partition: TopicPartition) -> dict[str, str]:
         """Return the result of `commits.overlay`."""
         return _overlay(self._env.files, self._directory, partition, self._read())
 
     def _read(self) -> tuple[Commit, ...]:
-        status = self._env.files.stat(self._directory)
-        stamp = status.mtime_ms, status.identity
-        if self._stamp == stamp:
-            return self._known
-        commits = tuple(_commits(self._env.files, self._directory))
-        # A folder in a store has no time. If clocks differ, a time may look new, or lie in the
-        # future.
-        age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
-        is_settled = 0 < status.mtime_ms <= self._env.clock.now_ms() - age_ms
-        self._known, self._stamp = commits, stamp if is_settled else None
-        return commits
+        stamp = files.settled_stamp(self._env, self._directory)
+        if stamp is None or stamp != self._stamp:
+            self._known = tuple(_commits(self._env.files, self._directory))
+            self._stamp = stamp
+        return self._known
 
 
 def overlay(fs: FileSystem, directory: str, partition: TopicPartition) -> dict[str, str]:

@@ -18,7 +18,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tidelog.env import MAX_BUFFERS_PER_WRITE, File, FileSystem, NotRegularFile
+from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
@@ -278,6 +278,33 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
         drawn = uuid.UUID(int=source.getrandbits(128), version=4)
         if drawn not in _RESERVED_IDS and not encode_topic_id(drawn).startswith("-"):
             return drawn
+
+
+# Longer than any file system's time resolution: 2 s on FAT. If a time is not a whole second, it
+# comes from the system's clock, which ticks every 10 ms.
+SETTLED_MS: Final = 3_000
+
+
+SETTLED_FINE_MS: Final = 100
+
+
+# Modification time in ms, and identity.
+FolderStamp = tuple[int, tuple[int, int]]
+
+
+def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
+    """Return a value that stays the same only while a folder's entries do; None if there is none.
+
+    The modification time shows what is added, renamed or removed, unless two changes happen within
+    its resolution: so soon after a change, and in a store, there is no stamp. To be taken before
+    the entries are read.
+    """
+    status = env.files.stat(folder)
+    # If clocks differ, a time may look new, or lie in the future.
+    age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
+    if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
+        return status.mtime_ms, status.identity
+    return None
 
 
 def write_fully(file: File, data: Buffer, position: int) -> None:

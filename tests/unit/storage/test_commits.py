@@ -21,7 +21,7 @@ from tests.worlds.directories.logs import reopen as reopen_dir
 from tidelog.env import DirEntry, Env, ManualClock, OsFileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.record.builder import build_batch
-from tidelog.storage import commits
+from tidelog.storage import commits, files
 from tidelog.storage.commits import Commit, Mark, Move, Removal, read_marks
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import TopicPartition
@@ -247,9 +247,7 @@ class TestManyPartitions:
         files.listed.clear()
         return found, files.listed
 
-    @pytest.mark.parametrize(
-        "ago_ms", [60_000, commits.SETTLED_MS, commits.SETTLED_FINE_MS + 1, 2_001]
-    )
+    @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
         """Where the time of a change is no whole second, a tick of its clock is soon over."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
@@ -276,7 +274,7 @@ class TestManyPartitions:
             assert offsets(log_dir.reader("t", number).records()) == [1]
         assert listed.count(str(tmp_path)) == before + 1
 
-    @pytest.mark.parametrize("ago_ms", [0, 2_000, commits.SETTLED_FINE_MS - 1, -59_999, -60_000])
+    @pytest.mark.parametrize("ago_ms", [0, 2_000, files.SETTLED_FINE_MS - 1, -59_999, -60_000])
     def test_what_changed_just_now_may_change_again_unseen(
         self, tmp_path: Path, ago_ms: int
     ) -> None:

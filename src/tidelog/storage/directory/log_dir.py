@@ -162,6 +162,8 @@ class LogDir(Closing):
         self._options = options
         self._is_closed = False
         self._lock: LockHandle | None = None
+        # For a reader: the directory when topics and checkpoints were read.
+        self._stamp: files.FolderStamp | None = None
         self._watch = ClockWatch(env.clock)
         self._checkpoints = OffsetCheckpoints(env.files, path, self.report)
         self.commit_records = commits.CommitRecords(env, path)
@@ -319,18 +321,29 @@ class LogDir(Closing):
         return self.open_partitions.tier_files
 
     def report(self, line: str) -> None:
-        """Record and log damage that was found and repaired, or an action of recovery."""
+        """Record and log damage that was found and repaired, or an action of recovery.
+
+        A reader looks at the same damage again after each `refresh`, and reports it once.
+        """
+        if not self.is_writable and line in self.reports:
+            return
         self.reports.append(line)
         _LOGGER.warning("%s", line)
 
     def refresh(self) -> None:
-        """Read the current topics and log starts from disk, and new records in open readers."""
+        """Read the current topics and log starts from disk; readers show their current records.
+
+        Does nothing in a directory that is open for writing.
+        """
         if self.is_writable:
             return
-        self.topic_admin.refresh()
         forget(self.env.files, self.path)
         with typed_reads(self.path):
-            self._checkpoints.refresh()
+            stamp = files.settled_stamp(self.env, self.path)
+            if stamp is None or stamp != self._stamp:
+                self.topic_admin.refresh()
+                self._checkpoints.refresh()
+                self._stamp = stamp
         self.open_partitions.refresh()
 
     def _ensure_writable(self) -> None:

@@ -88,6 +88,8 @@ class OpenPartitions:
         self._tiers = TierAccess.over(tier_files_of(context.env))
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
+        # Readers that show the partition as it was before the last `refresh`.
+        self._outdated: set[TopicPartition] = set()
         # Logs that threads are opening. Such a thread uses only the partition's own files and state
         # of all logs that is thread-safe.
         self._openings: dict[TopicPartition, Future[Log]] = {}
@@ -108,16 +110,29 @@ class OpenPartitions:
         if self._context.is_writable:
             return self.log(name)
         reader = self._readers.get(name)
-        if reader is None:
-            info = self._topics.topic_of(name)
-            with typed_reads(self._context.path):
-                overlay = self._commits.overlay(name)
-            context = self._segment_context(name, info, overlay)
-            recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
-            start = self._checkpoints.start_of(name, recorded)
-            reader = LogReader.open(context, log_start_offset=start, tiers=self._tiers)
-            self._readers[name] = reader
+        if reader is None or name in self._outdated:
+            reader = self._readers[name] = self._current(name, reader)
+            self._outdated.discard(name)
         return reader
+
+    def _current(self, name: TopicPartition, known: LogReader | None) -> LogReader:
+        """Return a reader of the partition's current state: the known one with what it has loaded.
+
+        A new one if the topic was created again, its settings changed, or a commit was under way.
+        """
+        info = self._topics.topic_of(name)
+        recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
+        start = self._checkpoints.start_of(name, recorded)
+        if known is not None:
+            shown = known.context
+            is_same = (shown.config, shown.topic_id) == (info.config, info.topic_id or NO_TOPIC_ID)
+            if is_same and not shown.overlay:
+                known.refresh(start)
+                return known
+        with typed_reads(self._context.path):
+            overlay = self._commits.overlay(name)
+        context = self._segment_context(name, info, overlay)
+        return LogReader.open(context, log_start_offset=start, tiers=self._tiers)
 
     def log(self, name: TopicPartition) -> "Log":
         """Return the partition for writing, opened (and recovered if needed) at first use.
@@ -365,10 +380,8 @@ class OpenPartitions:
                 self._checkpoints.note(name, log)
 
     def refresh(self) -> None:
-        """Close readers and files: their names may refer to other files now."""
-        self._readers.clear()
-        self._pool.close()
-        self._maps.clear()
+        """Show the current state in readers from the next call of `reader` on."""
+        self._outdated.update(self._readers)
 
     def close(self) -> tuple[StorageFailure | None, bool]:
         """Close every log, even if some fail.

@@ -5,21 +5,23 @@
 last refreshed, up to the last whole, valid batch on disk.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
-from tidelog.errors import LostOffsets, OffsetOutOfRange
+from tidelog.errors import CorruptData, LostOffsets, OffsetOutOfRange, OffsetsGone
 from tidelog.record.record import Record, with_append_time
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.log.producer_loading import load_producer_states
 from tidelog.storage.log.producers import ProducerStates
 from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.gaps import ensure_no_gap, lost_at_end
-from tidelog.storage.segment.segment import Segment, SegmentContext, raise_typed, typed_read
+from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.slices import AbortedFilter, LogSlice, records_of, slices
 from tidelog.storage.segment.time_search import (
     TimeSearch,
@@ -48,6 +50,40 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
+# Maximum failures of a read, without a record in between, because segments were replaced.
+_REPLACED_MAX: Final = 20
+
+
+_View = TypeVar("_View", bound="LogView")
+
+
+_Args = ParamSpec("_Args")
+
+
+_Answer = TypeVar("_Answer")
+
+
+def _typed_read(
+    method: Callable[Concatenate[_View, _Args], _Answer],
+) -> Callable[Concatenate[_View, _Args], _Answer]:
+    """Make a method raise StorageFailure instead of an error of the system.
+
+    If it failed because another process had replaced segments, it is called again on the new ones.
+    A file that is missing for another reason is still a FileNotFoundError.
+    """
+
+    @functools.wraps(method)
+    def read(view: _View, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Answer:
+        for _ in range(_REPLACED_MAX):
+            try:
+                return method(view, *args, **kwargs)
+            except (OSError, CorruptData) as error:
+                view.ensure_stale(error)
+        return method(view, *args, **kwargs)
+
+    return read
+
+
 def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
     """Yield the records of a slice; raises OffsetsGone if some are missing without a reason."""
     ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
@@ -65,6 +101,19 @@ class LogView(ABC):
     @abstractmethod
     def refresh(self) -> None:
         """Read the current state from disk."""
+
+    def ensure_stale(self, error: OSError | CorruptData) -> None:
+        """Return if another process had replaced segments when a read failed; else raise its error.
+
+        The view shows the current segments then. A log that this process writes is never stale.
+
+        Raises:
+            StorageFailure: The disk failed.
+            FileNotFoundError, CorruptData: The error itself.
+        """
+        if isinstance(error, FileNotFoundError | CorruptData):
+            raise error
+        raise as_storage_failure(error, self.context.directory, "read") from error
 
     @abstractmethod
     def producer_states(self) -> ProducerStates:
@@ -136,12 +185,12 @@ class LogView(ABC):
             return self.last_stable_offset
         return self.log_end_offset
 
-    @typed_read
+    @_typed_read
     def size_bytes(self) -> int:
         """Return the size of all log files in bytes."""
         return sum(segment.size_bytes for segment in self._list.all)
 
-    @typed_read
+    @_typed_read
     def lost_offsets(self) -> list[LostOffsets]:
         """Return offsets missing at the ends of finished local segments, if that is a loss."""
         losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
@@ -153,12 +202,12 @@ class LogView(ABC):
         """Return the offset below which every append time on disk is right."""
         return self._list.trusted_end()
 
-    @typed_read
+    @_typed_read
     def append_times_of(self, segment: Segment) -> AppendTimes:
         """Return a segment's append times, limited to those that are proven."""
         return self._list.append_times_of(segment)
 
-    @typed_read
+    @_typed_read
     def append_time_of(self, offset: int) -> int | None:
         """Return when the record at `offset` was appended, in ms; None if unknown."""
         segment = self.segment_of(offset)
@@ -172,7 +221,7 @@ class LogView(ABC):
                 return stamped_ms(batch)
         return None
 
-    @typed_read
+    @_typed_read
     def appended_by_ms(self, offset: int) -> int | None:
         """Return an upper bound of the append time at `offset`, in ms; None if the record is gone.
 
@@ -228,17 +277,23 @@ class LogView(ABC):
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
         log = self._list
-        try:  # faster than `typed_read`, whose keywords cost as much as a search
-            if clock is ClockName.APPEND:
-                log.trusted_end()
-                timestamp_ms -= self.append_slack_ms
-            return (search or log.search).find(
-                log.all, timestamp_ms, log.start_offset, clock, may_block, steps_over_losses
-            )
-        except OSError as error:
-            raise_typed(self, error)
+        failures = 0
+        while True:
+            try:  # faster than `_typed_read`, whose keywords cost as much as a search
+                time_ms = timestamp_ms
+                if clock is ClockName.APPEND:
+                    log.trusted_end()
+                    time_ms -= self.append_slack_ms
+                return (search or log.search).find(
+                    log.all, time_ms, log.start_offset, clock, may_block, steps_over_losses
+                )
+            except (OSError, CorruptData) as error:
+                if failures == _REPLACED_MAX:
+                    raise
+                failures += 1
+                self.ensure_stale(error)
 
-    @typed_read
+    @_typed_read
     def max_timestamp(
         self,
         *,
@@ -266,7 +321,7 @@ class LogView(ABC):
         """Maximum delay of an append after its stored append time, in ms."""
         return self.context.config.tidelog_append_time_granularity_ms - 1
 
-    @typed_read
+    @_typed_read
     def without_append_time(self, before: int | None = None) -> int:
         """Count records before an offset (all if None) whose append time is unknown."""
         end = self.log_end_offset if before is None else before
@@ -333,19 +388,57 @@ class LogView(ABC):
             OffsetsGone: Offsets between two segments are missing, although nothing was compacted.
             CorruptData: A damaged batch, with file, position and offset.
         """
-        aborted = self.aborted_filter(isolation, start, end)
-        for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
-            yield from _records_of(part, aborted)
+
+        def read(start: int | None, end: int) -> Iterator[Record]:
+            aborted = self.aborted_filter(isolation, start, end)
+            for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
+                yield from _records_of(part, aborted)
+
+        return self._resumed(read, start, self.end_offset(isolation) if end is None else end)
 
     def timed_records(self, isolation: IsolationLevel) -> Iterator[Record]:
         """Yield all of `records`, each with its append time if known."""
-        aborted = self.aborted_filter(isolation)
-        for part in self.slices(isolation=isolation, fails_on_gaps=True):
-            times = self.append_times_of(part.segment)
-            for record in _records_of(part, aborted):
-                yield with_append_time(record, times.time_at(record.offset))
 
-    @typed_read
+        def read(start: int | None, end: int) -> Iterator[Record]:
+            aborted = self.aborted_filter(isolation, start, end)
+            for part in self.slices(start, end, isolation=isolation, fails_on_gaps=True):
+                times = self.append_times_of(part.segment)
+                for record in _records_of(part, aborted):
+                    yield with_append_time(record, times.time_at(record.offset))
+
+        return self._resumed(read, None, self.end_offset(isolation))
+
+    def _resumed(
+        self, read: Callable[[int | None, int], Iterator[Record]], start: int | None, end: int
+    ) -> Iterator[Record]:
+        """Yield the records of `read`; go on at the next offset if segments were replaced.
+
+        Raises:
+            OffsetsGone: The next offsets were deleted meanwhile.
+        """
+        failures, next_offset = 0, start
+        while True:
+            try:
+                for record in read(next_offset, end):
+                    yield record
+                    failures, next_offset = 0, record.offset + 1
+            except (OSError, CorruptData) as error:
+                if failures == _REPLACED_MAX:
+                    raise
+                failures += 1
+                self.ensure_stale(error)
+            else:
+                return
+            first = self._list.start_offset
+            if next_offset is None or next_offset >= end:
+                continue
+            if next_offset < first:
+                name = self.topic_partition
+                reason = f"deleted, the log starts at {first}"
+                lost = LostOffsets(name.topic, name.partition, next_offset, min(first, end), reason)
+                raise OffsetsGone((lost,))
+
+    @_typed_read
     def aborted_filter(
         self, isolation: IsolationLevel, start: int | None = None, end: int | None = None
     ) -> AbortedFilter:
@@ -391,12 +484,26 @@ class LogReader(LogView):
         reader.refresh()
         return reader
 
-    @typed_read
-    def refresh(self) -> None:
-        """Read the current state from disk; see `SegmentList.refresh`."""
-        self._list.refresh()
+    def refresh(self, log_start_offset: int | None = None) -> None:
+        """Read the current state from disk; see `SegmentList.refresh`.
 
-    @typed_read
+        Args:
+            log_start_offset: Now in the directory's checkpoint; None for the known one.
+        """
+        if log_start_offset is not None:
+            self._list.checkpointed_start = log_start_offset
+        try:
+            self._list.refresh()
+        except OSError as error:
+            super().ensure_stale(error)
+
+    def ensure_stale(self, error: OSError | CorruptData) -> None:
+        """See `LogView.ensure_stale`."""
+        if isinstance(error, FileNotFoundError | CorruptData) and self._list.follow_changes():
+            return
+        super().ensure_stale(error)
+
+    @_typed_read
     def producer_states(self) -> ProducerStates:
         """Return producers and open transactions at the log end, from snapshot and log."""
         return load_producer_states(self.context, self._list.all)

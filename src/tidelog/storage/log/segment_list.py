@@ -76,6 +76,8 @@ class SegmentList:
         self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
+        # For a reader: the base offsets that the files' names gave.
+        self._named: list[int] = []
         self._has_transactions: bool | None = None
 
     def finished(self) -> list[ClosedSegment]:
@@ -186,6 +188,20 @@ class SegmentList:
             if file_names(self.context) == names:
                 return
 
+    def follow_changes(self) -> bool:
+        """Read the current state from disk if finished segments have changed; return whether.
+
+        Those that are replaced, removed, rolled or tiered by another process count, not appends.
+        """
+        forget(self.context.env.files, self.context.directory)
+        named, rows = self._named, self.tier.rows
+        is_changed = bases_among(self.context, file_names(self.context)) != named or any(
+            segment.was_replaced() for segment in self.finished() if not segment.is_tiered
+        )
+        if is_changed or rows:
+            self.refresh()
+        return is_changed or self.tier.rows != rows
+
     def _renew_overlay(self, names: Sequence[str]) -> None:
         """Read the current commits if there may be one."""
         context = self.context
@@ -198,7 +214,8 @@ class SegmentList:
         by_base = {segment.base_offset: segment for segment in self.all}
         for segment in self.all:  # files that may have been replaced
             segment.forget_stale_files()
-        bases = self.tier.load(bases_among(self.context, names), self.context)
+        self._named = bases_among(self.context, names)
+        bases = self.tier.load(self._named, self.context)
         segments: list[Segment] = []
         for base, next_base in itertools.pairwise(bases):
             segments.append(self.closed(by_base.get(base), base, next_base))

@@ -13,7 +13,6 @@ Life cycle: load -> (read)*; views that were handed out stay valid after the seg
 Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
 """
 
-import functools
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -23,11 +22,8 @@ from threading import Lock
 from typing import (
     TYPE_CHECKING,
     ClassVar,
-    Concatenate,
     Final,
     NamedTuple,
-    NoReturn,
-    ParamSpec,
     Protocol,
     TypeVar,
 )
@@ -41,7 +37,7 @@ from tidelog.record.offset_order import cut_problem, in_order, segment_limit
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import FileSum, ZoneMap
-from tidelog.storage.open_files import FilePool, MapCache, as_storage_failure, walk_file
+from tidelog.storage.open_files import FilePool, MapCache, walk_file
 from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.log_end import NOTHING_RECORDED, RecordedEnd
 from tidelog.storage.segment.txn_index import TxnIndex
@@ -148,51 +144,12 @@ def open_context(  # noqa: PLR0913 - a partition's identity
         maps.clear()
 
 
-class _HasContext(Protocol):
-    @property
-    def context(self) -> SegmentContext: ...
-
-
 class _HasLogPath(Protocol):
     @property
     def log_path(self) -> str: ...
 
 
 _Opened = TypeVar("_Opened")
-
-
-_Reader = TypeVar("_Reader", bound=_HasContext)
-
-
-_Args = ParamSpec("_Args")
-
-
-_Answer = TypeVar("_Answer")
-
-
-def typed_read(
-    method: Callable[Concatenate[_Reader, _Args], _Answer],
-) -> Callable[Concatenate[_Reader, _Args], _Answer]:
-    """Make a method raise StorageFailure instead of an error of the system.
-
-    A missing file is still a FileNotFoundError: a reader that gets one refreshes.
-    """
-
-    @functools.wraps(method)
-    def read(reader: _Reader, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Answer:
-        try:
-            return method(reader, *args, **kwargs)
-        except OSError as error:
-            raise_typed(reader, error)
-
-    return read
-
-
-def raise_typed(reader: _HasContext, error: OSError) -> NoReturn:
-    """Raise the error that `typed_read` raises instead of an error of the system."""
-    if isinstance(error, FileNotFoundError):
-        raise error
-    raise as_storage_failure(error, reader.context.directory, "read") from error
 
 
 class LastBatches(NamedTuple):

@@ -1,0 +1,192 @@
+"""A directory that is open for reading while another process appends, compacts and deletes."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from tests.faults import SeededEnv, seeded_env
+from tests.worlds.directories.plain_cleaner import PlainWorker
+
+from tidelog.directory import Directory
+from tidelog.errors import CorruptBatch, OffsetsGone, UnknownTopic
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.log.log_reader import LogView
+from tidelog.types import (
+    ClockName,
+    IsolationLevel,
+    NewRecord,
+    OffsetAndTimestamp,
+    TopicPartition,
+)
+
+PATH = "/data"
+NAME = TopicPartition("t", 0)
+COMPACTED = {"cleanup.policy": "compact"}
+PLAIN = {"retention.ms": "-1"}
+ASKED = CleanerOptions(is_asked=True)
+
+
+def keyed(*keys: int, time: int = 0) -> list[NewRecord]:
+    return [NewRecord(key=b"k%d" % key, value=b"v", timestamp=time + key) for key in keys]
+
+
+def written(config: dict[str, str]) -> tuple[SeededEnv, Directory]:
+    """A topic of five finished segments of four records, and an active one with one record."""
+    env = seeded_env(1)
+    writer = Directory.open(PATH, writable=True, env=env)
+    writer.create_topic("t", config=config)
+    for number in range(5):
+        env.clock.advance(1_000)
+        writer.append("t", keyed(number, number + 1, number + 2, 9, time=100 * number))
+        writer.log("t", 0).roll()
+    writer.append("t", keyed(50, time=1_000))
+    writer.flush()
+    return env, writer
+
+
+def compact(env: SeededEnv, writer: Directory) -> None:
+    """Merge all finished segments into the first one's name."""
+    clean_partition(writer.log_dir, NAME, PlainWorker(env), ASKED)
+    assert len(writer.log("t", 0).segments) == 2
+
+
+def offsets(view: LogView) -> list[int]:
+    return [record.offset for record in view.records()]
+
+
+class TestAnswersAreOfNow:
+    """Each call answers from the directory's state at the call, not from that at the opening."""
+
+    def test_appends_are_seen_by_every_call(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        for end in (22, 23):
+            assert len(list(reader.records("t"))) == end - 1
+            assert reader.count("t") == end - 1
+            assert reader.read("t").read_all().num_rows == end - 1
+            assert reader.end_offsets([NAME]) == {NAME: end - 1}
+            assert reader.partition("t", 0).log_end_offset == end - 1
+            spans = reader.time_spans("t")
+            assert spans[NAME].last_ms == 1_000 + 28 + end
+            assert reader.offsets_at("t", 1_051) == {
+                NAME: OffsetAndTimestamp(21, 1_051, 0) if end == 23 else None
+            }
+            env.clock.advance(1_000)
+            writer.append("t", keyed(51, time=1_000))
+            writer.flush()
+
+    def test_topics_that_are_created_deleted_and_changed(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        assert list(reader.topics()) == ["t"]
+        env.clock.advance(1_000)
+        writer.create_topic("u", partitions=2)
+        assert list(reader.topics()) == ["t", "u"]
+        assert len(reader.partitions("u")) == 2
+        writer.delete_topic("t")
+        writer.alter_config("u", {"retention.ms": "5"})
+        with pytest.raises(UnknownTopic):
+            reader.partitions("t")
+        assert reader.topic("u").given == {"retention.ms": "5"}
+
+    def test_a_topic_that_was_created_again(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        assert len(list(reader.records("t"))) == 21
+        writer.delete_topic("t")
+        writer.create_topic("t", config=PLAIN)
+        writer.append("t", keyed(1))
+        writer.flush()
+        assert [record.key for _, record in reader.records("t")] == [b"k1"]
+
+    def test_records_that_were_deleted(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        assert reader.beginning_offsets([NAME]) == {NAME: 0}
+        env.clock.advance(1_000)
+        writer.log("t", 0).delete_records(6)
+        writer.log_dir.checkpoint()
+        assert reader.beginning_offsets([NAME]) == {NAME: 6}
+        assert next(iter(reader.records("t")))[1].offset == 6
+
+
+def lookups(view: LogView) -> list[object]:
+    """Offsets for all times on both clocks, the largest time, append times, producers."""
+    times = itertools.product(ClockName, range(0, 1_100, 7))
+    return [
+        *(view.offset_for_time(time_ms, clock=clock) for clock, time_ms in times),
+        view.max_timestamp(),
+        [view.append_time_of(offset) for offset in range(21)],
+        view.without_append_time(),
+        view.size_bytes(),
+        view.last_stable_offset,
+    ]
+
+
+class TestSegmentsReplacedUnderAView:
+    """A partition that was opened before a compaction merged its segments, and read after it."""
+
+    @pytest.mark.parametrize(
+        "read",
+        [
+            offsets,
+            lambda view: [r.offset for r in view.records(5, 15)],
+            lambda view: [r.offset for r in view.timed_records(IsolationLevel.READ_COMMITTED)],
+            lookups,
+        ],
+        ids=["records", "part", "timed", "lookups"],
+    )
+    def test_it_answers_as_one_that_is_opened_now(
+        self, read: Callable[[LogView], list[object]]
+    ) -> None:
+        env, writer = written(COMPACTED)
+        view = Directory.open(PATH, env=env).partition("t", 0)
+        assert len(view.segments) == 6
+        compact(env, writer)
+        assert read(view) == read(Directory.open(PATH, env=env).partition("t", 0))
+        assert len(view.segments) == 2
+
+    @pytest.mark.parametrize("count", range(21))
+    def test_a_read_under_way_goes_on_at_the_next_offset(self, count: int) -> None:
+        env, writer = written(COMPACTED)
+        reading = Directory.open(PATH, env=env).partition("t", 0).records()
+        before = [record.offset for record in itertools.islice(reading, count)]
+        compact(env, writer)
+        kept = offsets(Directory.open(PATH, env=env).partition("t", 0))
+        read = before + [record.offset for record in reading]
+        assert read == sorted(set(read))
+        assert set(read) >= set(kept)
+
+    def test_deleted_segments_are_gone(self) -> None:
+        env, writer = written(PLAIN)
+        directory = Directory.open(PATH, env=env)
+        reading = directory.partition("t", 0).records()
+        unread = directory.partition("t", 0).records()
+        assert [record.offset for record in itertools.islice(reading, 4)] == [0, 1, 2, 3]
+        log = writer.log("t", 0)
+        log.delete_records(12)
+        writer.log_dir.checkpoint()
+        gone = tuple(f"{base:020}" for base in (0, 4, 8))
+        for entry in env.files.list_dir(f"{PATH}/t-0"):
+            if entry.name.startswith(gone):
+                env.files.remove(f"{PATH}/t-0/{entry.name}")
+        with pytest.raises(
+            OffsetsGone, match="t-0: offsets 4 to 12: deleted, the log starts at 12"
+        ):
+            list(reading)
+        assert [record.offset for record in unread] == list(range(12, 21))
+
+
+class TestDamageIsStillDamage:
+    def test_a_flipped_bit_in_a_finished_segment(self) -> None:
+        env, writer = written(PLAIN)
+        writer.close()
+        view = Directory.open(PATH, env=env).partition("t", 0)
+        path = f"{PATH}/t-0/00000000000000000004.log"
+        file = env.files.open(path, write=True)
+        byte = file.pread(1, 70)
+        file.pwrite(bytes([byte[0] ^ 1]), 70)
+        file.close()
+        with pytest.raises(CorruptBatch, match=r"00000000000000000004\.log"):
+            list(view.records())
