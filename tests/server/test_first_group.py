@@ -6,8 +6,10 @@ Clients that are told COORDINATOR_LOAD_IN_PROGRESS pause: librdkafka for three s
 import asyncio
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,9 @@ from tidelog.protocol.messages.classic_groups import (
 )
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.protocol.requests import ReceivedRequest
+from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
+from tidelog.server.net.clients import Clients
 from tidelog.types import OFFSETS_TOPIC, NewRecord
 
 if TYPE_CHECKING:
@@ -64,6 +68,44 @@ with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as pat
             client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g"))
         print(metered.held_s())
 """
+
+# Prints which modules are loaded: when a broker has answered requests without a pause, after the
+# first request about a group, and after the pause.
+BEFORE_A_PAUSE = """
+import asyncio, sys
+import tidelog
+from tests.worlds.clients.raw import RawClient
+from tidelog.protocol.messages import FIND_COORDINATOR, METADATA
+from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
+from tidelog.protocol.messages.metadata import MetadataRequest
+from tidelog.server.net.clients import Clients
+
+paused, limits = asyncio.Event(), []
+
+async def first_pause(clients, silent_ms, *, limit_ms):
+    limits.append(limit_ms)
+    await paused.wait()
+
+Clients.first_pause = first_pause
+with tidelog.broker() as broker, RawClient(broker.bootstrap_servers) as client:
+    client.ask(METADATA, 9, MetadataRequest(topics=[]))
+    print(*sys.modules)
+    client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="g"))
+    print(*sys.modules)
+    broker.call(lambda node: paused.set())
+    while "tidelog.server.api.group_offsets" not in sys.modules:
+        client.ask(METADATA, 9, MetadataRequest(topics=[]))
+    assert limits and 0 < limits[0] < 1000
+"""
+GROUPS = "tidelog.server.groups.coordinator"
+NOT_AT_THE_START = {
+    "tidelog.server.api.fetch",
+    "tidelog.server.api.group_offsets",
+    "tidelog.server.api.list_offsets",
+    "tidelog.server.kernels",
+    "tidelog.server.maintenance.log_cleaner",
+    "tidelog.server.partitions.fetch",
+}
 
 
 def by_confluent(address: str) -> None:
@@ -164,6 +206,44 @@ def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
         [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < HELD_MAX_S
+
+
+def test_a_broker_imports_what_groups_use_in_a_pause_or_for_a_request() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEFORE_A_PAUSE], capture_output=True, text=True, check=True
+    )
+    started, asked = (set(line.split()) for line in done.stdout.splitlines())
+    assert not (NOT_AT_THE_START | {GROUPS}) & started
+    assert GROUPS in asked
+    assert not NOT_AT_THE_START & asked
+    for name in NOT_AT_THE_START:
+        assert find_spec(name) is not None, name
+
+
+def test_stored_groups_and_transactions_wait_for_no_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    resumed = threading.Event()
+    resume = Node.resume_transactions
+
+    def note(node: Node) -> None:
+        resume(node)
+        if node.has_groups == node.has_stored_groups:
+            resumed.set()
+
+    for kind in (0, 1):
+        data = str(tmp_path / str(kind))
+        with tidelog.broker(data) as broker, RawClient(broker.bootstrap_servers) as client:
+            client.ask(FIND_COORDINATOR, 2, FindCoordinatorRequest(key="x", key_type=kind))
+        with monkeypatch.context() as patch:
+            patch.setattr(Clients, "first_pause", never)
+            patch.setattr(Node, "resume_transactions", note)
+            with tidelog.broker(data) as broker:
+                assert resumed.wait(PATIENCE_S)
+        resumed.clear()
 
 
 def test_a_broker_whose_directory_goes_with_it_makes_few_partitions(tmp_path: Path) -> None:

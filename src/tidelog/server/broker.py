@@ -15,7 +15,6 @@ from tidelog.env import Env, os_env
 from tidelog.errors import ConfigError, TidelogError
 from tidelog.server.api.node import LOGGER, Address, Node
 from tidelog.server.api.table import import_coordinators
-from tidelog.server.kernels import load_beside
 from tidelog.server.logs import TOLD_ONCE
 from tidelog.server.maintenance.log_manager import LogManager
 from tidelog.server.net.clients import Clients
@@ -26,7 +25,6 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.runtime.threads import Beside, Work
 from tidelog.storage.directory.broker_files import read_cluster, settings_of
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-from tidelog.types import TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from tidelog.server.maintenance.control import Control
@@ -35,6 +33,15 @@ if TYPE_CHECKING:
 
 
 BACKLOG: Final = 1024
+
+
+# Modules of groups are imported at the first pause of the clients: most clients pause between their
+# first requests, and an import in another thread slows down both sides.
+FIRST_PAUSE_MS: Final = 5
+
+
+# Without such a pause they are imported after this time.
+FIRST_PAUSE_WAIT_MS: Final = 100
 
 
 def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Node:
@@ -203,16 +210,22 @@ class Server:
     async def _start_rest(self) -> None:
         """Start parts that aren't needed to listen; clients are served already.
 
-        A thread imports their modules, first those that the first group needs.
+        A thread imports their modules, first those that the first group needs. Stored groups and
+        transactions are resumed at once; without any, the import waits for a pause of the clients.
         """
         node = self.node
-        await node.work.run(import_coordinators, node.topics.find(TRANSACTIONS_TOPIC) is not None)
+        if not (node.has_stored_groups or node.has_stored_transactions):
+            await self.clients.first_pause(FIRST_PAUSE_MS, limit_ms=FIRST_PAUSE_WAIT_MS)
+        await node.work.run(import_coordinators, node.has_stored_transactions)
         node.resume_groups()
         node.resume_transactions()
         if self._kernels_after_s:
             await asyncio.sleep(self._kernels_after_s)
         await node.work.run(import_module, "tidelog.server.maintenance.log_cleaner")
         self._started_compaction()
+        await node.work.run(import_module, "tidelog.server.kernels")
+        from tidelog.server.kernels import load_beside  # imported by the thread
+
         load_beside(self._use_kernels)
 
     async def _listen(self, authentication: ListenerAuthentication) -> int:

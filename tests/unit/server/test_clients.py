@@ -1,6 +1,7 @@
 """Who is silent is sent away, but nobody who may have sent what the system did not tell of."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from tidelog.server.net.clients import (
 )
 
 SLICES_MAX = 100
+PAUSE_MS, PAUSE_LIMIT_MS = 5, 100
 SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000"}
 
 
@@ -227,3 +229,55 @@ def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
     assert len(closed) > 3
     assert not crowd[-1].is_closed
     node.close()
+
+
+def pause_ms(
+    clients: Clients,
+    clock: ManualClock,
+    patch: pytest.MonkeyPatch,
+    each: Callable[[int], None] = lambda _: None,
+) -> int:
+    """How long the first pause is waited for; `each` is called before each look, by its number."""
+    begun_ms, looks = clock.monotonic_ms(), iter(range(PAUSE_LIMIT_MS))
+
+    async def sleep(delay_s: float) -> None:
+        clock.advance(round(delay_s * 1000))
+        each(next(looks))
+
+    patch.setattr(asyncio, "sleep", sleep)
+    asyncio.run(clients.first_pause(PAUSE_MS, limit_ms=PAUSE_LIMIT_MS))
+    return clock.monotonic_ms() - begun_ms
+
+
+def test_without_a_client_the_first_pause_is_waited_for_up_to_the_limit(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pause_ms(Clients(node), clock, monkeypatch) == PAUSE_LIMIT_MS
+
+
+def test_the_first_pause_begins_after_the_last_request_was_answered(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, client, other = Clients(node), *(Slow(clock, wakes_late=False) for _ in range(2))
+
+    def look(number: int) -> None:
+        if number == 0:
+            clients.admit(client)
+            clients.admit(other)
+        if number < 3:
+            client.last_active_ms = clock.monotonic_ms()
+        other.is_busy = number < 6
+
+    assert pause_ms(clients, clock, monkeypatch, look) == PAUSE_MS * 7
+
+
+def test_clients_that_never_pause_are_waited_for_up_to_the_limit(
+    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients, client = Clients(node), Slow(clock, wakes_late=False)
+    clients.admit(client)
+
+    def ask(_: int) -> None:
+        client.last_active_ms = clock.monotonic_ms()
+
+    assert pause_ms(clients, clock, monkeypatch, ask) == PAUSE_LIMIT_MS

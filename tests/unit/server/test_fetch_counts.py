@@ -6,7 +6,8 @@ from weakref import ref
 from tests.worlds.brokers.running import node_fixture
 
 from tidelog.server.api.node import Node
-from tidelog.server.partitions.fetch import LOOK_MIN, FetchCounts, PartitionRead
+from tidelog.server.partitions.fetch import PartitionRead
+from tidelog.server.partitions.fetch_counts import LOOK_MIN, FetchCounts
 from tidelog.server.partitions.partition import Partition
 
 node = node_fixture(topics={"t": 1})

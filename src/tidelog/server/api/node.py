@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config import BrokerConfig
 from tidelog.protocol.row_templates import Templates
 from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
-from tidelog.server.partitions.fetch import FetchCounts
+from tidelog.server.partitions.fetch_counts import FetchCounts
 from tidelog.server.partitions.partitions import Cleanings
 from tidelog.server.partitions.services import Services
 from tidelog.server.partitions.topics import Removals
@@ -254,15 +254,25 @@ class Node(Services):
             self._throttles = QuotaManager(self.env.clock)
         self.throttles = self._throttles if self._throttles.use(state.quotas) else None
 
-    def resume_groups(self) -> None:
-        """Start loading the stored groups, or those that a standby copied from its leader."""
+    @property
+    def has_stored_groups(self) -> bool:
+        """Whether groups were stored, or copied by a standby from its leader."""
         files, path = self.env.files, f"{self.log_dir.path}/{GROUPS_FILE}"
-        if self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path):
+        return self.topics.find(OFFSETS_TOPIC) is not None or files.exists(path)
+
+    @property
+    def has_stored_transactions(self) -> bool:
+        """Whether transactional ids were stored."""
+        return self.topics.find(TRANSACTIONS_TOPIC) is not None
+
+    def resume_groups(self) -> None:
+        """Start loading the stored groups, if there are some."""
+        if self.has_stored_groups:
             self.groups.resume()
 
     def resume_transactions(self) -> None:
         """Start completing the transactions that were decided before the broker stopped."""
-        if self.topics.find(TRANSACTIONS_TOPIC) is not None:
+        if self.has_stored_transactions:
             self.transactions.resume()
 
     @cached_property

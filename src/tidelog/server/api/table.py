@@ -575,8 +575,8 @@ _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_G
 _OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
 
 
-# Imported names of coordinators and keys of handlers.
-_imported: Final = set[object]()
+# Names of the imported modules of coordinators and handlers.
+_imported: Final = set[str]()
 
 
 @cache
@@ -587,11 +587,13 @@ def handler_of(key: int) -> Handler:
     return _handler_of(key)
 
 
+def _module_of(key: int) -> str:
+    return f"tidelog.server.api.{BY_KEY[key].module}"
+
+
 @cache
 def _handler_of(key: int) -> Handler:
-    row = BY_KEY[key]
-    module = import_module(f"tidelog.server.api.{row.module}")
-    handler = cast("Handler", getattr(module, row.function))
+    handler = cast("Handler", getattr(import_module(_module_of(key)), BY_KEY[key].function))
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
@@ -678,10 +680,11 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
 
 def _importing(key: int) -> Handler:
     """Return a handler whose modules are imported in a thread, at its first request."""
+    module = _module_of(key)
 
     def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
         names = _used_by(key, request)
-        if key in _imported and _imported.issuperset(names):
+        if module in _imported and _imported.issuperset(names):
             return _handler_of(key)(context, request)
         return later(names, context, request)
 
@@ -705,13 +708,12 @@ def _used_by(key: int, request: object) -> tuple[str, ...]:
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
     """Import the handler of an API and the modules that it uses; safe in any thread."""
-    names = (*coordinators, *_COORDINATORS.get(key, ()))
+    names = (*coordinators, *_COORDINATORS.get(key, ()), _module_of(key))
     with collection_paused():
         for name in names:
             import_module(name)
-        _handler_of(key)
         take_modules_as_old()
-    _imported.update(names, (key,))
+    _imported.update(names)
 
 
 def import_coordinators(with_transactions: bool) -> None:

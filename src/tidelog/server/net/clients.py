@@ -11,6 +11,7 @@ Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 known).
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeAlias
 
@@ -416,11 +417,34 @@ class Clients:
         is_silent = (is_idle and not client.is_busy) or (is_slow and silent_ms > STALLED_MS)
         return is_silent and not client.attend()
 
+    async def first_pause(self, silent_ms: int, *, limit_ms: int) -> None:
+        """Wait until connected clients have been silent for a time, each request answered.
+
+        Without clients, or if they never pause, wait for the limit.
+
+        Args:
+            silent_ms: Time without a request, in ms.
+            limit_ms: Maximum time to wait, in ms.
+        """
+        before: list[int] = []
+        for _ in range(limit_ms // silent_ms):
+            await asyncio.sleep(silent_ms / 1000)
+            # The times of the last requests are compared with each other, not with the clock: if
+            # a request took as long as the sleep, the client has not been silent since.
+            active_ms = [each.last_active_ms for each in self._clients]
+            if active_ms and active_ms == before and not any(map(_is_busy, self._clients)):
+                return
+            before = active_ms
+
     def close(self) -> None:
         """Close all connections; completed responses are sent."""
         self.coalescer.send()
         for client in tuple(self._clients):
             client.stop()
+
+
+def _is_busy(client: Client) -> bool:
+    return client.is_busy
 
 
 def _is_reading(client: Client) -> bool:

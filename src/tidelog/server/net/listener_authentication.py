@@ -8,7 +8,6 @@ import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
@@ -124,6 +123,8 @@ def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":
 
 
 def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], SaslServer]":
+    from importlib.util import find_spec
+
     from tidelog.server.security.bearer_tokens import SETTING, TokenRules, check_token, open_keys
     from tidelog.server.security.sasl import BearerExchange
 

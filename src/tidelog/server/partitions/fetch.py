@@ -1,4 +1,4 @@
-"""Partitions of a fetch: checks, the read under one limit, the wait for more, and counts.
+"""Partitions of a fetch: checks, the read under one limit, and the wait for more.
 
 `PartitionRead` is one partition of a request, `Reading` one pass over all of them in order, `Wait`
 the wait until they have enough. Records are returned as they are stored, except in two cases.
@@ -7,12 +7,11 @@ append time to each record as a header: batches are rebuilt, but keep offsets, t
 producer fields. Transaction markers, batches of old formats and records whose append time is
 unknown are returned unchanged. A client that requests append times also gets runs of them.
 
-`FetchCounts` counts bytes when they are sent, and records when the client fetches on. The number of
-records in a range of bytes is known only from its batches, which are not examined; but the next
-fetch names the offset that the client has reached. A failed read is logged with its reason, at most
-once a minute for the same reason: clients get only an error code.
+A failed read is logged with its reason, at most once a minute for the same reason: clients get only
+an error code.
 
-`segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions.
+`segment_reads` selects the bytes that answer a read, `fetch_sessions` has the sessions,
+`fetch_counts` the counts.
 
 Source: Kafka 4.x ReplicaManager.readFromLog, Partition.readRecords, DelayedFetch; KIP-74.
 """
@@ -48,14 +47,12 @@ from tidelog.server.partitions.segment_reads import (
     SegmentBytes,
     find_range,
 )
-from tidelog.server.runtime.counters import Metrics
 from tidelog.server.runtime.loop import Timers
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.segment.segment import ColdRead
 from tidelog.types import NO_LEADER_EPOCH, NO_OFFSET, UNKNOWN_MS, Buffer, Header, IsolationLevel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from uuid import UUID
 
     from tidelog.server.partitions.fetch_sessions import CachedPartition
@@ -656,52 +653,3 @@ class Wait:
         except (ColdRead, OSError, TidelogError):
             return enough
         return 0 if byte_range is None else byte_range.size_bytes
-
-
-# Partitions remembered per connection; with more, records are not counted exactly.
-PARTITIONS_MAX: Final = 10_000
-
-
-# Above this count deleted partitions are looked for: each keeps its log in memory.
-LOOK_MIN: Final = 64
-
-
-class FetchCounts:
-    """Offsets of a connection's last fetches that returned records."""
-
-    __slots__ = ("_begun", "_look_at")
-
-    def __init__(self) -> None:
-        self._begun: dict[Partition, int] = {}
-        self._look_at = LOOK_MIN
-
-    def note(self, metrics: Metrics, reads: "Iterable[PartitionRead]") -> None:
-        """Count the bytes of a response, and the records of the one before."""
-        for read in reads:
-            if read.partition is not None:
-                self.note_one(metrics, read.partition, read.offset, read.size_bytes)
-
-    def note_one(
-        self, metrics: Metrics, partition: "Partition", offset: int, size_bytes: int
-    ) -> None:
-        """Count one partition: the requested offset, and the bytes returned."""
-        begun = self._begun
-        if not (size_bytes or partition in begun):
-            return
-        records = max(offset - begun.pop(partition, offset), 0)
-        if size_bytes:
-            if len(begun) >= self._look_at:
-                self._make_room()
-            begun[partition] = offset
-        # Counts of a deleted topic would never be removed.
-        if (records or size_bytes) and not partition.is_gone:
-            metrics.fetched(partition.name.topic, records, size_bytes)
-
-    def _make_room(self) -> None:
-        """Remove deleted partitions; all, if too many are left."""
-        begun = self._begun
-        for partition in [each for each in begun if each.is_gone]:
-            del begun[partition]
-        if len(begun) >= PARTITIONS_MAX:
-            begun.clear()
-        self._look_at = min(max(2 * len(begun), LOOK_MIN), PARTITIONS_MAX)

@@ -8,7 +8,6 @@ Source: docs/decisions/0007-zone-maps.md.
 """
 
 import errno
-import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -193,7 +192,9 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 def has_kernels() -> bool:
     """Return whether numpy and numba are installed, without loading them."""
-    return all(importlib.util.find_spec(name) is not None for name in ("numpy", "numba"))
+    from importlib.util import find_spec  # a broker starts without it
+
+    return all(find_spec(name) is not None for name in ("numpy", "numba"))
 
 
 def _build_by_kernels(

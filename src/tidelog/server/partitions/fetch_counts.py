@@ -1,0 +1,62 @@
+"""Counts of fetches for metrics: bytes when they are sent, records when the client fetches on.
+
+The number of records in a range of bytes is known only from its batches, which are not examined;
+but the next fetch names the offset that the client has reached.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tidelog.server.partitions.fetch import PartitionRead
+    from tidelog.server.partitions.partition import Partition
+    from tidelog.server.runtime.counters import Metrics
+
+# Partitions remembered per connection; with more, records are not counted exactly.
+PARTITIONS_MAX: Final = 10_000
+
+
+# Above this count deleted partitions are looked for: each keeps its log in memory.
+LOOK_MIN: Final = 64
+
+
+class FetchCounts:
+    """Offsets of a connection's last fetches that returned records."""
+
+    __slots__ = ("_begun", "_look_at")
+
+    def __init__(self) -> None:
+        self._begun: dict[Partition, int] = {}
+        self._look_at = LOOK_MIN
+
+    def note(self, metrics: "Metrics", reads: "Iterable[PartitionRead]") -> None:
+        """Count the bytes of a response, and the records of the one before."""
+        for read in reads:
+            if read.partition is not None:
+                self.note_one(metrics, read.partition, read.offset, read.size_bytes)
+
+    def note_one(
+        self, metrics: "Metrics", partition: "Partition", offset: int, size_bytes: int
+    ) -> None:
+        """Count one partition: the requested offset, and the bytes returned."""
+        begun = self._begun
+        if not (size_bytes or partition in begun):
+            return
+        records = max(offset - begun.pop(partition, offset), 0)
+        if size_bytes:
+            if len(begun) >= self._look_at:
+                self._make_room()
+            begun[partition] = offset
+        # Counts of a deleted topic would never be removed.
+        if (records or size_bytes) and not partition.is_gone:
+            metrics.fetched(partition.name.topic, records, size_bytes)
+
+    def _make_room(self) -> None:
+        """Remove deleted partitions; all, if too many are left."""
+        begun = self._begun
+        for partition in [each for each in begun if each.is_gone]:
+            del begun[partition]
+        if len(begun) >= PARTITIONS_MAX:
+            begun.clear()
+        self._look_at = min(max(2 * len(begun), LOOK_MIN), PARTITIONS_MAX)
