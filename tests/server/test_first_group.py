@@ -23,6 +23,7 @@ from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
+from tidelog.env import UnsyncedFiles
 from tidelog.protocol.messages import (
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
@@ -258,6 +259,22 @@ def test_a_broker_whose_directory_goes_with_it_makes_few_partitions(tmp_path: Pa
         assert partitions(broker) == 3
     with tidelog.broker(str(tmp_path)) as broker:
         assert partitions(broker) == 50
+
+
+def test_only_files_of_a_temporary_directory_are_not_synced(tmp_path: Path) -> None:
+    def facts(broker: Broker) -> tuple[bool, str]:
+        return broker.call(lambda node: isinstance(node.env.files, UnsyncedFiles)), broker.data
+
+    with tidelog.broker() as broker:
+        is_unsynced, path = facts(broker)
+        assert is_unsynced
+        assert Path(path).is_dir()
+    assert not Path(path).exists()
+    with tidelog.broker(env=tidelog.os_env()) as broker:
+        assert not facts(broker)[0]
+    for settings, data in (({}, str(tmp_path / "a")), ({"log.dirs": str(tmp_path / "b")}, None)):
+        with tidelog.broker(data, settings=settings) as broker:
+            assert not facts(broker)[0]
 
 
 def test_requests_wait_while_groups_and_transactions_are_loaded(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from subprocess import PIPE
 import pytest
 from tests.faults import START_MS, seeded_env
 
-from tidelog.env import Clock, Env, ManualClock, OsFileSystem, SystemClock, os_env
+from tidelog.env import Clock, Env, ManualClock, OsFileSystem, SystemClock, UnsyncedFiles, os_env
 
 BILLENNIUM_MS = 1_000_000_000_000  # 9 September 2001
 
@@ -166,3 +166,25 @@ def test_lock_meets_the_kind_of_lock_that_a_jvm_takes(tmp_path: Path) -> None:
             OsFileSystem().lock(path)
         other.communicate(b"")
     OsFileSystem().lock(path).close()
+
+
+def test_unsynced_files_are_written_and_never_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = list[str]()
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _, name=name: synced.append(name), raising=False)
+    path = str(tmp_path / "a")
+    for disk in (OsFileSystem(), UnsyncedFiles()):
+        file = disk.open(path, create=True)
+        assert file.pwrite(b"x", 0) == 1
+        file.sync()
+        disk.sync_dir(str(tmp_path))
+        file.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            file.sync()
+        with pytest.raises(FileNotFoundError):
+            disk.sync_dir(f"{path}-missing")
+        assert bool(synced) == (type(disk) is OsFileSystem)
+        assert disk.open(path).pread(2, 0) == b"x"
+        synced.clear()

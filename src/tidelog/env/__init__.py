@@ -28,7 +28,13 @@ from tidelog.env.seam import (
     mappable_file,
     prefetch,
 )
-from tidelog.env.system import MAX_BUFFERS_PER_WRITE, SMALL_MAP_BYTES, OsFileSystem, SystemClock
+from tidelog.env.system import (
+    MAX_BUFFERS_PER_WRITE,
+    SMALL_MAP_BYTES,
+    OsFileSystem,
+    SystemClock,
+    UnsyncedFiles,
+)
 
 __all__ = [
     "MAX_BUFFERS_PER_WRITE",
@@ -50,6 +56,7 @@ __all__ = [
     "ReadOnlyFile",
     "RemoteFiles",
     "SystemClock",
+    "UnsyncedFiles",
     "forget",
     "is_remote",
     "local_file",

@@ -279,13 +279,24 @@ def _open_regular(path: str, flags: int) -> int:
     raise NotRegularFile(errno.EINVAL, f"{kind}, where a regular file is expected", path)
 
 
+class _UnsyncedFile(_OsFile):
+    """A file descriptor whose writes are left to the system."""
+
+    __slots__ = ()
+
+    def sync(self) -> None:
+        os.fstat(self._fd)  # a closed handle raises OSError, as with `_OsFile`
+
+
 class OsFileSystem:
     """The machine's file system (Linux, macOS)."""
+
+    _opened: ClassVar[type[_OsFile]] = _OsFile
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
         """Open a file. `create` creates a missing one (implies `write`); never truncates."""
         flags = os.O_RDWR if write or create else os.O_RDONLY
-        return _OsFile(_open_regular(path, flags | (os.O_CREAT if create else 0)))
+        return self._opened(_open_regular(path, flags | (os.O_CREAT if create else 0)))
 
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes; None for the whole file."""
@@ -364,3 +375,16 @@ class OsFileSystem:
                 raise HeldHere(*error.args) from error
             raise
         return _OsLock(fd)
+
+
+class UnsyncedFiles(OsFileSystem):
+    """The machine's file system for files that nobody reads after a crash of the machine.
+
+    Nothing is synced: files survive the end of the process, not of the system.
+    """
+
+    _opened: ClassVar[type[_OsFile]] = _UnsyncedFile
+
+    def sync_dir(self, path: str) -> None:
+        """Do nothing for an existing directory; raises `FileNotFoundError` otherwise."""
+        self.stat(path)

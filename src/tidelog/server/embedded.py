@@ -23,7 +23,7 @@ from tidelog.config.listeners import (
     ensure_private,
     plan_listeners,
 )
-from tidelog.env import Env
+from tidelog.env import Env, UnsyncedFiles
 from tidelog.errors import Closed, ConfigError
 from tidelog.server.api.node import Node
 from tidelog.server.broker import Server, open_node, planned
@@ -184,7 +184,7 @@ def broker(
 
     Args:
         data: Its data directory, created if missing. If None: the `log.dirs` of the settings, else
-            a temporary directory.
+            a temporary directory, whose files are not synced.
         port: Port of its only listener on the loopback interface; the system chooses one for 0. If
             None: the `listeners` of the settings, else as for 0.
         settings: Broker settings by Kafka's names, as in server.properties; values are texts or
@@ -210,6 +210,8 @@ def broker(
     given = data_directory(config) or None if data is None else str(data)
     folder = TemporaryDirectory(prefix="tidelog-") if given is None else None
     path = folder.name if given is None and folder is not None else str(given)
+    if folder is not None and env is None:
+        env = Env(files=UnsyncedFiles())  # `close` removes them
     try:
         return Broker(open_node(path, config, env=env), plans, folder)
     except BaseException:
