@@ -2,8 +2,8 @@
 
 The functions format values that they are given: they read no log. Text from records and users is
 escaped as in the terminal (`tidelog.report.shown`). A picture of records leaves out columns with
-one value; the data never does. `report` and `timespec` are imported for a picture alone, because
-every start of a broker loads this module.
+one value; the data never does. `amounts`, `report` and `timespec` are imported for a picture
+alone, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -18,24 +18,6 @@ from tidelog.types import ClockName, OffsetAndTimestamp, TimestampType, TopicPar
 LINES_SHOWN: Final = 20
 # Number of records in a picture.
 RECORDS_SHOWN: Final = 5
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: `1 topic`, `2,000 topics`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def time_text(ms: int | None) -> str:
-    """Format a time in UTC without its zone, `2013-02-08 17:00`; seconds only if they are not 0."""
-    if ms is None:
-        return "-"
-    from tidelog.timespec import format_ms
-
-    try:
-        text = format_ms(ms).rstrip("Z").replace("T", " ")
-    except (ValueError, OverflowError):
-        return str(ms)  # outside the calendar
-    return text.removesuffix(".000").removesuffix(":00") if text.endswith(".000") else text
 
 
 def rest_text(count: int, shown: int = LINES_SHOWN) -> str:
@@ -66,14 +48,20 @@ def settings_text(topic: _Topic) -> str:
     return ", ".join(f"{key}={text}" for key, text in topic.given.items()) or "default settings"
 
 
+def _facts_text(topic: _Topic) -> str:
+    """Return a topic's number of partitions and its settings, on one line."""
+    from tidelog.amounts import plural
+
+    return f"{plural(topic.partitions, 'partition')}, {settings_text(topic)}"
+
+
 class TopicDisplay:
     """Base class of topics: a REPL shows one line, a notebook a small table."""
 
     __slots__ = ()
 
     def __repr__(self: _Topic) -> str:
-        count = counted(self.partitions, "partition")
-        return f"{type(self).__name__}({self.name!r}, {count}, {settings_text(self)})"
+        return f"{type(self).__name__}({self.name!r}, {_facts_text(self)})"
 
     def _repr_html_(self: _Topic) -> str:
         """Return the topic as an HTML table for a notebook."""
@@ -85,19 +73,22 @@ class Topics(dict[str, "Kind"]):
 
     def __repr__(self) -> str:
         width = max(map(len, self), default=0)
-        lines = [counted(len(self), "topic")]
-        for topic in islice(self.values(), LINES_SHOWN):
-            count = counted(topic.partitions, "partition")
-            lines.append(f"  {topic.name:{width}}  {count}, {settings_text(topic)}")
+        lines = [self._caption()]
+        shown = islice(self.values(), LINES_SHOWN)
+        lines += [f"  {topic.name:{width}}  {_facts_text(topic)}" for topic in shown]
         if note := rest_text(len(self)):
             lines.append(f"  {note}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the topics as an HTML table for a notebook."""
-        return topics_html(
-            counted(len(self), "topic"), islice(self.values(), LINES_SHOWN), rest_text(len(self))
-        )
+        first = islice(self.values(), LINES_SHOWN)
+        return topics_html(self._caption(), first, rest_text(len(self)))
+
+    def _caption(self) -> str:
+        from tidelog.amounts import plural
+
+        return plural(len(self), "topic")
 
 
 Kind = TypeVar("Kind", bound=_Topic)
@@ -139,7 +130,9 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
         return type(self), (dict(self), self.clock)
 
     def _caption(self) -> str:
-        return f"{counted(len(self), 'partition')}, {self.clock.value} clock, times in UTC"
+        from tidelog.amounts import plural
+
+        return f"{plural(len(self), 'partition')}, {self.clock.value} clock, times in UTC"
 
     def __repr__(self) -> str:
         shown = list(islice(self.items(), LINES_SHOWN))
@@ -152,6 +145,9 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
 
     def _repr_html_(self) -> str:
         """Return the offsets as an HTML table for a notebook."""
+        from tidelog.report import html_table
+        from tidelog.timespec import time_text
+
         rows = [
             (str(name), None, "no record that late")
             if found is None
@@ -159,14 +155,14 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
             for name, found in islice(self.items(), LINES_SHOWN)
         ]
         headings = ("partition", "offset", "time")
-        from tidelog.report import html_table
-
         return html_table(self._caption(), headings, rows, rest_text(len(self)))
 
 
 def _position_text(found: OffsetAndTimestamp | None) -> str:
     if found is None:
         return "no record that late"
+    from tidelog.timespec import time_text
+
     return f"offset {found.offset:,} at {time_text(found.timestamp)}{_doubt(found)}"
 
 
@@ -176,7 +172,9 @@ def _doubt(found: OffsetAndTimestamp) -> str:
         return ""
     if found.without_time is None:
         return "; earlier records may have no known append time"
-    return f"; {counted(found.without_time, 'earlier record')} without a known append time"
+    from tidelog.amounts import plural
+
+    return f"; {plural(found.without_time, 'earlier record')} without a known append time"
 
 
 # -- records -----------------------------------------------------------------------------------
@@ -223,7 +221,7 @@ _APPEND: Final = "appendTimestamp"
 def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
     """Whether a picture leaves out a column because it has one value, or no append time."""
     if name == _APPEND:
-        return all(row[name] == time_text(None) for row in rows)
+        return all(row[name] == "-" for row in rows)
     return name in _CONSTANT and len({row[name] for row in rows}) == 1
 
 

@@ -11,21 +11,15 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from tidelog.display import (
-    LINES_SHOWN,
-    RECORDS_SHOWN,
-    counted,
-    records_html,
-    rest_text,
-    settings_text,
-    time_text,
-)
+from tidelog.amounts import bytes_text, plural
+from tidelog.display import LINES_SHOWN, RECORDS_SHOWN, records_html, rest_text, settings_text
 from tidelog.errors import MissingDependency, TidelogError
-from tidelog.report import bytes_text, html_table
+from tidelog.report import html_table
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
 from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
+from tidelog.timespec import time_text
 from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
@@ -268,11 +262,11 @@ class Scan(ArrowSource):
             rows = first_rows(self._read(RECORDS_SHOWN, threads=1))
         except TidelogError as error:
             return html_table(caption, ["error"], [[str(error)]])
-        note = f"first {counted(len(rows), 'record')}" if rows else "no records"
+        note = f"first {plural(len(rows), 'record')}" if rows else "no records"
         if planned.log_bytes:  # brokers don't report them
             note += (
                 f"; {bytes_text(planned.scan_bytes)} to be read"
-                f" of {bytes_text(planned.log_bytes)}, in {counted(len(planned), 'split')}"
+                f" of {bytes_text(planned.log_bytes)}, in {plural(len(planned), 'split')}"
             )
         columns = columns_of(self.columns)
         return records_html(caption, rows, columns, keeps_all=self.columns is not None, note=note)
@@ -313,7 +307,7 @@ def directory_text(log_dir: LogDir) -> str:
     parts = [repr(log_dir.path), "writable" if log_dir.is_writable else "read only"]
     try:
         topics = log_dir.topics().values()
-        parts.append(counted(len(topics), "topic"))
+        parts.append(plural(len(topics), "topic"))
         partitions = sum(len(info.present) for info in topics)
         if partitions <= PARTITIONS_SIZED and "://" not in log_dir.path:
             parts.append(bytes_text(sum(_size_of(log_dir, info) for info in topics)))

@@ -9,13 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.display import counted, records_html, time_text
+from tidelog.amounts import bytes_text, plural
+from tidelog.display import records_html
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError
 from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, schema_of
-from tidelog.report import bytes_text, html_table
+from tidelog.report import html_table
 from tidelog.scan import RequestedRange
 from tidelog.scan.source import RecordSource
 from tidelog.scan.table_rules import MARK, REFUSE, Doubt, Ranking, refuse, without_time_doubt
+from tidelog.timespec import time_text
 from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
@@ -167,7 +169,7 @@ def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps
         first = first_rows(rows.to_arrow())
     except TidelogError as error:
         return html_table(caption, ["error"], [[str(error)]])
-    note = f"first {counted(len(first), 'row')}" if first else "no rows"
+    note = f"first {plural(len(first), 'row')}" if first else "no rows"
     return records_html(caption, first, columns, keeps_all=keeps_all, note=note)
 
 

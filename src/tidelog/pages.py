@@ -18,8 +18,6 @@ from typing import Final, TypeAlias
 
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import shown, visible
-from tidelog.timespec import format_ms
-from tidelog.types import NO_TIMESTAMP
 
 # Number of rows of a table that are shown at once, and its largest number of rows.
 ROWS_FIRST: Final = 50
@@ -43,7 +41,6 @@ class Align(Enum):
 _NUMBER: Final = re.compile(r"[<>≤]?=?-?[\d,.]+( ?(%|[a-zA-Z]{1,5}))?([\d.]+[a-z]+)?( / [\d,.]+)?")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
 _NONE: Final = ("-", "")
-_ISO: Final = re.compile(r"(\d+-\d\d-\d\d)T(\d\d:\d\d:\d\d)(\.\d+)(?:Z|[+-]\d\d:\d\d(?::\d\d)?)")
 # Parts of URLs that are secret: the user, and a password as a parameter.
 _USER: Final = re.compile(r"://[^/\s]*@")
 _PASSWORD: Final = re.compile(
@@ -161,47 +158,32 @@ def _cell(text: str, align: Align) -> str:
     return f'<td class="{align.value}" title="{escape(whole)}">{cut}</td>'
 
 
-def time_text(ms: object, zone: str | None = None) -> str:
-    """Format a time in a zone that the page names once: `2013-02-08 17:00:00`; ms if not 0."""
-    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
-        return "-"
-    try:
-        text = format_ms(ms, zone)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
-    match = _ISO.fullmatch(text)
-    if match is None:
-        return text
-    day, time, fraction = match.groups()
-    return f"{day} {time}{'' if fraction == '.000' else fraction}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Origin of a page: what is needed to repeat it.
 
     Attributes:
-        made: When it was made, with the zone.
+        time: When it was written, with the zone.
         version: Version of tidelog.
         command: The command line.
         places: Meaning -> place, as the user named it, without secrets.
-        span: The range that was asked for.
+        span: The requested range; empty for everything.
         zone: Zone of the page's times.
     """
 
-    made: str
+    time: str
     version: str
     command: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
-    span: str = "everything"
+    span: str = ""
     zone: str = "UTC"
 
     def html(self) -> str:
         """Return the page's footer."""
         lines = [
-            ("Made", f"{self.made} by tidelog {self.version}"),
+            ("Made", f"{self.time} by tidelog {self.version}"),
             *((name, place) for name, place in self.places.items()),
-            ("Range", self.span),
+            ("Range", self.span or "everything"),
             ("Times", f"in {self.zone}"),
         ]
         items = "".join(f"<dt>{shown(name)}</dt><dd>{shown(text)}</dd>" for name, text in lines)

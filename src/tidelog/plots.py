@@ -23,9 +23,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 from xml.etree import ElementTree as ET
 
-from tidelog.amounts import plural
+from tidelog.amounts import bytes_text, duration_text, plural
 from tidelog.report import shown, visible
-from tidelog.timespec.points import zone_of
+from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class Unit(Enum):
     def text(self, value: float) -> str:
         """Format a value in few digits with its unit."""
         if self is Unit.MS:
-            return duration(value)
+            return duration_text(value / 1000)
         if self is Unit.MINUTES:
-            return duration(value * 60_000)
+            return duration_text(value * 60)
         if self is Unit.BYTES:
-            return size(value)
+            return bytes_text(value)
         if self is Unit.PERCENT:
             return f"{float(f'{value:.2g}'):g}%" if value < 99.5 else f"{value:.4g}%"
         return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
@@ -98,30 +98,6 @@ _OUTLIER_FACTOR: Final = 20.0
 _OUTLIER_SHARE: Final = 0.95
 _OUTLIER_POINTS_MIN: Final = 20
 _OUTLIERS_NAMED: Final = 3
-
-
-def duration(ms: float) -> str:
-    """Return a duration in ms in its two largest units: `3h12m`, `250ms`."""
-    if ms < 0:
-        return f"-{duration(-ms)}"
-    if ms < 1_000:
-        return f"{ms:.0f}ms" if ms else "0s"
-    if ms < 60_000:
-        return f"{ms / 1000:.3g}s"
-    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-    seconds = round(ms / 1000)
-    at = next(n for n, (_, length) in enumerate(units) if seconds >= length)
-    (unit, length), (smaller, smaller_length) = units[at], units[at + 1]
-    rest = seconds % length // smaller_length
-    return f"{seconds // length:,}{unit}{f'{rest}{smaller}' if rest else ''}"
-
-
-def size(size_bytes: float) -> str:
-    """Return a number of bytes in three digits: `126 MB`."""
-    for unit, length in _SCALES[Unit.BYTES][:-1]:
-        if size_bytes >= length:
-            return f"{size_bytes / length:.3g} {unit}"
-    return f"{size_bytes:.0f} bytes"
 
 
 # -- what is drawn ---------------------------------------------------------------------------------

@@ -71,13 +71,3 @@ def bytes_cell(data: bytes) -> str:
         return data.decode()
     except UnicodeDecodeError:
         return f'{{"base64": "{b64encode(data[:CELL_LIMIT]).decode("ascii")}"}}'
-
-
-def bytes_text(size_bytes: int) -> str:
-    """Format a size, e.g. `1.5 GB`, in powers of 1000."""
-    size = float(size_bytes)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:,.1f} TB"

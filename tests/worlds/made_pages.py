@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pandas as pd
 
@@ -40,7 +41,7 @@ KEYS = (
     *(b"k" * 1_500, b"a\tb\nc", b"\xff\xfe\x00", "日本語🛫".encode(), b"plain", b"12345"),
 )
 ORIGIN = Provenance(
-    made="2026-11-27 03:00:00 America/New_York",
+    time="2026-11-27 03:00:00 America/New_York",
     version="0.1.0",
     command="tidelog spark latency data flights --report latency.html --zone America/New_York",
     places={"Place": "data"},
@@ -74,7 +75,7 @@ def latency_page(hours: int = 24 * 365) -> Report:
     topic = TopicTimes(90_000, 12, _hours(hours, value), _hours(hours, value), late)
     small = TopicTimes(20, 0, _hours(2, value), _hours(2, value), TopicLateness(records=20))
     result = LatencyResult({"flights": topic, "aircraft": small}, 124_827_582, ["one\x1bnote"])
-    return latency.page("data", result, ZONE, ORIGIN)
+    return replace(latency.page("data", result, ZONE), origin=ORIGIN)
 
 
 def lag_page() -> Report:
@@ -110,7 +111,8 @@ def lag_page() -> Report:
                 if name == "loader":
                     group.hours["flights", "append", at] = 5 + hour % 24
         groups.append(group)
-    return lag.page("kafka://broker:9092", groups, ["loader: 328,000 records left"], ZONE, ORIGIN)
+    broken = ["loader: 328,000 records left"]
+    return replace(lag.page("kafka://broker:9092", groups, broken, ZONE), origin=ORIGIN)
 
 
 def audit_page(differences: int = 2_000) -> Report:
@@ -170,7 +172,7 @@ def audit_page(differences: int = 2_000) -> Report:
         kind=Format.TABLE,
         zone=ZONE,
     )
-    return audit.page(request, None, results, ORIGIN)
+    return replace(audit.page(request, None, results), origin=ORIGIN)
 
 
 def mirror_page(batches: int = 30) -> Report:
@@ -229,7 +231,7 @@ def bootstrap_page() -> Report:
 def reindex_page() -> Report:
     """A sound directory."""
     done = [PartDone(topic="flights", partition=n, segments=13, log_bytes=31_000) for n in range(4)]
-    return reindex.page("data", ReindexResult(done=done, top=[]), ORIGIN)
+    return replace(reindex.page("data", ReindexResult(done=done, top=[])), origin=ORIGIN)
 
 
 def replay_page() -> Report:
@@ -252,7 +254,8 @@ def replay_page() -> Report:
     hours = {YEAR + n: 30 + n for n in range(24)}
     sizes = {n: 250_000 + n for n in range(4)}
     by_clock = {"record": hours, "append": {YEAR + 9_000: 12_345}}
-    return replay._report(outcome, Hours(by_clock, dict(sizes), sizes), ZONE, ORIGIN)
+    counts = Hours(by_clock, dict(sizes), sizes)
+    return replace(replay._report(outcome, counts, ZONE), origin=ORIGIN)
 
 
 def demo_page() -> Report:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import click
 from click.core import ParameterSource
 
-from tidelog.cli import output, times
+from tidelog.cli import times
 from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
 from tidelog.cli.places import open_topics
@@ -40,6 +40,7 @@ from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import append_span
+from tidelog.timespec import format_ms
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ class _Reading:
         if newest_ms is None:
             self._surroundings.say(f"0 records; none has a known time on the {options.clock} clock")
         else:
-            newest = output.iso(newest_ms, options.zone)
+            newest = format_ms(newest_ms, options.zone)
             self._surroundings.say(f"0 records; the newest is {newest} ({options.clock} clock)")
 
     def _write_rows(self) -> None:

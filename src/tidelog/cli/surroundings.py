@@ -215,7 +215,7 @@ class Surroundings:
         self._print("hint", text)
 
     def _print(self, label: str, text: str) -> None:
-        line = printable(f"{label}: {text}" if label else text)
+        line = visible(f"{label}: {text}" if label else text)
         if self.stderr.isatty():
             line = textwrap.fill(
                 line,
@@ -292,11 +292,6 @@ def _width_of(stream: TextIO) -> int:
     with suppress(OSError, ValueError):
         return os.get_terminal_size(stream.fileno()).columns or _WIDTH
     return _WIDTH
-
-
-def printable(content: str) -> str:
-    """Escape control characters, so that text stays on one line and can't move the cursor."""
-    return visible(content)
 
 
 def read_settings_text(surroundings: Surroundings, path: str) -> str:

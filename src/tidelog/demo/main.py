@@ -23,8 +23,8 @@ from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_sour
 from tidelog.demo.story import Report, write_report
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, TidelogError
-from tidelog.pages import Provenance, time_text
-from tidelog.timespec import parse_point, parse_range
+from tidelog.pages import Provenance
+from tidelog.timespec import parse_point, parse_range, time_text
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -307,7 +307,7 @@ class Demo:
                 settings_notes=self._settings_notes,
                 checked=self.checks.lines,
                 origin=Provenance(
-                    made=f"{time_text(os_env().clock.now_ms(), ZONE)} {ZONE}",
+                    time=f"{time_text(os_env().clock.now_ms(), ZONE)} {ZONE}",
                     version=version("tidelog"),
                     command="./run demo",
                     places={"Log": "the folder log beside this page"},

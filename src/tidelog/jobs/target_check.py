@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
 from tidelog.config import ConfigNote, RetentionClock, TopicConfig, plain_settings
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
@@ -194,15 +195,7 @@ def count_text(count: Count | None) -> str:
     if count is None:
         return "records"
     bound = "" if count.is_exact else "up to "
-    return f"{bound}{count.records:,} record{'' if count.records == 1 else 's'}"
-
-
-def time_text(ms: int) -> str:
-    """Return a time as text; a number of ms if it is outside the calendar."""
-    try:
-        return format_ms(ms)
-    except (ValueError, OverflowError, OSError):
-        return f"{ms} ms"
+    return f"{bound}{plural(count.records, 'record')}"
 
 
 def _partitions(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
@@ -241,11 +234,11 @@ def _limits(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[F
     if before_ms > 0:
         count = load.between(None, before_ms)
         setting = f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
-        yield from _outside(setting, f"before {time_text(before_ms)}", count)
+        yield from _outside(setting, f"before {format_ms(before_ms)}", count)
     if after_ms < INT64_MAX:
         count = load.between(after_ms + 1, None)
         setting = f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
-        yield from _outside(setting, f"after {time_text(after_ms)}", count)
+        yield from _outside(setting, f"after {format_ms(after_ms)}", count)
 
 
 def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
@@ -295,7 +288,7 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
     setting = f"retention.ms={config.retention_ms}"
     cut_ms = now_ms - config.retention_ms
     count = load.between(None, cut_ms)
-    cut = time_text(cut_ms)
+    cut = format_ms(cut_ms)
     way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
     if count is None:
         text = f"what was created before {cut} would be deleted at once; how many records"

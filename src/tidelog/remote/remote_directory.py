@@ -11,10 +11,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
+from tidelog.amounts import plural
 from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
-from tidelog.display import LINES_SHOWN, Topics, counted, rest_text
+from tidelog.display import LINES_SHOWN, Topics, rest_text
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidPartitions, InvalidRequest, TidelogError, TopicExists
 from tidelog.front_door import FrontDoor, When
@@ -369,7 +370,7 @@ class RemoteDirectory(FrontDoor):
         except TidelogError as error:
             return html_table(self.bootstrap, ["error"], [[str(error)]])
         rows = counts[:LINES_SHOWN]
-        caption = f"{self.bootstrap}, {counted(len(counts), 'topic')}"
+        caption = f"{self.bootstrap}, {plural(len(counts), 'topic')}"
         return html_table(caption, ("topic", "partitions"), rows, rest_text(len(counts)))
 
     # -- closing -----------------------------------------------------------------------------

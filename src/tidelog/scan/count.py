@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tidelog.amounts import plural
 from tidelog.arguments import level_of, reads_arguments
-from tidelog.display import LINES_SHOWN, counted, rest_text
+from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.report import html_table
@@ -60,7 +61,7 @@ class Count:
         return f"{type(self).__name__}({self._text()})"
 
     def _text(self) -> str:
-        text = f"{counted(self.records, 'record')} in {counted(len(self.partitions), 'partition')}"
+        text = f"{plural(self.records, 'record')} in {plural(len(self.partitions), 'partition')}"
         if self.without_time:
             least = "at least " if self.is_least else ""
             text += f", {least}{self.without_time:,} more without a time"

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
+from tidelog.amounts import bytes_text, plural
 from tidelog.arguments import level_of, reads_arguments
-from tidelog.display import LINES_SHOWN, counted, rest_text
+from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.garbage import collection_paused
-from tidelog.report import bytes_text, html_table
+from tidelog.report import html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
@@ -90,7 +91,7 @@ class ScanPlan:
         return len(self.splits)
 
     def __repr__(self) -> str:
-        parts = [counted(len(self), "split"), counted(len(self.bounds), "partition")]
+        parts = [plural(len(self), "split"), plural(len(self.bounds), "partition")]
         return f"{type(self).__name__}({', '.join((*parts, *self._size_notes()))})"
 
     def _repr_html_(self) -> str:
@@ -98,7 +99,7 @@ class ScanPlan:
         rows = islice(self._rows(), LINES_SHOWN)
         notes = [*self._size_notes(), rest_text(len(self.bounds))]
         headings = ("partition", "start", "end", "splits", "to be read")
-        caption = f"Plan of {counted(len(self), 'split')}"
+        caption = f"Plan of {plural(len(self), 'split')}"
         return html_table(caption, headings, rows, "; ".join(filter(None, notes)))
 
     def _size_notes(self) -> list[str]:

@@ -13,7 +13,7 @@ from tidelog.timespec.grammar import (
     zone_of_question,
 )
 from tidelog.timespec.units import parse_duration
-from tidelog.timespec.zones import format_ms
+from tidelog.timespec.zones import format_ms, time_text
 
 __all__ = [
     "OPEN_END",
@@ -23,5 +23,6 @@ __all__ = [
     "parse_duration",
     "parse_point",
     "parse_range",
+    "time_text",
     "zone_of_question",
 ]

@@ -21,10 +21,9 @@ from tidelog.timespec.points import (
     checked_ms,
     read_moment,
     read_year,
-    zone_of,
 )
 from tidelog.timespec.units import NS_PER_SECOND, parse_duration
-from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone
+from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone, zone_of
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 # A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.

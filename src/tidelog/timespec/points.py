@@ -12,7 +12,7 @@ from tidelog.timespec.units import (
     parse_duration,
     scaled,
 )
-from tidelog.timespec.zones import TODAY, Span, WallTime, ceil_ms, instant_ns, parse_zone
+from tidelog.timespec.zones import TODAY, Span, WallTime, ceil_ms, instant_ns
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 TEXT_LIMIT: Final = 120
@@ -88,11 +88,6 @@ class Moment:
             return now_ns - self.length_ns if self.is_ago else now_ns + self.length_ns
         assert self.at_ns is not None
         return self.at_ns
-
-
-def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
-    """Return a zone given as a zone or by name; raises InvalidTime for an unknown name."""
-    return parse_zone(zone, zone) if isinstance(zone, str) else zone
 
 
 def checked_ms(text: str, ns: int) -> int:

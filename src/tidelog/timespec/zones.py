@@ -10,12 +10,13 @@ import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tidelog.errors import InvalidTime
 from tidelog.timespec.units import NS_PER_SECOND
-from tidelog.types import NS_PER_MS
+from tidelog.types import NO_TIMESTAMP, NS_PER_MS
 
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
@@ -90,6 +91,16 @@ def parse_zone(text: str, name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ValueError, OSError, ZoneInfoNotFoundError):
         raise InvalidTime(text, f"no time zone {name!r}{_nearest(name)}") from None
+
+
+def zone_of(zone: tzinfo | str | None) -> tzinfo | None:
+    """Return a zone given as a zone or by name; raises InvalidTime for an unknown name."""
+    return _zone_named(zone) if isinstance(zone, str) else zone
+
+
+@lru_cache
+def _zone_named(name: str) -> tzinfo:
+    return parse_zone(name, name)
 
 
 def _nearest(name: str) -> str:
@@ -237,16 +248,39 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
     Raises:
         InvalidTime: The zone is unknown.
     """
-    target = parse_zone(zone, zone) if isinstance(zone, str) else zone or UTC
-    seconds, ms = divmod(timestamp, 1000)
-    if timestamp < 0:
+    moment = _moment(timestamp, zone)
+    if moment is None:
         return f"{timestamp} ms"
+    text = moment.isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z") if moment.tzinfo is UTC else text
+
+
+def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
+    """Format a time for people without its zone: `2013-02-08 17:00:00`, ms only if they are not 0.
+
+    The zone stands once, in the heading or the sentence. Only in an hour that a change of clocks
+    repeats, the offset is added: `2013-11-03 01:30:00-05:00`. A time outside the calendar is a
+    number, no time is `-`.
+    """
+    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
+        return "-"
+    moment = _moment(ms, zone)
+    if moment is None:
+        return f"{ms} ms"
+    text = moment.replace(tzinfo=None).isoformat(" ", "milliseconds" if ms % 1000 else "seconds")
+    is_repeated = moment.replace(fold=1 - moment.fold).utcoffset() != moment.utcoffset()
+    return f"{text}{moment.isoformat()[-len('+00:00') :]}" if is_repeated else text
+
+
+def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
+    """Return a time in a zone; None before 1970 and outside the years 1 to 9999."""
+    target = zone_of(zone) or UTC
+    if ms < 0:
+        return None
     try:
-        utc = _EPOCH.replace(tzinfo=UTC) + timedelta(seconds=seconds, milliseconds=ms)
-        text = utc.astimezone(target).isoformat(timespec="milliseconds")
+        return (_EPOCH.replace(tzinfo=UTC) + timedelta(milliseconds=ms)).astimezone(target)
     except OverflowError:
-        return f"{timestamp} ms"
-    return text.replace("+00:00", "Z") if target is UTC else text
+        return None
 
 
 def ceil_ms(ns: int) -> int:

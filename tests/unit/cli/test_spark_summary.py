@@ -16,7 +16,7 @@ from tidelog.jobs.replay.job import summary_row
 from tidelog.jobs.replay.run import ReplayOutcome
 from tidelog.jobs.source_ranges import Question
 from tidelog.jobs.target_check import Effect, Finding
-from tidelog.pages import Report, Text
+from tidelog.pages import Provenance, Report, Text
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
@@ -87,9 +87,27 @@ def test_each_clock_has_its_own_axis() -> None:
 
 
 def test_a_page_that_can_not_be_written(tmp_path: Path) -> None:
-    report = Report("t", [Text("x")])
+    report, provenance = Report("t", [Text("x")]), Provenance(time="now", version="1")
     with pytest.raises(InvalidInput, match="all else is done"):
-        save_report(Surroundings(), str(tmp_path / "none" / "page.html"), report)
+        save_report(Surroundings(), str(tmp_path / "none" / "page.html"), report, provenance)
+
+
+@pytest.mark.parametrize(
+    ("span", "title", "row"),
+    [
+        ("from 2013-02-08", "Audit, from 2013-02-08", "from 2013-02-08"),
+        ("", "Audit", "everything"),
+    ],
+)
+def test_a_page_has_its_range_in_title_and_footer(
+    tmp_path: Path, span: str, title: str, row: str
+) -> None:
+    path = tmp_path / "page.html"
+    provenance = Provenance(time="now", version="1", span=span)
+    save_report(Surroundings(stderr=io.StringIO()), str(path), Report("Audit", []), provenance)
+    page = path.read_text()
+    assert f"<h1>{title}</h1>" in page
+    assert f"<dt>Range</dt><dd>{row}</dd>" in page
 
 
 def test_columns_are_named_alike() -> None:

@@ -2,7 +2,7 @@
 
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.results import AuditResults, TopicFigures
-from tidelog.jobs.audit.verdict import KIND_WORDS, audit_verdict
+from tidelog.jobs.audit.verdict import KIND_TEXTS, audit_verdict
 
 
 def audited(*topics: TopicFigures) -> AuditResults:
@@ -55,4 +55,4 @@ def test_records_without_a_key() -> None:
 
 
 def test_each_kind_has_words() -> None:
-    assert set(KIND_WORDS) == set(Kind)
+    assert set(KIND_TEXTS) == set(Kind)

@@ -46,8 +46,8 @@ from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, descr
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.results import AuditResults, Difference, Last, TopicFigures
-from tidelog.jobs.audit.verdict import audit_verdict
-from tidelog.pages import Items, Provenance, Report, Section, plot_by_hour
+from tidelog.jobs.audit.verdict import KIND_TEXTS, audit_verdict
+from tidelog.pages import Items, Report, Section, plot_by_hour
 from tidelog.plots import SERIES_MAX
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
@@ -191,8 +191,10 @@ def _audit(
     surroundings.say(took(audited, seconds))
     if request.html is not None:
         places = {"A": request.a} if request.b is None else {"A": request.a, "B": request.b}
-        made = origin(surroundings, places, start=options["start"], end=options["end"], zone=zone)
-        save_report(surroundings, request.html, page(request, options["group"], audited, made))
+        start, end = options["start"], options["end"]
+        provenance = origin(surroundings, places, start=start, end=end, zone=zone)
+        report = page(request, options["group"], audited)
+        save_report(surroundings, request.html, report, provenance)
     return audited
 
 
@@ -221,7 +223,7 @@ def other_side(request: AuditCommand, group: str | None) -> str:
 
 def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
     """Return columns and rows for people: the kinds of differences that there are."""
-    kinds = [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
+    kinds = _kinds(audited)
     columns = output.columns(
         "topic",
         output.count("a_keys", "b_keys", *(kind.value for kind in kinds)),
@@ -245,6 +247,11 @@ def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
         ]
         for one in audited.topics
     ]
+
+
+def _kinds(audited: AuditResults) -> list[Kind]:
+    """Return the kinds of differences that there are."""
+    return [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
 
 
 def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, Place | None]:
@@ -327,32 +334,14 @@ def took(audited: AuditResults, seconds: float) -> str:
     )
 
 
-# Meaning of each kind, on the page.
-_MEANINGS: Final = {
-    Kind.MISSING: "A has the key, B does not",
-    Kind.EXTRA: "B has the key, A does not",
-    Kind.REORDERED: "the key's records, or keys among others, are in another order",
-    Kind.STALE: "the last records differ, and B's is older by create time",
-    Kind.AHEAD: "the last records differ, and B's is newer by create time",
-    Kind.CHANGED: "the last records differ, and create times don't show which is older",
-    Kind.DUPLICATED: "the last records are equal, and B has more records of the key",
-    Kind.VERSIONS: "the last records are equal, and earlier ones differ",
-    Kind.UNDELIVERED: "the group has not read the key's last record",
-}
-
-
-def page(
-    request: AuditCommand,
-    group: str | None,
-    audited: AuditResults,
-    made: Provenance | None = None,
-) -> Report:
+def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:
     """Return the report."""
-    whom = other_side(request, group)
-    found = [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
+    b = other_side(request, group)
+    kinds = _kinds(audited)
     sections: list[Section] = [Items(lines(audited), "In short")]
-    if found:
-        sections.append(Items([f"{kind}: {_MEANINGS[kind]}" for kind in found], "Kinds found"))
+    if kinds:
+        meanings = [f"{kind}: {KIND_TEXTS[kind].meaning}" for kind in kinds]
+        sections.append(Items(meanings, "Kinds found"))
     sections += _plots(audited, request.zone)
     for show in AuditShow:
         columns, rows = table(audited, show, request.key_as)
@@ -366,9 +355,8 @@ def page(
                 nothing="No differences.",
             )
         )
-    span = f", {made.span}" if made is not None else ""
-    title = f"Audit of {request.a} and {whom}{span}"
-    return Report(title, sections, f"{audit_verdict(audited, request.a, whom)}.", made)
+    title = f"Audit of {request.a} and {b}"
+    return Report(title, sections, f"{audit_verdict(audited, request.a, b)}.")
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:

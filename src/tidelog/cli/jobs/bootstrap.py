@@ -3,7 +3,7 @@
 import errno
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -157,8 +157,9 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
             to = str(options["to"])
             page = _report(request, to, outcome, rows)
             table_name = without_secrets([request.table])[0]
-            made = origin(surroundings, {"From": table_name, "To": to}, zone=request.zone)
-            save_report(surroundings, request.report, replace(page, origin=made))
+            places = {"From": table_name, "To": to}
+            provenance = origin(surroundings, places, zone=request.zone)
+            save_report(surroundings, request.report, page, provenance)
     return losses.code
 
 
@@ -257,7 +258,7 @@ def _report(
         hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
         sections[2:2] = [clock_plots(hours, "Records by {step}", zone=request.zone)]
     sections += findings_section(outcome.findings)
-    verdict = f"{outcome.records:,} records were loaded in {Unit.MS.text(outcome.seconds * 1000)}."
+    verdict = f"{outcome.records:,} records were loaded in {output.duration_text(outcome.seconds)}."
     if outcome.was_done:
         verdict = f"Nothing was loaded now: the {outcome.records:,} records were there already."
     return Report(f"Bootstrap of {request.topic} at {to} from {name}", sections, verdict)

@@ -40,7 +40,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
-from tidelog.pages import Items, Provenance, Report, Section, Text, plot_by_hour
+from tidelog.pages import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS
 
@@ -168,10 +168,9 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
         places = {"Place": str(place)}
         if options["data"] is not None:
             places["Data"] = str(options["data"])
-        made = origin(surroundings, places, zone=request.zone)
-        save_report(
-            surroundings, request.report, page(str(place), report, broken, request.zone, made)
-        )
+        provenance = origin(surroundings, places, zone=request.zone)
+        written = page(str(place), report, broken, request.zone)
+        save_report(surroundings, request.report, written, provenance)
     return ExitCode.FINDINGS if broken else ExitCode.OK
 
 
@@ -221,7 +220,6 @@ def page(
     groups: "Sequence[GroupLag]",
     broken: Sequence[str],
     zone: str | None,
-    made: Provenance | None = None,
 ) -> Report:
     """Return the report."""
     sections: list[Section] = [
@@ -247,7 +245,7 @@ def page(
                 nothing="No unread records.",
             )
         )
-    return Report(f"Lag of groups at {place}", sections, f"{groups_verdict(groups)}.", made)
+    return Report(f"Lag of groups at {place}", sections, f"{groups_verdict(groups)}.")
 
 
 def _unread(group: "GroupLag") -> int:

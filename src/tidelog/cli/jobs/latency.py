@@ -42,7 +42,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
-from tidelog.pages import Items, Provenance, Report, Section, Text, plot_by_hour
+from tidelog.pages import Items, Report, Section, Text, plot_by_hour
 from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.storage.clocks.latency import (
     LatencyByHour,
@@ -145,14 +145,9 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     _show(surroundings, request, result)
     surroundings.say(took(result, seconds))
     if request.report is not None:
-        made = origin(
-            surroundings,
-            {"Place": str(place)},
-            start=options["start"],
-            end=options["end"],
-            zone=zone,
-        )
-        save_report(surroundings, request.report, page(str(place), result, zone, made))
+        start, end = options["start"], options["end"]
+        provenance = origin(surroundings, {"Place": f"{place}"}, start=start, end=end, zone=zone)
+        save_report(surroundings, request.report, page(f"{place}", result, zone), provenance)
 
 
 def _show(surroundings: Surroundings, request: Request, result: "LatencyResult") -> None:
@@ -236,9 +231,7 @@ def took(result: "LatencyResult", seconds: float) -> str:
     return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
-def page(
-    place: str, result: "LatencyResult", zone: str | None, made: Provenance | None = None
-) -> Report:
+def page(place: str, result: "LatencyResult", zone: str | None) -> Report:
     """Return the report."""
     sections: list[Section] = [
         Text(
@@ -263,8 +256,7 @@ def page(
         )
     from tidelog.jobs.latency.tables import latencies_verdict
 
-    span = f", {made.span}" if made is not None else ""
-    return Report(f"Latency in {place}{span}", sections, f"{latencies_verdict(result)}.", made)
+    return Report(f"Latency in {place}", sections, f"{latencies_verdict(result)}.")
 
 
 def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -161,9 +161,9 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
             lags, copied = lags_by_batch(started.query), started.plan
         if request.report is not None:
             places = {"From": ", ".join(str(one.place) for one in copied.sources)}
-            made = origin(surroundings, {**places, "To": str(copied.target)})
+            provenance = origin(surroundings, {**places, "To": str(copied.target)})
             page = report_of(copied, rows, started.batches.done, lags, started.findings)
-            save_report(surroundings, request.report, replace(page, origin=made))
+            save_report(surroundings, request.report, page, provenance)
         output.print_rows(surroundings, COLUMNS, rows, request.kind)
         surroundings.say(f"offset map: {started.batches.path} (for failover --map)")
     return losses.code

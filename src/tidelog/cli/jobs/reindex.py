@@ -39,7 +39,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.options import ReindexOptions
-from tidelog.pages import Items, Provenance, Report, Section
+from tidelog.pages import Items, Report, Section
 
 if TYPE_CHECKING:
     from tidelog.jobs.reindex.job import ReindexResult
@@ -115,8 +115,8 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
     for line in [*result.problems, in_short(str(place), result)]:
         surroundings.say(line)
     if request.report is not None:
-        made = origin(surroundings, {"Directory": str(place)})
-        save_report(surroundings, request.report, page(str(place), result, made))
+        provenance = origin(surroundings, {"Directory": str(place)})
+        save_report(surroundings, request.report, page(str(place), result), provenance)
     return Verdict[result.outcome.name]
 
 
@@ -147,7 +147,7 @@ def in_short(place: str, result: "ReindexResult") -> str:
     )
 
 
-def page(place: str, result: "ReindexResult", made: Provenance | None = None) -> Report:
+def page(place: str, result: "ReindexResult") -> Report:
     """Return the report."""
     sections: list[Section] = [
         *([Items(result.problems, "Problems")] if result.problems else []),
@@ -164,4 +164,4 @@ def page(place: str, result: "ReindexResult", made: Provenance | None = None) ->
             )
         )
     verdict = f"{in_short(place, result)}."
-    return Report(f"Indexes and zone maps of {place}", sections, verdict, made)
+    return Report(f"Indexes and zone maps of {place}", sections, verdict)

@@ -19,7 +19,6 @@ from tidelog.cli.jobs.session import (
     read_place,
     report_table,
     save_report,
-    span_text,
     summary_table,
 )
 from tidelog.cli.options import (
@@ -42,7 +41,7 @@ from tidelog.cli.options import (
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
-from tidelog.pages import Provenance, Report, Section
+from tidelog.pages import Report, Section
 from tidelog.plots import Unit
 from tidelog.spark.places import Place
 
@@ -128,8 +127,9 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
             hours = _counted(surroundings, spark, outcome)
             start, end = outcome.question.times
             places = {"From": str(outcome.question.place), "To": str(outcome.to)}
-            made = origin(surroundings, places, start=start, end=end, zone=request.zone)
-            save_report(surroundings, request.report, _report(outcome, hours, request.zone, made))
+            page = _report(outcome, hours, request.zone)
+            provenance = origin(surroundings, places, start=start, end=end, zone=request.zone)
+            save_report(surroundings, request.report, page, provenance)
         if options["to"] == "console":
             surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
         else:
@@ -187,9 +187,7 @@ def _counted(
     return count_hours(spark, outcome.question, outcome.planned)
 
 
-def _report(
-    outcome: "ReplayOutcome", hours: "Hours", zone: str | None, made: Provenance | None = None
-) -> Report:
+def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Report:
     from tidelog.jobs.replay.job import summary_row
 
     question = outcome.question
@@ -210,10 +208,9 @@ def _report(
         report_table(_PARTITIONS, counted, title="Partitions of the source"),
     ]
     sections += findings_section(outcome.findings)
-    span = span_text(*question.times, zone)
     verdict = (
         f"{outcome.records:,} records of {question.topic} were written to {outcome.to} in"
-        f" {Unit.MS.text(outcome.seconds * 1000)}."
+        f" {output.duration_text(outcome.seconds)}."
     )
     title = f"Replay of {question.topic} at {question.place} into {outcome.to}"
-    return Report(f"{title}{f', {span}' if span else ''}", sections, verdict, made)
+    return Report(title, sections, verdict)

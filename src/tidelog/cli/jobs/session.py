@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
@@ -28,7 +28,6 @@ from tidelog.cli.surroundings import (
     InvalidInput,
     Surroundings,
     UsageProblem,
-    printable,
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
@@ -40,13 +39,14 @@ from tidelog.pages import (
     Section,
     Table,
     plot_by_hour,
-    time_text,
     without_secrets,
     write_report,
 )
 from tidelog.plots import Numbers, Plot, Series, Unit
+from tidelog.report import visible
 from tidelog.spark.places import Place
 from tidelog.spark.session import LOCAL, SessionOptions, our_words, start
+from tidelog.timespec import time_text
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class JobProgress:
     def note(self, text: str) -> None:
         """Print one line on stderr."""
         if self._bars is not None:
-            self._bars.console.print(printable(text), markup=False, highlight=False)
+            self._bars.console.print(visible(text), markup=False, highlight=False)
         else:
             self._surroundings.say(text)
 
@@ -373,11 +373,11 @@ def origin(
     """
     command = shlex.join(["tidelog", *without_secrets(surroundings.arguments)])
     return Provenance(
-        made=f"{time_text(surroundings.env.clock.now_ms(), zone)} {zone or 'UTC'}",
+        time=f"{time_text(surroundings.env.clock.now_ms(), zone)} {zone or 'UTC'}",
         version=version("tidelog"),
         command=command if surroundings.arguments else "",
         places={name: without_secrets([place])[0] for name, place in places.items()},
-        span=span_text(start, end, zone) or "everything",
+        span=span_text(start, end, zone),
         zone=zone or "UTC",
     )
 
@@ -433,10 +433,17 @@ def findings_section(findings: "Sequence[Finding]") -> list[Section]:
     return [Items(lines(findings), "What the target was found to do")] if findings else []
 
 
-def save_report(surroundings: Surroundings, path: str, report: Report) -> None:
-    """Write a report and print its path; raises InvalidInput if it can't be written."""
+def save_report(
+    surroundings: Surroundings, path: str, report: Report, provenance: Provenance
+) -> None:
+    """Write a report with its origin and the range in its title, and print its path.
+
+    Raises:
+        InvalidInput: It can't be written.
+    """
+    title = ", ".join(filter(None, (report.title, provenance.span)))
     try:
-        write_report(path, report)
+        write_report(path, replace(report, title=title, origin=provenance))
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror or error}; all else is done") from error
     surroundings.say(f"report: {path}")

@@ -43,7 +43,6 @@ from tidelog.cli.output.column import (
     detail,
     duration,
     fields,
-    iso,
     key,
     minor,
     number,
@@ -54,11 +53,7 @@ from tidelog.cli.output.column import (
     time_fields,
     value,
 )
-from tidelog.cli.output.formatters import (
-    cell_text,
-    count_text,
-    time_text,
-)
+from tidelog.cli.output.formatters import cell_text, count_text
 from tidelog.cli.output.table import (
     ROWS_AT_ONCE,
     Writer,
@@ -70,6 +65,7 @@ from tidelog.cli.output.table import (
     print_verdict,
     writer,
 )
+from tidelog.timespec import time_text
 
 __all__ = [
     "ROWS_AT_ONCE",
@@ -88,7 +84,6 @@ __all__ = [
     "duration",
     "duration_text",
     "fields",
-    "iso",
     "key",
     "live",
     "minor",

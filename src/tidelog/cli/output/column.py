@@ -161,12 +161,4 @@ def time_fields(name: str, ms: object, zone: str | None = None) -> dict[str, Cel
     """Return a time's fields for scripts: NAME in ISO 8601 and NAME_ms in ms; or nulls."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
-    return {name: iso(ms, zone), f"{name}_ms": ms}
-
-
-def iso(ms: int, zone: str | None = None) -> str:
-    """Format a time in ISO 8601 with its zone; a time outside the calendar stays a number."""
-    try:
-        return format_ms(ms, zone)
-    except (ValueError, OverflowError, OSError):
-        return str(ms)
+    return {name: format_ms(ms, zone), f"{name}_ms": ms}

@@ -1,15 +1,12 @@
 """Formatters for people: one for each kind of cell, used by tables, sentences and pages alike."""
 
 import json
-from datetime import UTC, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, duration_text, share_text
-from tidelog.cli.output.column import Column, Kind, iso
-from tidelog.cli.surroundings import printable
-from tidelog.timespec.zones import parse_zone
-from tidelog.types import NO_TIMESTAMP
+from tidelog.cli.output.column import Column, Kind
+from tidelog.report import visible
+from tidelog.timespec import time_text
 
 if TYPE_CHECKING:
     from tidelog.remote.view import Count
@@ -17,36 +14,6 @@ if TYPE_CHECKING:
 NULL: Final = "(null)"
 EMPTY: Final = "(empty)"
 _NONE: Final = "-"
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def time_text(ms: object, zone: str | None = None) -> str:
-    """Format a time without its zone: `2013-02-08 17:00:00`, ms only if they are not 0.
-
-    The zone stands once, in the heading or the sentence. Only in an hour that a change of clocks
-    repeats, the offset is added: `2013-11-03 01:30:00-05:00`. A time outside the calendar is a
-    number, no time is `-`.
-    """
-    if not isinstance(ms, int) or ms == NO_TIMESTAMP:
-        return _NONE
-    try:
-        moment = (_EPOCH + timedelta(milliseconds=ms)).astimezone(_zone(zone))
-    except OverflowError:
-        return iso(ms, zone)
-    if ms < 0:
-        return iso(ms, zone)
-    local = moment.replace(tzinfo=None)
-    text = local.isoformat(" ", "milliseconds" if ms % 1000 else "seconds")
-    if moment.replace(fold=1 - moment.fold).utcoffset() == moment.utcoffset():
-        return text
-    offset = moment.isoformat()[-len("+00:00") :]
-    return f"{text}{offset}"
-
-
-@lru_cache
-def _zone(zone: str | None) -> tzinfo:
-    return UTC if zone is None else parse_zone(zone, zone)
 
 
 def count_text(count: "Count | float") -> str:
@@ -70,7 +37,7 @@ def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int | float):
         return _number_text(column, cell)
-    return printable(_plain(cell))
+    return visible(_plain(cell))
 
 
 def _number_text(column: Column, number: float) -> str:
@@ -100,7 +67,7 @@ def _data_text(cell: object) -> str:
     if cell is None:
         return NULL
     if not isinstance(cell, str):
-        return printable(json.dumps(cell, ensure_ascii=False))
+        return visible(json.dumps(cell, ensure_ascii=False))
     if not cell:
         return EMPTY
-    return printable(f'"{cell}"' if cell.strip('"') in (NULL, EMPTY) else cell)
+    return visible(f'"{cell}"' if cell.strip('"') in (NULL, EMPTY) else cell)

@@ -13,7 +13,8 @@ from tidelog.cli.options import Format
 from tidelog.cli.output.column import Cell, Column, Row, fields
 from tidelog.cli.output.formatters import cell_text, count_text
 from tidelog.cli.output.layout import GAP, Layout, cut, folded, padded, plan, width_of
-from tidelog.cli.surroundings import Surroundings, printable
+from tidelog.cli.surroundings import Surroundings
+from tidelog.report import visible
 
 # Number of rows by which widths are chosen first; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
@@ -131,7 +132,7 @@ def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> No
 def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> None:
     """Write a command's answer in a sentence: above a table, on stderr beside JSON and CSV."""
     if kind is Format.TABLE:
-        print_text(surroundings, printable(sentence))
+        print_text(surroundings, visible(sentence))
     else:
         surroundings.say(sentence)
 

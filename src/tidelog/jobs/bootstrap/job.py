@@ -40,7 +40,6 @@ from tidelog.jobs.target_check import (
     new_target,
     taken_back,
     thresholds,
-    time_text,
 )
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
@@ -48,6 +47,7 @@ from tidelog.spark.session import check_shared_places, described
 from tidelog.storage import commits
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.staging import drop_staging
+from tidelog.timespec import format_ms
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Done:
     @property
     def when(self) -> str:
         """The commit time as text."""
-        return time_text(self.committed_ms)
+        return format_ms(self.committed_ms)
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
