@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import verb
 from tidelog.cli import output
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -258,9 +259,10 @@ def _report(
         hours = {"record": outcome.facts.hours, "append": _append_hours(outcome)}
         sections[2:2] = [clock_plots(hours, "Records by {step}", zone=request.zone)]
     sections += findings_section(outcome.findings)
-    verdict = f"{outcome.records:,} records were loaded in {output.duration_text(outcome.seconds)}."
+    records, were = output.plural(outcome.records, "record"), verb(outcome.records, "was", "were")
+    verdict = f"{records} {were} loaded in {output.duration_text(outcome.seconds)}."
     if outcome.was_done:
-        verdict = f"Nothing was loaded now: the {outcome.records:,} records were there already."
+        verdict = f"Nothing was loaded now: the {records} {were} there already."
     return Report(f"Bootstrap of {request.topic} at {to} from {name}", sections, verdict)
 
 

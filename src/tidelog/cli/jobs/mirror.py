@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import verb
 from tidelog.cli import output
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -245,8 +246,8 @@ def report_of(
     places = ", ".join(str(source.place) for source in plan.sources)
     topics = ", ".join(sorted({pair.topic for pair in plan.pairs}))
     behind = sum(row[-1] for row in rows)
-    state = f"{behind:,} offsets are left to copy" if behind else "nothing is left to copy"
-    batches = f"{len(done):,} {'batch' if len(done) == 1 else 'batches'}"
+    left = f"{output.plural(behind, 'offset')} {verb(behind, 'is', 'are')} left to copy"
+    state = left if behind else "nothing is left to copy"
     sections: list[Section] = [
         Text(f"Topics: {topics}. Writing took {seconds:,.1f} s."),
         _by_batch(
@@ -262,5 +263,6 @@ def report_of(
         report_table(COLUMNS, rows, title="Partitions of the sources"),
     ]
     sections += findings_section(findings)
-    verdict = f"{records:,} records were copied in {batches}; {state}."
+    count, batches = output.plural(records, "record"), output.plural(len(done), "batch", "batches")
+    verdict = f"{count} {verb(records, 'was', 'were')} copied in {batches}; {state}."
     return Report(f"Mirror of {places} into {plan.target}", sections, verdict)

@@ -140,10 +140,11 @@ def in_short(place: str, result: "ReindexResult") -> str:
                 counts[column.name] += cell
     errors = counts["errors"] + sum(finding.counts for finding in result.top)
     return (
-        f"{place}: {result.outcome.value}; {len(result.done)} partitions, {counts['segments']:,}"
-        f" segments, {counts['log_bytes'] / 1e9:.2f} GB; {errors + counts['warnings']} findings"
-        f" left, {counts['repaired']} files repaired, zone maps: {counts['maps_built']} built,"
-        f" {counts['maps_there']} there before"
+        f"{place}: {result.outcome.value}; {output.plural(len(result.done), 'partition')},"
+        f" {output.plural(counts['segments'], 'segment')}, {counts['log_bytes'] / 1e9:.2f} GB;"
+        f" {output.plural(errors + counts['warnings'], 'finding')} left,"
+        f" {output.plural(counts['repaired'], 'file')} repaired, zone maps:"
+        f" {counts['maps_built']} built, {counts['maps_there']} there before"
     )
 
 

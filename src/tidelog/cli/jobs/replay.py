@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import verb
 from tidelog.cli import output, times
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -209,7 +210,8 @@ def _report(outcome: "ReplayOutcome", hours: "Hours", zone: str | None) -> Repor
     ]
     sections += findings_section(outcome.findings)
     verdict = (
-        f"{outcome.records:,} records of {question.topic} were written to {outcome.to} in"
+        f"{output.plural(outcome.records, 'record')} of {question.topic}"
+        f" {verb(outcome.records, 'was', 'were')} written to {outcome.to} in"
         f" {output.duration_text(outcome.seconds)}."
     )
     title = f"Replay of {question.topic} at {question.place} into {outcome.to}"
