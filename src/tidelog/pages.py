@@ -211,7 +211,7 @@ Section: TypeAlias = Text | Items | Table | Plot
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page: its title, its verdict, its sections in order, its origin."""
+    """A page: its title, which the origin's range follows, verdict, sections in order, origin."""
 
     title: str
     sections: Sequence[Section]
@@ -220,7 +220,8 @@ class Report:
 
     def html(self) -> str:
         """Return the page as one HTML document."""
-        title = shown(self.title)
+        span = self.origin.span if self.origin is not None else ""
+        title = shown(", ".join(filter(None, (self.title, span))))
         verdict = f'<p class="verdict">{shown(self.verdict)}</p>\n' if self.verdict else ""
         body = "\n".join(_parts(self.sections))
         footer = self.origin.html() if self.origin is not None else ""

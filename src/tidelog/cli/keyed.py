@@ -1,11 +1,13 @@
 """`tidelog read --table` and `tidelog diff`: a topic by key, as of a time or between two times."""
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.arguments import Inexact
 from tidelog.cli import cells, output, times
 from tidelog.cli.options import (
@@ -55,6 +57,9 @@ _DIFF_COLUMNS: Final = output.columns(
     output.minor(output.number("before_offset", "after_offset")),
     output.minor(output.time("before_time", "after_time")),
 )
+
+
+_CHANGES: Final = ("added", "changed", "deleted")
 
 
 class _DiffRow(TypedDict):
@@ -221,9 +226,13 @@ def _print_diff(
 ) -> None:
     kind = Format(options.kind)
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
+    changes: Counter[str] = Counter()
     for batch in reader:
+        changes.update(cast("list[str]", batch["change"].to_pylist()))
         out.write(_diff_rows(batch, options))
     out.close()
+    parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
+    surroundings.say(f"{plural(changes.total(), 'key')} of {options.topic}: {', '.join(parts)}")
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:

@@ -399,7 +399,7 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone, by default the zone that the times of the question name.
+    """Return --zone, by default the zone that all times of the question name.
 
     Click converts options that are not given after those that are, so the times are known here.
     """
@@ -419,8 +419,8 @@ zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
     callback=_answer_zone,
-    help="Time zone of input without one, and of output. Default: the zone named in the"
-    " times, or UTC.",
+    help="Time zone of input without one, which is refused otherwise, even beside a time that has"
+    " one; and of output. Default: the zone that all times name, or UTC.",
 )
 
 

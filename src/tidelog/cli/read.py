@@ -258,20 +258,35 @@ class _Reading:
         say_untimed(self._surroundings, self._source.untimed(self._stats), self._options.clock)
         wants_none = self._options.tail == 0 or self._options.limit == 0
         if not self._count and not wants_none and not self._options.follow:
-            self._say_newest()
+            self._say_none()
 
-    def _say_newest(self) -> None:
-        """Say that nothing matches, and the newest time, which often tells why."""
-        options = self._options
-        if all(first >= end for first, end in self._source.bounds().values()):
-            self._surroundings.say(f"0 records; {options.topic} is empty")
-            return
-        newest_ms = self._source.newest_ms()
-        if newest_ms is None:
+    def _say_none(self) -> None:
+        """Say that nothing matches, and what often tells why: the newest time, deleted offsets."""
+        options, bounds = self._options, self._source.bounds()
+        target = (
+            options.topic if options.partition is None else f"{options.topic}:{options.partition}"
+        )
+        if all(first >= end for first, end in bounds.values()):
+            self._surroundings.say(f"0 records; {target} is empty")
+        elif (newest_ms := self._source.newest_ms()) is None:
             self._surroundings.say(f"0 records; none has a known time on the {options.clock} clock")
         else:
             newest = format_ms(newest_ms, options.zone)
-            self._surroundings.say(f"0 records; the newest is {newest} ({options.clock} clock)")
+            self._surroundings.say(
+                f"0 records; the newest of {target} is {newest} ({options.clock} clock)"
+            )
+        starts = [f"{name} starts at {first}" for name, (first, _) in bounds.items() if first > 0]
+        if starts:
+            others = f" (in {len(starts)} partitions)" if len(starts) > 1 else ""
+            self._surroundings.note(
+                f"retention or delete-records took earlier offsets{others}: {starts[0]}"
+            )
+        conditions = options.key is not None or options.contains is not None or options.match
+        if options.offset is not None and "-" in options.offset and conditions:
+            self._surroundings.note(
+                f"--offset {options.offset} counts all records of a partition, whether they match"
+                " or not; --tail N counts those that match"
+            )
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)

@@ -168,9 +168,15 @@ class ReadOptions:
 
 
 _PLACE: Final = columns(detail("topic"), number("partition", "offset"))
-_TABLE: Final = columns(
-    _PLACE, time("timestamp"), minor(time("append_time")), key("key"), value("value")
-)
+# A narrow terminal keeps the time that the records were chosen by.
+_TABLES: Final = {
+    ClockName.RECORD: columns(
+        _PLACE, time("timestamp"), minor(time("append_time")), key("key"), value("value")
+    ),
+    ClockName.APPEND: columns(
+        _PLACE, minor(time("timestamp")), time("append_time"), key("key"), value("value")
+    ),
+}
 _FIELDS: Final = columns(
     _PLACE, time("timestamp", "append_time", "create_time"), "key", "value", "headers"
 )
@@ -190,7 +196,7 @@ class RowMaker:
     def writer(self, surroundings: Surroundings) -> Writer:
         """Return the writer for the rows."""
         kind = Format(self._options.kind)
-        of = _TABLE if self._is_table else _FIELDS
+        of = _TABLES[self._options.clock] if self._is_table else _FIELDS
         return writer(surroundings, of, kind, zone=self._options.zone)
 
     def row(self, partition: int, record: Record, append_ms: int | None) -> list[Cell]:

@@ -46,7 +46,7 @@ def why(
     """Explain why segments were rolled, and how long they stay.
 
     Shows for each segment which record and which rule keep it, what would delete it, and how long
-    Kafka's own rule would keep it.
+    Kafka's own rule would keep it; and which offsets are deleted already.
     """
     from tidelog.storage.directory.topic_retention import explain
 
@@ -175,6 +175,8 @@ def _lines(
     )
     settings_text = ", ".join(f"{key}={config.text(key)}" for key in settings)
     lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
+    if story.start_offset > 0:
+        lines.append(f"  gone          0..{story.start_offset - 1}: by retention or delete-records")
     if story.storm is not None:
         lines.append(f"  {story.storm}")
     if not story.segments:
@@ -265,7 +267,7 @@ def _goes_by(segment: "SegmentStory") -> str:
         )
     ways = []
     if segment.keeping.until_ms is not None:
-        ways.append("time then")
+        ways.append("time after that")
     if segment.size_room_bytes is not None:
         ways.append(f"size once {output.bytes_text(segment.size_room_bytes)} more are appended")
     if segment.reason != "open":
@@ -290,7 +292,7 @@ _COLUMNS = output.columns(
     output.number("partition", "base_offset", "end_offset"),
     output.size("bytes"),
     "rule",
-    output.prose("reason"),
+    "reason",
 )
 
 

@@ -13,6 +13,7 @@ from tidelog.timespec import (
     parse_duration,
     parse_point,
     parse_range,
+    parse_sides,
 )
 from tidelog.types import NS_PER_MS
 
@@ -32,8 +33,8 @@ to_option: Final = click.option(
 during_option: Final = click.option(
     "--during",
     metavar="RANGE",
-    help="Both ends in one option: a whole day or month (2013-02-08, yesterday, 2013-02), or"
-    " a range A..B. Default: no limit.",
+    help="Both ends in one option: a whole day or month in a zone (2013-02-08Z, 2013-02Z,"
+    " 'yesterday UTC'), or a range A..B. Default: no limit.",
 )
 
 
@@ -67,15 +68,14 @@ def read_bounds(
         raise UsageProblem(f"--during {during} is a whole range; leave --from and --to out")
     if start is None and end is None and during is None:
         return None, None
-    if during is not None:
-        text = during
-    elif start is not None and _is_range(start):
-        if end is not None:
-            raise UsageProblem(f"--from {start} is a range already; leave --to out")
-        text = start
+    is_range = start is not None and _is_range(start)
+    if is_range and end is not None:
+        raise UsageProblem(f"--from {start} is a range already; leave --to out")
+    now_ms = surroundings.env.clock.now_ms()
+    if during is not None or is_range:
+        first_ms, end_ms = parse_range(during or start or "", now_ms=now_ms, zone=zone)
     else:
-        text = f"{start or ''}..{end or ''}"
-    first_ms, end_ms = parse_range(text, now_ms=surroundings.env.clock.now_ms(), zone=zone)
+        first_ms, end_ms = parse_sides(start or "", end or "", now_ms=now_ms, zone=zone)
     return None if first_ms == OPEN_START else first_ms, None if end_ms == OPEN_END else end_ms
 
 

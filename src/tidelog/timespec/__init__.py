@@ -10,6 +10,7 @@ from tidelog.timespec.grammar import (
     TIME_HELP,
     parse_point,
     parse_range,
+    parse_sides,
     zone_of_question,
 )
 from tidelog.timespec.units import parse_duration
@@ -23,6 +24,7 @@ __all__ = [
     "parse_duration",
     "parse_point",
     "parse_range",
+    "parse_sides",
     "time_text",
     "zone_of_question",
 ]

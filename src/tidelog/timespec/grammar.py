@@ -23,7 +23,7 @@ from tidelog.timespec.points import (
     read_year,
 )
 from tidelog.timespec.units import NS_PER_SECOND, parse_duration
-from tidelog.timespec.zones import TODAY, format_ms, instant_ns, parse_zone, zone_of
+from tidelog.timespec.zones import TODAY, WallTime, format_ms, instant_ns, parse_zone, zone_of
 from tidelog.types import INT64_MAX, NS_PER_MS
 
 # A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.
@@ -108,7 +108,7 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
 # -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
-    " now, yesterday, noon, or back from now (-6h, '2h ago')"
+    " now, 'yesterday UTC', 'noon UTC', or back from now (-6h, '2h ago')"
 )
 OPEN_START: Final = -1
 
@@ -175,13 +175,46 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         raise _about(text, error) from None
 
 
+def parse_sides(
+    start: str, end: str, *, now_ms: int, zone: tzinfo | str | None = None
+) -> tuple[int, int]:
+    """Parse a time range whose sides are texts of their own, as `parse_range` does `A..B`.
+
+    A zone in one text is not the other's; a time of day alone is in the zone of its date.
+
+    Args:
+        start: The start, inclusive; empty without a bound.
+        end: The end, exclusive; empty without a bound.
+        now_ms: The time of `now`, in ms since the epoch.
+        zone: Zone of times without one; None refuses them.
+
+    Returns:
+        As `parse_range`.
+
+    Raises:
+        InvalidTime: A side is invalid or ambiguous, or the range is empty.
+    """
+    text, default = f"{start}..{end}", zone_of(zone)
+    try:
+        sides = _read_sides(text, start.strip(), end.strip(), now_ms)
+        return _checked(text, *_resolved(text, *sides, now_ms, default), default)
+    except InvalidTime as error:
+        raise _about(text, error) from None
+
+
 def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     if text.startswith("@") and _SEPARATOR not in text:
         start, end = parse_rpk_range(text, now_ms=now_ms, open_range=(OPEN_START, OPEN_END))
     elif _SEPARATOR in text:
-        start, end = _parse_two_sides(text, now_ms, zone)
+        first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
+        sides = _read_sides(text, first, second, now_ms)
+        start, end = _resolved(text, *sides, now_ms, _shared_zone(text, *sides) or zone)
     else:
         start, end = _parse_day(text, now_ms, zone)
+    return _checked(text, start, end, zone)
+
+
+def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int, int]:
     first = max(start, 0)
     if first >= end:
         printed = f"from {format_ms(first, zone)} to before {format_ms(end, zone)}"
@@ -209,14 +242,19 @@ def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     return checked_ms(text, start), checked_ms(text, end)
 
 
-def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
-    first, _, second = (side.strip() for side in text.partition(_SEPARATOR))
-    if _SEPARATOR in second or second.startswith("."):
+def _read_sides(
+    text: str, first: str, second: str, now_ms: int
+) -> tuple[Moment | None, Moment | None]:
+    if _SEPARATOR in first or _SEPARATOR in second or second.startswith("."):
         raise InvalidTime(text, "more than one '..' in a range")
     start = _read_side(first, now_ms) if first else None
     end = _read_side(second, now_ms) if second else None
-    zone = _shared_zone(text, start, end) or zone
-    end = _on_the_same_day(text, start, end)
+    return start, _on_the_same_day(text, start, end)
+
+
+def _resolved(
+    text: str, start: Moment | None, end: Moment | None, now_ms: int, zone: tzinfo | None
+) -> tuple[int, int]:
     now_ns = now_ms * NS_PER_MS
     if start is not None and end is not None and _is_length(start) and _is_length(end):
         raise InvalidTime(text, "two lengths of time; one side must be a point")
@@ -234,7 +272,9 @@ def _parse_two_sides(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, 
 
 
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
-    """Return the end; a time of day alone gets the start's date, as in `2013-02-08 12:00..13:00`.
+    """Return the end; a time of day alone gets the start's date and zone.
+
+    As in `2013-02-08 12:00..13:00`.
 
     Raises:
         InvalidTime: The start is a time of day alone, and the end has a date.
@@ -245,7 +285,9 @@ def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Mom
     if last.has_date:
         raise InvalidTime(text, f"{first.text} of which day? Write the date on that side too")
     day = first.moment.replace(hour=0, minute=0, second=0) + (last.moment - TODAY)
-    return Moment(last.text, wall=replace(last, moment=day, from_today=first.from_today))
+    zone_text = last.zone_text or first.zone_text
+    wall = replace(last, moment=day, from_today=first.from_today, zone_text=zone_text)
+    return Moment(last.text, wall=wall)
 
 
 def _read_side(text: str, now_ms: int) -> Moment:
@@ -272,26 +314,30 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that times and ranges name, so that answers can be printed in it.
+    """Return the zone that all times and ranges name, so that answers can be printed in it.
 
     Args:
-        texts: Times, ranges and other texts such as `latest`, which name no zone.
+        texts: Times, ranges and other texts such as `latest`, which need no zone.
 
     Returns:
-        An IANA name, or an offset as `-05:00`; None if no text has a zone, if two differ, and for
-        UTC written as Z.
+        An IANA name, or an offset as `-05:00`; None if no text has a zone, if two differ, if a time
+        has none, and for UTC written as Z. So no time takes the zone of another text.
     """
-    names = set()
+    names: set[str | None] = set()
     for text in texts:
-        for side in text.split(_SEPARATOR):
-            try:
-                zone_text = _read_side(side.strip(), 0).zone_text
-            except InvalidTime:
-                continue
-            if zone_text is not None:
-                names.add(_zone_name(zone_text))
-    name = names.pop() if len(names) == 1 else "Z"
-    if name in ("Z", "z"):
+        walls = [wall for side in text.split(_SEPARATOR) if (wall := _wall(side.strip()))]
+        zones = [wall.zone_text for wall in walls if wall.zone_text is not None]
+        names.update(map(_zone_name, zones) if zones or not walls else (None,))
+    name = names.pop() if len(names) == 1 else None
+    if name is None or name in ("Z", "z"):
         return None
     digits = name[1:].replace(":", "").ljust(4, "0")
     return f"{name[0]}{digits[:2]}:{digits[2:]}" if name[0] in "+-" else name
+
+
+def _wall(text: str) -> WallTime | None:
+    """Return a text's date or time in a zone; None for an instant, a length and other texts."""
+    try:
+        return _read_side(text, 0).wall
+    except InvalidTime:
+        return None

@@ -158,8 +158,10 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
     """
     if wall.zone_text is None:
         if default is None:
-            reason = "which time zone? Add Z, an offset such as -05:00, or a name such as"
-            raise InvalidTime(wall.text, f"{reason} America/New_York")
+            reason = "which time zone? Add Z, an offset such as -05:00 or a name such as"
+            raise InvalidTime(
+                wall.text, f"{reason} America/New_York, or give one for all times (zone, --zone)"
+            )
         return default, None
     offset, bracket, name = wall.zone_text.rstrip("]").partition("[")
     if not bracket:

@@ -74,3 +74,7 @@ def test_a_broker_that_checks_no_acls_refers_to_its_setting() -> None:
 
     failure = ClusterFailure("b:1", "add ACLs", "SECURITY_DISABLED", error_code=54)
     assert "authorizer.class.name" in describe(failure).hint
+
+
+def test_a_time_without_a_zone_names_the_option(two: Cli) -> None:
+    assert "--zone" in two.run("count", "flights", "--during", "yesterday").err

@@ -4,6 +4,7 @@ import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
 HOUR = 3_600_000
+ZURICH = ("--zone", "Europe/Zurich")
 HOUR_START = NOW - NOW % HOUR
 
 
@@ -39,6 +40,30 @@ class TestCount:
     def test_ranges(self, topic: Cli, arguments: tuple[str, ...], records: int) -> None:
         (found,) = topic.ok("count", "flights:0", "-o", "json", *arguments).objects
         assert found["records"] == records
+
+    @pytest.mark.parametrize(
+        ("arguments", "records"),
+        [
+            # 22:00 Z is 23:00 in Zurich; NOW is 22:13:20 Z on November 14.
+            (("--from", "2023-11-14 23:13:20 Europe/Zurich", "--to", "23:14"), 2),
+            (("--from", "2023-11-14T22:13:20Z", "--to", "2023-11-14 23:14", *ZURICH), 2),
+            (("--from", "2023-11-14 23:13:20..2023-11-14 23:14 Europe/Zurich"), 2),
+        ],
+    )
+    def test_a_zone_is_that_of_its_own_text(
+        self, topic: Cli, arguments: tuple[str, ...], records: int
+    ) -> None:
+        (found,) = topic.ok("count", "flights:0", "-o", "json", *arguments).objects
+        assert found["records"] == records
+
+    @pytest.mark.parametrize("command", ["count", "diff"])
+    @pytest.mark.parametrize("zone", ["Z", " America/New_York"])
+    def test_the_zone_of_one_option_is_not_that_of_another(
+        self, topic: Cli, command: str, zone: str
+    ) -> None:
+        sides = ("--from", f"2023-11-14{zone}", "--to", "2023-11-15")
+        assert "'2023-11-15': which time zone?" in topic.run(command, "flights", *sides).err
+        topic.ok(command, "flights", *sides, *ZURICH)
 
     def test_the_answer_comes_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
@@ -163,7 +188,7 @@ class TestZoneOfTheQuestion:
         ("options", "offset"),
         [
             (("--from", "2023-11-14 12:00 America/New_York"), "-05:00"),
-            (("--from", "2023-11-14 America/New_York", "--to", "2023-11-15"), "-05:00"),
+            (("--from", "2023-11-14 12:00 America/New_York", "--to", "23:00"), "Z"),
             (("--during", "2023-11-14 America/New_York"), "-05:00"),
             (("--from", "2023-11-14T12:00-0500[America/New_York]"), "-05:00"),
             (("--from", "2023-11-14T12:00+0530"), "+05:30"),

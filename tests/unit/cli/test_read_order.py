@@ -131,11 +131,36 @@ def test_columns_have_the_same_records_in_the_same_order(
 def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str, ...]) -> None:
     late = ("--from", str(NOW + 100 * HOUR))
     said = hours.ok("read", "flights", *late, *place).err
-    assert "0 records; the newest is 2023-11-14T21:13:20.000Z (record clock)\n" in said
+    assert "0 records; the newest of flights is 2023-11-14T21:13:20.000Z (record clock)\n" in said
     said = hours.ok("read", "flights", *late, "--clock", "append", *place).err
-    assert "0 records; the newest is 2023-11-15T07:13:20.000Z (append clock)" in said
+    assert "0 records; the newest of flights is 2023-11-15T07:13:20.000Z (append clock)" in said
     said = hours.ok("read", "flights", "--key", "nobody", "-o", "csv", *place).err
-    assert "0 records; the newest is" in said
+    assert "0 records; the newest of flights is" in said
+
+
+def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str, ...]) -> None:
+    early = ("read", "flights", "--offset", "0..2")
+    hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
+    assert hours.ok(*early, "--partition", "0", *place).err.endswith(
+        "note: retention or delete-records took earlier offsets: flights-0 starts at 3\n"
+    )
+
+
+def test_an_offset_from_the_end_with_a_condition_refers_to_tail(
+    hours: Cli, place: tuple[str, ...]
+) -> None:
+    last = ("read", "flights", "--offset", "-1..", "--key", "k1")
+    assert "--tail N counts those that match" in hours.ok(*last, *place).err
+    found = ("read", "flights", "--tail", "1", "--key", "k1")
+    assert "--tail" not in hours.ok(*found, *place).err
+
+
+@pytest.mark.parametrize(("clock", "hidden"), [("record", "append time"), ("append", "timestamp")])
+def test_a_narrow_table_keeps_the_time_of_its_clock(hours: Cli, clock: str, hidden: str) -> None:
+    hours.append(at(NOW + 11 * HOUR + 1, b"k" * 20, b"v" * 60), partition=0)
+    hours.variables["COLUMNS"] = "70"
+    text = hours.ok("read", "flights", "--tail", "1", "--clock", clock).out
+    assert f"not shown: {hidden}; --wide" in text
 
 
 def test_an_empty_topic_is_called_empty(flights: Cli) -> None:
@@ -189,7 +214,7 @@ def test_stamps_are_append_times_of_a_topic_without_others(cli: Cli) -> None:
     cli.append(at(NOW))
     late = ("--clock", "append", "--from", str(NOW + 2 * HOUR))
     said = cli.ok("read", "flights", *late).err
-    assert "0 records; the newest is 2023-11-14T23:13:20.000Z (append clock)" in said
+    assert "0 records; the newest of flights is 2023-11-14T23:13:20.000Z (append clock)" in said
     with tidelog.open(str(cli.data)) as log:
         (span,) = log.time_spans("flights", clock="append").values()
     assert span == (NOW, NOW + HOUR)

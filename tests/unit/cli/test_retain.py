@@ -34,6 +34,17 @@ def test_a_dry_run_says_what_would_go_and_a_run_deletes_it(topic: Cli) -> None:
     assert topic.ok("retain", "-o", "json").objects == []
 
 
+def test_a_narrow_table_has_a_line_for_each_segment_and_ages_with_units(topic: Cli) -> None:
+    topic.variables["COLUMNS"] = "80"
+    lines = topic.ok("retain", "--dry-run").out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("t ")] == ["t", "t"]
+    shown = topic.ok("retain", "--dry-run", "-o", "json").objects
+    reasons = [row["reason"] for row in shown]
+    assert reasons == [
+        f"largest record timestamp is {age} old, over retention.ms={DAY}" for age in ("3d", "2d")
+    ]
+
+
 def test_the_library_does_the_same(topic: Cli) -> None:
     with tidelog.open(str(topic.data), env=topic.env) as directory:
         due = directory.retain(dry_run=True)
@@ -45,6 +56,12 @@ def test_the_library_does_the_same(topic: Cli) -> None:
 
 def test_why_names_the_command(topic: Cli) -> None:
     assert "`tidelog retain`" in topic.ok("why", "t").out
+
+
+def test_why_tells_which_offsets_are_gone(topic: Cli) -> None:
+    assert "gone" not in topic.ok("why", "t").out
+    topic.ok("retain", "t")
+    assert "gone          0..1: by retention or delete-records\n" in topic.ok("why", "t").out
 
 
 def test_nothing_goes_by_age_where_nobody_set_an_age(cli: Cli) -> None:

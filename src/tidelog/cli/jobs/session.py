@@ -436,14 +436,13 @@ def findings_section(findings: "Sequence[Finding]") -> list[Section]:
 def save_report(
     surroundings: Surroundings, path: str, report: Report, provenance: Provenance
 ) -> None:
-    """Write a report with its origin and the range in its title, and print its path.
+    """Write a report with its origin, and print its path.
 
     Raises:
         InvalidInput: It can't be written.
     """
-    title = ", ".join(filter(None, (report.title, provenance.span)))
     try:
-        write_report(path, replace(report, title=title, origin=provenance))
+        write_report(path, replace(report, origin=provenance))
     except OSError as error:
         raise InvalidInput(f"{path}: {error.strerror or error}; all else is done") from error
     surroundings.say(f"report: {path}")

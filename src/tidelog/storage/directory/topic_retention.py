@@ -109,8 +109,13 @@ class SegmentStory:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStory:
-    """A partition's segments, oldest first, and the roll storm among its last rolls, if any."""
+    """A partition's segments, oldest first, and the roll storm among its last rolls, if any.
 
+    Attributes:
+        start_offset: First offset that can be read; those before it were deleted.
+    """
+
+    start_offset: int
     segments: list[SegmentStory]
     storm: RollStorm | None
 
@@ -212,7 +217,8 @@ class _Explanation:
             self._story(number, own[number], kafka[number], due, rooms[number])
             for number in range(len(self._segments))
         ]
-        return PartitionStory(stories, storm_of(self._log, self._notes))
+        storm = storm_of(self._log, self._notes)
+        return PartitionStory(self._log.log_start_offset, stories, storm)
 
     def plan(self) -> list[Deletion]:
         """Return the segments that retention would delete now."""

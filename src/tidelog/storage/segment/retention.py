@@ -23,8 +23,10 @@ Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from math import floor
 from typing import NamedTuple, Protocol
 
+from tidelog.amounts import duration_text
 from tidelog.config import RetentionClock
 from tidelog.types import NO_OFFSET, NO_TIMESTAMP, UNKNOWN_MS
 
@@ -293,7 +295,8 @@ def _over_time(config: RetentionConfig, now_ms: int) -> _Pass:
         if age_ms <= config.retention_ms:
             return None
         return (
-            f"largest {counted.basis} is {age_ms} ms old, over retention.ms={config.retention_ms}"
+            f"largest {counted.basis} is {duration_text(age_ms / 1000, rounded=floor)} old, over"
+            f" retention.ms={config.retention_ms}"
         )
 
     return reason_for
