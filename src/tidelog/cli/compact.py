@@ -85,7 +85,7 @@ def show_plan(
 ) -> ExitCode:
     """Print what is due and why, by topic or with a row for each finished segment."""
     from tidelog.storage.compaction.cleaning_plan import preview
-    from tidelog.storage.compaction.plan_verdict import plan_verdict
+    from tidelog.storage.compaction.generations.planning import plan_verdict
 
     previews: dict[TopicPartition, Preview] = {}
     code = ExitCode.OK

@@ -145,7 +145,7 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
     finally:
         if held is not None:
             held.close()
-    from tidelog.storage.checks.verdict import check_verdict
+    from tidelog.storage.checks.directory_check import check_verdict
 
     output.print_verdict(surroundings, check_verdict(check, findings, open_findings), kind)
     _print(surroundings, findings, open_findings, kind)

@@ -316,8 +316,7 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     """Print what lies where."""
-    from tidelog.storage.tier_manager.mover import tier_status
-    from tidelog.storage.tier_manager.tier_verdict import tier_verdict
+    from tidelog.storage.tier_manager.mover import tier_status, tier_verdict
 
     kind, show = options.kind, shown_table(options.show, TierShow, options.kind)
     with open_directory(surroundings, options.data) as directory:

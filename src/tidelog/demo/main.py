@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tidelog.demo import flights as load
-from tidelog.demo import native_code, questions, sparkjob, story
+from tidelog.demo import questions, sparkjob, story
 from tidelog.demo.flights import ROW_COUNT, ZONE, Flights, flights_of, read_source, source_path
 from tidelog.demo.story import Report, write_report
 from tidelog.env import os_env
@@ -85,7 +85,7 @@ def run(out: Path, teller: story.Teller) -> list[str]:
     started = time.perf_counter()
     prepare(out)
     spark = sparkjob.start_spark(out / "spark", out / "spark.log")
-    compiler = native_code.start(out / "native")
+    compiler = questions.start_compiler(out / "native")
     try:
         demo = Demo(out, teller, spark)
         demo.load(compiler)
@@ -97,7 +97,7 @@ def run(out: Path, teller: story.Teller) -> list[str]:
         teller.end(out, time.perf_counter() - started)
         return demo.checks.failed
     finally:
-        native_code.stop(compiler)
+        questions.stop_compiler(compiler)
         spark.result().stop()
         for name in ("spark", "native"):
             shutil.rmtree(out / name, ignore_errors=True)

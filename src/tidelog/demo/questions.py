@@ -5,6 +5,8 @@ with pandas' figures from the source file.
 """
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,9 +18,13 @@ import tidelog
 from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, record_table
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
+from tidelog.record.kernels.compiler import is_kept
+from tidelog.record.kernels.offset_map import map_batches
 from tidelog.types import ClockName, OffsetAndTimestamp
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     import pyarrow as pa
 
 
@@ -293,3 +299,57 @@ def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: i
         int(((due >= start_ms) & (due < at_ms) & left_after).sum()),
         int(((due >= at_ms) & (due < end_ms) & (left < at_ms)).sum()),
     )
+
+
+# -- native code of these queries --------------------------------------------------------------
+# Code is compiled at its first use on a machine and cached. A fresh machine needs most of a minute
+# of CPU for the code of the demo: beside the load of the flights, on another core, it costs little
+# time.
+
+_RECORDS: Final = 3
+# A time after all records: the year 2100.
+_FAR_MS: Final = 4_102_444_800_000
+
+
+def start_compiler(folder: Path) -> "Popen[bytes] | None":
+    """Start compiling; None if the code is there.
+
+    Args:
+        folder: Folder for a small log, made here.
+    """
+    if is_kept(map_batches):  # the last one that `compile_code` needs
+        return None
+    command = [sys.executable, "-m", __name__, str(folder)]
+    nowhere = subprocess.DEVNULL
+    return subprocess.Popen(command, stdout=nowhere, stderr=nowhere)  # noqa: S603 - our own module
+
+
+def stop_compiler(compiler: "Popen[bytes] | None") -> None:
+    """End the process if it still runs."""
+    if compiler is not None:
+        compiler.kill()
+        compiler.wait()
+
+
+def compile_code(folder: Path) -> None:
+    """Read, query and compact a log of a few records as the demo does its own."""
+    import pyarrow as pa
+
+    path = str(folder)
+    with tidelog.open(path, writable=True) as directory:
+        directory.create_topic(FLIGHTS_TOPIC)
+        rows = [tidelog.NewRecord(key=b"k%d" % n, value=b"{}") for n in range(_RECORDS)]
+        directory.append(FLIGHTS_TOPIC, rows)
+    count_crossing(path, 1, 0, _FAR_MS)
+    with tidelog.open(path, writable=True) as directory:
+        directory.create_topic(AIRCRAFT_TOPIC, config={"cleanup.policy": "compact"})
+        times = pa.array(range(1, _RECORDS + 1), pa.timestamp("ms", "UTC"))
+        keys = pa.array([b"N1"] * _RECORDS)
+        table = pa.table({"key": keys, "value": pa.array([b"{}"] * _RECORDS), "timestamp": times})
+        directory.append_table(AIRCRAFT_TOPIC, table)
+    state_as_of(path, _RECORDS)
+    compact(path)
+
+
+if __name__ == "__main__":
+    compile_code(Path(sys.argv[1]))

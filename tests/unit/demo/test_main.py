@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.demo import native_code
+from tidelog.demo import questions
 from tidelog.demo.main import prepare
 from tidelog.demo.questions import Checks, Crossing
 from tidelog.demo.story import Teller, three_sentences
@@ -96,18 +96,18 @@ def test_sentences_have_the_figures_of_the_day() -> None:
 def test_native_code_is_compiled_by_a_process_only_where_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_code, "is_kept", lambda _kernel: True)
-    assert native_code.start(tmp_path) is None
-    native_code.stop(None)
-    monkeypatch.setattr(native_code, "is_kept", lambda _kernel: False)
-    compiler = native_code.start(tmp_path / "native")
+    monkeypatch.setattr(questions, "is_kept", lambda _kernel: True)
+    assert questions.start_compiler(tmp_path) is None
+    questions.stop_compiler(None)
+    monkeypatch.setattr(questions, "is_kept", lambda _kernel: False)
+    compiler = questions.start_compiler(tmp_path / "native")
     assert compiler is not None
-    native_code.stop(compiler)
+    questions.stop_compiler(compiler)
     assert compiler.returncode is not None
 
 
 def test_what_compiles_the_native_code_goes_through(tmp_path: Path) -> None:
-    native_code.compile_all(tmp_path / "native")
+    questions.compile_code(tmp_path / "native")
     assert is_kept(map_batches)
 
 

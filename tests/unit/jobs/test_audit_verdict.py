@@ -1,8 +1,7 @@
 """An audit in one sentence: equal, one difference, many, and records without a key."""
 
 from tidelog.jobs.audit.options import Kind
-from tidelog.jobs.audit.results import AuditResults, TopicFigures
-from tidelog.jobs.audit.verdict import KIND_TEXTS, audit_verdict
+from tidelog.jobs.audit.results import KIND_TEXTS, AuditResults, TopicFigures, audit_verdict
 
 
 def audited(*topics: TopicFigures) -> AuditResults:

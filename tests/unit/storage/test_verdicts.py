@@ -1,14 +1,22 @@
 """Verdicts on tiers, compactions, checks and erasures: for nothing, one, many and the bad case."""
 
-from dataclasses import dataclass, field
+from dataclasses import replace
+from typing import cast
 
+from tidelog.env import os_env
 from tidelog.errors import StorageFailure
-from tidelog.storage.checks.findings import Finding, Severity
-from tidelog.storage.checks.verdict import check_verdict
-from tidelog.storage.compaction.plan_verdict import plan_verdict
+from tidelog.storage.checks.directory_check import DirectoryCheck, check_verdict
+from tidelog.storage.checks.findings import CheckedPartition, Finding, Severity
+from tidelog.storage.compaction.generations.estimates import SegmentFacts
+from tidelog.storage.compaction.generations.planning import (
+    Decision,
+    GenerationPlan,
+    Space,
+    plan_verdict,
+)
+from tidelog.storage.compaction.job import Group
 from tidelog.storage.erasure import erasure_verdict
-from tidelog.storage.tier_manager.mover import TierStatus
-from tidelog.storage.tier_manager.tier_verdict import tier_verdict
+from tidelog.storage.tier_manager.mover import TierStatus, tier_verdict
 from tidelog.types import TopicPartition
 
 MB = 1_000_000
@@ -54,55 +62,65 @@ class TestTier:
         assert tier_verdict([status()], 1).endswith("; nothing waits to be copied")
 
 
-@dataclass
-class Plan:
-    """What a verdict reads of a plan."""
+IDLE = GenerationPlan(
+    groups=(),
+    map_from=0,
+    map_to=0,
+    reason="no garbage",
+    is_full=False,
+    space=Space(log_bytes=0, live_bytes=0, bound_bytes=0),
+    segments=(),
+    decisions=(),
+    read_bytes=0,
+)
 
-    reason: str = "no garbage"
-    is_due: bool = False
-    read_bytes: int = 0
-    written_bytes: float = 0
-    garbage_bytes: float = 0
+
+def due_plan(*, read: int, written: int, freed: int) -> GenerationPlan:
+    segment = SegmentFacts(
+        base_offset=0,
+        end_offset=9,
+        size_bytes=written + freed,
+        cleaned_to=0,
+        live_bytes=written,
+        sum_bytes=written,
+        keys=1,
+    )
+    groups = (Group(bases=(0,), drop_expired=False),)
+    decisions = (Decision.CLEAN,)
+    return replace(IDLE, groups=groups, segments=(segment,), decisions=decisions, read_bytes=read)
 
 
 class TestCompaction:
     def test_nothing(self) -> None:
         assert plan_verdict([]) == "nothing to compact: no topic has cleanup.policy=compact"
-        assert plan_verdict([Plan()]) == (
-            "nothing to compact: the partition is not due: no garbage"
-        )
-        assert plan_verdict([Plan(), Plan(reason="empty")]) == (
+        assert plan_verdict([IDLE]) == ("nothing to compact: the partition is not due: no garbage")
+        assert plan_verdict([IDLE, replace(IDLE, reason="empty")]) == (
             "nothing to compact: none of 2 partitions is due"
         )
 
     def test_one(self) -> None:
-        due = Plan(is_due=True, read_bytes=12_300_000, written_bytes=3.4e6, garbage_bytes=8.9e6)
+        due = due_plan(read=12_300_000, written=3_400_000, freed=8_900_000)
         costs = "12.3 MB to read, 3.4 MB to write, 8.9 MB to free"
         assert plan_verdict([due]) == f"the partition is due: {costs}"
-        assert plan_verdict([due, Plan()]) == f"1 of 2 partitions is due: {costs}"
+        assert plan_verdict([due, IDLE]) == f"1 of 2 partitions is due: {costs}"
 
     def test_many(self) -> None:
-        due = Plan(is_due=True, read_bytes=MB, written_bytes=MB, garbage_bytes=MB)
-        assert plan_verdict([due, due, Plan()]) == (
+        due = due_plan(read=MB, written=MB, freed=MB)
+        assert plan_verdict([due, due, IDLE]) == (
             "2 of 3 partitions are due: 2 MB to read, 2 MB to write, 2 MB to free"
         )
 
 
-@dataclass
-class Check:
-    """What a verdict reads of a check."""
-
-    partitions: dict[TopicPartition, object]
-    path: str = "data"
-    unseen: list[StorageFailure] = field(default_factory=list)
-    size_bytes: int = 126 * MB
+class Check(DirectoryCheck):
+    """A check of logs of 126 MB."""
 
     def log_bytes(self) -> int:
-        return self.size_bytes
+        return 126 * MB
 
 
 def check(*names: TopicPartition) -> Check:
-    return Check(dict.fromkeys(names))
+    partition = cast("CheckedPartition", None)  # a verdict counts them
+    return Check(os_env().files, "data", partitions=dict.fromkeys(names, partition))
 
 
 def finding(path: str, severity: Severity = Severity.ERROR, *, repairable: bool = True) -> Finding:
@@ -133,7 +151,7 @@ class TestCheck:
         assert check_verdict(self.ONE, [finding("a")], []).endswith("; 1 file repaired")
 
     def test_what_could_not_be_read_is_not_called_sound(self) -> None:
-        blind = Check(self.ONE.partitions, unseen=[StorageFailure("t-0", "read", "denied")])
+        blind = replace(self.ONE, unseen=[StorageFailure("t-0", "read", "denied")])
         assert check_verdict(blind, [], []) == (
             "data: 1 part could not be read; the rest: nothing found in 1 topic, 1 partition,"
             " 126 MB"

@@ -45,8 +45,14 @@ from tidelog.cli.output import Cell, Columns
 from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, describe
 from tidelog.errors import TidelogError
 from tidelog.jobs.audit.options import AuditOptions, Kind
-from tidelog.jobs.audit.results import AuditResults, Difference, Last, TopicFigures
-from tidelog.jobs.audit.verdict import KIND_TEXTS, audit_verdict
+from tidelog.jobs.audit.results import (
+    KIND_TEXTS,
+    AuditResults,
+    Difference,
+    Last,
+    TopicFigures,
+    audit_verdict,
+)
 from tidelog.pages import Items, Report, Section, plot_by_hour
 from tidelog.plots import SERIES_MAX
 from tidelog.spark.places import Place

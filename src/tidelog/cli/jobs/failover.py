@@ -262,7 +262,7 @@ def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | 
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return
-    from tidelog.jobs.failover.verdict import failover_verdict
+    from tidelog.jobs.failover.verify import failover_verdict
 
     verdict = failover_verdict(report.plan, report.verdicts, executed=report.executed)
     output.print_verdict(surroundings, verdict, kind)

@@ -6,10 +6,12 @@ that missing findings always mean a sound directory.
 
 import posixpath
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tidelog.amounts import bytes_text, plural
 from tidelog.config import TopicConfig
 from tidelog.env import FileSystem
 from tidelog.errors import (
@@ -414,4 +416,36 @@ def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
         position=damage.position,
         offset=damage.offset,
         repairable=True,
+    )
+
+
+def check_verdict(
+    check: DirectoryCheck, findings: Sequence[Finding], open_findings: Sequence[Finding]
+) -> str:
+    """Return whether a directory is sound, how large it is, and what a repair did or could do.
+
+    Args:
+        check: The check.
+        findings: Findings of the first check.
+        open_findings: Findings that are left, after a repair if there was one.
+    """
+    topics = {name.topic for name in check.partitions}
+    size = bytes_text(check.log_bytes())
+    whole = f"{plural(len(topics), 'topic')}, {plural(len(check.partitions), 'partition')}, {size}"
+    repaired = len({f.path for f in findings if f.repairable} - {f.path for f in open_findings})
+    mended = f"; {plural(repaired, 'file')} repaired" if repaired else ""
+    counts = Counter(finding.severity for finding in open_findings)
+    if check.unseen:
+        unread = plural(len(check.unseen), "part")
+        return f"{check.path}: {unread} could not be read; the rest: {_counted(counts)} in {whole}"
+    if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
+        return f"{check.path} is sound: {whole}{mended}"
+    repairable = len({finding.path for finding in open_findings if finding.repairable})
+    hint = f"; --repair rebuilds {plural(repairable, 'file')}" if repairable else ""
+    return f"{check.path} is damaged: {_counted(counts)} in {whole}{mended}{hint}"
+
+
+def _counted(counts: Counter[Severity]) -> str:
+    return ", ".join(plural(counts[each], each.value) for each in Severity if counts[each]) or (
+        "nothing found"
     )

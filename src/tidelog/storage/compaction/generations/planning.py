@@ -49,6 +49,7 @@ from enum import StrEnum
 from itertools import accumulate, takewhile
 from typing import Final
 
+from tidelog.amounts import bytes_text, plural, verb
 from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
 from tidelog.types import INT32_MAX
@@ -497,6 +498,36 @@ class GenerationPlan:
             ),
             read_bytes=0,
         )
+
+
+def plan_verdict(plans: Sequence[GenerationPlan]) -> str:
+    """Return how many partitions are due for compaction, what it costs and what it frees."""
+    due = [plan for plan in plans if plan.is_due]
+    if not plans:
+        return "nothing to compact: no topic has cleanup.policy=compact"
+    if not due:
+        reasons = {plan.reason for plan in plans}
+        reason = f": {reasons.pop()}" if len(reasons) == 1 else ""
+        count = len(plans)
+        return f"nothing to compact: {_share(0, count)} due{reason}"
+    read, written, freed = (
+        sum(values)
+        for values in zip(
+            *((plan.read_bytes, plan.written_bytes, plan.garbage_bytes) for plan in due),
+            strict=True,
+        )
+    )
+    return (
+        f"{_share(len(due), len(plans))} due: {bytes_text(read)} to read, {bytes_text(written)} to"
+        f" write, {bytes_text(freed)} to free"
+    )
+
+
+def _share(due: int, partitions: int) -> str:
+    if partitions == 1:
+        return f"the partition is{'' if due else ' not'}"
+    are = verb(due, "is", "are")
+    return f"{due or 'none'} of {plural(partitions, 'partition')} {are if due else 'is'}"
 
 
 def measure(segments: Sequence[SegmentFacts], demand: Demand) -> Space:
