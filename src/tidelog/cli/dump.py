@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import cells, output
 from tidelog.cli.cells import Decode
 from tidelog.cli.options import (
@@ -489,10 +490,12 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
 
 def _summary(zone_map: ZoneMap) -> str:
     latency = zone_map.latency.total()
-    text = f"{zone_map.zone_count} zones of {zone_map.total.size_bytes} bytes; latency of "
+    text = (
+        f"{plural(zone_map.zone_count, 'zone')} of {zone_map.total.size_bytes} bytes; latency of "
+    )
     if not latency.count:
         return f"{text}no record is known"
-    return f"{text}{latency.count} records from {latency.min_ms} to {latency.max_ms} ms"
+    return f"{text}{plural(latency.count, 'record')} from {latency.min_ms} to {latency.max_ms} ms"
 
 
 def _cells(zone: Zone) -> Sequence[Cell]:
@@ -657,7 +660,7 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
             surroundings.fail(line)
         count += len(dumped_file.findings)
     if count:
-        surroundings.say(f"{count} finding{'s'[: count > 1]} in {len(paths)} files")
+        surroundings.say(f"{plural(count, 'finding')} in {plural(len(paths), 'file')}")
     return ExitCode.FINDINGS if count else ExitCode.OK
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output, times
 from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
@@ -292,12 +293,13 @@ def _verdict(
     groups, copies = follower.group_count, follower.copies.values()
     # The leader's end is unknown before the first Fetch response.
     begun = sum(copy.high_watermark is not None for copy in copies)
-    count = f"{begun} of {len(copies)}" if begun < len(copies) else f"{begun}"
+    partitions = plural(len(copies), "partition")
+    copied = f"{begun} of {partitions}" if begun < len(copies) else partitions
     if follower.is_promoted:
         surroundings.note("the end of following was requested (`tidelog standby promote`)")
     surroundings.say(
-        f"{count} partitions of {follower.place} copied to {options.data},"
-        f" offsets of {groups} groups"
+        f"{copied} of {follower.place} copied to {options.data},"
+        f" offsets of {plural(groups, 'group')}"
     )
     return ExitCode.OK
 
@@ -411,8 +413,8 @@ def _follower(data: str | None) -> "ControlClient":
 def _show(surroundings: Surroundings, answer: Mapping[str, object], kind: Format) -> ExitCode:
     rows = _rows(answer)
     output.print_rows(surroundings, STANDBY_COLUMNS, rows, kind)
-    follows, pid = answer["follows"], answer["pid"]
-    surroundings.say(f"process {pid} follows {follows}, offsets of {answer['groups']} groups")
+    follows, pid, groups = answer["follows"], answer["pid"], cast("int", answer["groups"])
+    surroundings.say(f"process {pid} follows {follows}, offsets of {plural(groups, 'group')}")
     return ExitCode.FINDINGS if any(row[-1] is not None for row in rows) else ExitCode.OK
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, places, times
 from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
@@ -154,7 +155,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
         if not yes:
             counts = {name: len(cluster.committed(cluster.group(name).name)) for name in names}
             listed = ", ".join(
-                f"{name} with offsets of {n} partitions" for name, n in counts.items()
+                f"{name} with offsets of {plural(n, 'partition')}" for name, n in counts.items()
             )
             raise UsageProblem(f"{listed} would go; add --yes to do it")
         failed = _delete_each(surroundings, cluster, names)
@@ -345,12 +346,18 @@ def _say_result(
     held_back = sum(move.is_held_back for move in moves)
     again = sum(move.again.records for move in changes)
     exact = all(move.again.is_exact for move in changes)
-    what = f"{len(changes)} of {len(moves)} partitions, {'' if exact else 'at most '}{again}"
+    moved = f"{len(changes)} of {plural(len(moves), 'partition')}"
+    records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
     if held_back:
-        surroundings.note(f"{held_back} partitions stay, since going on would skip records unread")
+        stay = f"{plural(held_back, 'partition')} {verb(held_back, 'stays', 'stay')}"
+        surroundings.note(f"{stay}, since going on would skip records unread")
     if options.execute:
-        surroundings.say(f"group {options.group}: moved {what} records are read again")
+        surroundings.say(
+            f"group {options.group}: moved {moved}, {records} {verb(again, 'is', 'are')} read again"
+        )
         return
     members = work.active_members(cluster, options.group)
     step = f"refused now, the group has members: {members}" if members else "commits it"
-    surroundings.say(f"dry run: would move {what} records would be read again; --execute {step}")
+    surroundings.say(
+        f"dry run: would move {moved}, {records} would be read again; --execute {step}"
+    )

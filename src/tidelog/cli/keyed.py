@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.arguments import Inexact
 from tidelog.cli import cells, output, times
 from tidelog.cli.options import (
@@ -160,9 +160,11 @@ def _say(
         return
     if stats.without_time:
         count, clock = stats.without_time, question.clock
-        surroundings.note(f"not exact: {count} records have no time on the {clock} clock: left out")
+        records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
+        surroundings.note(f"not exact: {records} no time on the {clock} clock: left out")
     if stats.without_key:
-        surroundings.note(f"{stats.without_key} records have no key: left out")
+        have = verb(stats.without_key, "has", "have")
+        surroundings.note(f"{plural(stats.without_key, 'record')} {have} no key: left out")
 
 
 # -- diff ----------------------------------------------------------------------------------------

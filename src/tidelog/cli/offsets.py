@@ -96,8 +96,8 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     total = sum(count or 0 for count in unknown or ())
     if total:
         surroundings.note(
-            f"the append time of {total:,} records before these offsets is unknown; any of"
-            " them may be that late"
+            f"the append time of {plural(total, 'record')} before these offsets is unknown;"
+            f" {verb(total, 'it', 'any of them')} may be that late"
         )
     if unknown is not None and None in unknown:
         surroundings.note(
@@ -106,9 +106,9 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         )
     missing = sum(answer is None for answer in answers)
     if missing:
-        surroundings.note(
-            f"{missing} of {len(answers)} partitions have no record at or after {options.at}"
-        )
+        partitions = f"{missing} of {plural(len(answers), 'partition')}"
+        have = verb(missing, "has", "have")
+        surroundings.note(f"{partitions} {have} no record at or after {options.at}")
 
 
 def _answers(

@@ -52,7 +52,7 @@ def partitions(surroundings: Surroundings, topic: str, count: int, place: Place)
     with open_topics(surroundings, place, writable=True) as directory:
         before = len(directory.partitions(topic))
         _grow(directory, topic, count)
-    surroundings.say(f"{topic} has {count} partitions now, {count - before} more")
+    surroundings.say(f"{topic} has {plural(count, 'partition')} now, {count - before} more")
     surroundings.note("new records of a key may go to another partition than its old ones")
 
 
@@ -150,10 +150,13 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     ]
     output.print_rows(surroundings, _COLUMNS, rows, options.kind)
     total = sum(moved[name] - starts[name] for name in names)
+    offsets = plural(total, "offset")
     if options.yes:
-        surroundings.say(f"deleted {total} offsets of {options.target}")
+        surroundings.say(f"deleted {offsets} of {options.target}")
     else:
-        surroundings.note(f"dry run: would delete {total} offsets; --yes deletes them")
+        surroundings.note(
+            f"dry run: would delete {offsets}; --yes deletes {'it' if total == 1 else 'them'}"
+        )
 
 
 def _targets(

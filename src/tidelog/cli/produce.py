@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.cli import inputs, output, times
 from tidelog.cli.inputs import Columns
 from tidelog.cli.options import (
@@ -220,7 +221,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
             directory.flush()
         except InvalidInput as error:
             before = tally.records or tally.committed
-            raise InvalidInput(f"{error}; {before} rows before it were appended") from error
+            kept = f"{plural(before, 'row')} before it {verb(before, 'was', 'were')}"
+            raise InvalidInput(f"{error}; {kept} appended") from error
     columns = output.columns(
         output.detail("topic"),
         output.number("partition"),
@@ -327,7 +329,9 @@ def _load_once(
     tally.take_loaded(loaded)
     tally.old = sum(are_old[loaded.skipped :])
     if loaded.skipped:
-        surroundings.note(f"{loaded.skipped} rows of {options.once} were there before: left out")
+        were = verb(loaded.skipped, "was", "were")
+        rows = f"{plural(loaded.skipped, 'row')} of {options.once} {were}"
+        surroundings.note(f"{rows} there before: left out")
 
 
 def _append_all(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import click
 from click.core import ParameterSource
 
+from tidelog.amounts import plural
 from tidelog.cli import times
 from tidelog.cli.options import examples, refuse_typed, with_options
 from tidelog.cli.output import ROWS_AT_ONCE, Cell, Writer
@@ -277,7 +278,7 @@ class _Reading:
             )
         starts = [f"{name} starts at {first}" for name, (first, _) in bounds.items() if first > 0]
         if starts:
-            others = f" (in {len(starts)} partitions)" if len(starts) > 1 else ""
+            others = f" (in {plural(len(starts), 'partition')})" if len(starts) > 1 else ""
             self._surroundings.note(
                 f"retention or delete-records took earlier offsets{others}: {starts[0]}"
             )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.arguments import Inexact
 from tidelog.cli import times
 from tidelog.cli.cells import Decode, argument_bytes, decoders, typed_bytes
@@ -250,7 +251,8 @@ def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName)
     if count is None:
         surroundings.note("brokers don't tell how many records have no known append time")
     elif count:
-        surroundings.note(f"{count} records met have no time on the {clock} clock: left out")
+        records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
+        surroundings.note(f"{records} no time on the {clock} clock: left out")
 
 
 COLUMNS = (

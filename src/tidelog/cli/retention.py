@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output
 from tidelog.cli.options import (
     Format,
@@ -222,7 +223,7 @@ def _appends(segment: "SegmentStory", zone: str | None) -> str:
         return "not known"
     first = output.time_text(segment.first_append_ms, zone)
     last = output.time_text(segment.last_append_ms, zone)
-    hidden = f"; not known of {unknown} offsets" if unknown else ""
+    hidden = f"; not known of {plural(unknown, 'offset')}" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tidelog.amounts import plural, verb
 from tidelog.cli import completion, output
 from tidelog.cli.options import Format, examples, format_option, topic_argument, zone_option
 from tidelog.cli.output import Cell
@@ -575,7 +576,8 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
     if fact.tier_url is not None:
         yield (
             f"partition {fact.partition}: local files begin at {fact.local_start}; below,"
-            f" {fact.tier_segments} segments are in {fact.tier_url}"
+            f" {plural(fact.tier_segments, 'segment')} {verb(fact.tier_segments, 'is', 'are')} in"
+            f" {fact.tier_url}"
         )
     if fact.leaning:
         yield (

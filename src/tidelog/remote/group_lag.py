@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from tidelog.amounts import plural
 from tidelog.directory import Directory
 from tidelog.env import Clock, Env
 from tidelog.protocol.wire import NO_UUID
@@ -342,7 +343,9 @@ def over_limits(
             )
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
-            lines.append(f"{name}: {at_most}{remaining.records} records left, limit {max_lag}")
+            lines.append(
+                f"{name}: {at_most}{plural(remaining.records, 'record')} left, limit {max_lag}"
+            )
         if max_ms is not None and lag.behind_ms is None:
             lines.append(f"{name}: the first unread record has no time, limit {max_ms / 1000:g} s")
         elif max_ms is not None and lag.behind_ms is not None and lag.behind_ms > max_ms:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tidelog.amounts import plural, verb
 from tidelog.errors import (
     Closed,
     ClusterFailure,
@@ -113,7 +114,8 @@ class _Call:
 
     def _failure(self, error: TidelogError) -> TidelogError:
         if self.count:
-            error.add_note(f"{self.count} records of the call are in the log all the same")
+            records = f"{plural(self.count, 'record')} of the call {verb(self.count, 'is', 'are')}"
+            error.add_note(f"{records} in the log all the same")
         return error
 
 

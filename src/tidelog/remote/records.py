@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
 from tidelog.env import Env
 from tidelog.errors import (
     ClusterFailure,
@@ -398,7 +399,7 @@ class ClusterRecords(RecordSource):
 def _check_times(split: Split, stats: ScanStats) -> None:
     if stats.without_time:
         raise MissingTimestamps(
-            f"{split.topic_partition}: {stats.without_time} records without a time on the"
+            f"{split.topic_partition}: {plural(stats.without_time, 'record')} without a time on the"
             f" {split.clock} clock in offsets {split.start_offset} to {split.end_offset}, and"
             f" strict was asked for"
         )

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidelog.amounts import plural, verb
 from tidelog.errors import LostOffsets, OffsetsGone
 from tidelog.record.columns.arrays import TIME
 from tidelog.record.columns.decode import ROWS
@@ -301,10 +302,8 @@ def rows_at(
 
 
 def _say_gone(split: "Split", missing: "Longs") -> None:
-    reason = (
-        f"{len(missing)} records in between were compacted or deleted while the table was read;"
-        " ask again"
-    )
+    records = f"{plural(len(missing), 'record')} in between {verb(len(missing), 'was', 'were')}"
+    reason = f"{records} compacted or deleted while the table was read; ask again"
     first, end = int(missing[0]), int(missing[-1]) + 1
     raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tidelog.amounts import plural
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import (
@@ -266,9 +267,10 @@ class _SplitReader:
             self.stats.counted += piece.records
             self._next_offset = max(self._next_offset, piece.end_offset)
             if self.options.strict and self.stats.without_time:
+                records = plural(self.stats.without_time, "record")
                 raise MissingTimestamps(
-                    f"{split.topic_partition}: {self.stats.without_time} records without a time"
-                    f" on the {split.clock} clock in offsets {piece.start_offset} to"
+                    f"{split.topic_partition}: {records} without a time on the {split.clock}"
+                    f" clock in offsets {piece.start_offset} to"
                     f" {piece.end_offset}, and strict=True was given"
                 )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.errors import ConfigError, CorruptFile, InexactTable
 from tidelog.storage import files, text_files
 from tidelog.storage.compaction.cleaning_plan import is_whole
@@ -89,7 +89,8 @@ def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Do
     """Return the doubt about records without a time on the clock, None if there are none."""
     if not count:
         return None
-    return Doubt(name, f"{count} records have no time on the {clock} clock, and may belong to it")
+    records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
+    return Doubt(name, f"{records} no time on the {clock} clock, and may belong to it")
 
 
 def directory_doubts(

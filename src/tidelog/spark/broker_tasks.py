@@ -7,6 +7,7 @@ allow that, records through librdkafka (both in `remote.rows`).
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidelog.amounts import plural
 from tidelog.env import os_env
 from tidelog.errors import (
     LostOffsets,
@@ -152,9 +153,9 @@ class BrokerTask:
     def _check_times(self, stats: ScanStats) -> None:
         if self.options.strict and stats.without_time:
             raise MissingTimestamps(
-                f"{self.name}: {stats.without_time} records without a time on the {self.clock}"
-                f" clock in offsets {self.start_offset} to {self.end_offset}, and strict was"
-                f" asked for"
+                f"{self.name}: {plural(stats.without_time, 'record')} without a time on the"
+                f" {self.clock} clock in offsets {self.start_offset} to {self.end_offset}, and"
+                " strict was asked for"
             )
 
     def _warn(self, stats: ScanStats) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
+from tidelog.amounts import plural, verb
 from tidelog.closing import Closing
 from tidelog.control.server import ControlServer
 from tidelog.control.verbs import VERBS, Arguments, Result, Verbs, who
@@ -529,10 +530,11 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
     lacking = [copy for copy in follower.copies.values() if copy.problem or not copy.is_caught_up]
     if needs_all and lacking:
         first = lacking[0]
-        why = first.problem or f"it lacks {'?' if first.lag is None else first.lag} offsets"
+        lag = "? offsets" if first.lag is None else plural(first.lag, "offset")
+        have = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'has', 'have')}"
         raise InvalidRequest(
-            f"{len(lacking)} of {len(follower.copies)} partitions have not all that"
-            f" {follower.place} has shown; {first.name}: {why}. It follows on; promote it without"
+            f"{len(lacking)} of {have} not all that {follower.place} has shown; {first.name}:"
+            f" {first.problem or f'it lacks {lag}'}. It follows on; promote it without"
             " needs_all to go without these"
         )
 

@@ -98,7 +98,7 @@ def test_dry_run_changes_nothing_and_says_how_to(desk: Desk) -> None:
     assert (row["old_offset"], row["new_offset"], row["records_again"]) == (4, 2, 2)
     assert row["records_again_is_exact"] is False
     assert row["time_ms"] == NOW - 20 * SECOND
-    said = "dry run: would move 1 of 1 partitions, at most 2 records would be read again"
+    said = "dry run: would move 1 of 1 partition, at most 2 records would be read again"
     assert said in desk.err.getvalue()
 
 
@@ -106,14 +106,14 @@ def test_execute_commits(desk: Desk) -> None:
     desk.cluster.put(GROUP, {FLIGHTS_0: 4})
     assert desk.rewind("-20s", execute=True, count=True) is ExitCode.OK
     assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(2, 0)
-    assert "moved 1 of 1 partitions, 2 records are read again" in desk.err.getvalue()
+    assert "moved 1 of 1 partition, 2 records are read again" in desk.err.getvalue()
 
 
 def test_group_held_back_ends_with_findings(desk: Desk) -> None:
     assert desk.rewind("-10s", Format.TABLE, execute=True) is ExitCode.FINDINGS
     assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(1)
     assert "<=2" in desk.out.getvalue()
-    assert "stay, since going on would skip" in desk.err.getvalue()
+    assert "1 partition stays, since going on would skip" in desk.err.getvalue()
 
 
 def test_dry_run_tells_of_active_members(desk: Desk) -> None:

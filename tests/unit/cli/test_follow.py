@@ -71,7 +71,7 @@ class TestOnce:
             "lost": 0,
             "problem": None,
         }
-        assert "1 partitions of leader:9092 copied to /standby" in standby.err.getvalue()
+        assert "1 partition of leader:9092 copied to /standby" in standby.err.getvalue()
 
     def test_one_table_for_people(self, standby: Standby) -> None:
         assert standby.run(Format.TABLE) == 0
@@ -179,7 +179,7 @@ class TestGoingOn:
 
         leader.answer = answer  # type: ignore[method-assign,assignment]
         assert standby.run(once=False) == 1
-        assert "0 of 1 partitions of leader:9092 copied to /standby" in standby.err.getvalue()
+        assert "0 of 1 partition of leader:9092 copied to /standby" in standby.err.getvalue()
 
 
 class TestArguments:

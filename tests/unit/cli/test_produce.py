@@ -168,7 +168,8 @@ def test_a_bad_row_is_named_and_the_rows_before_it_stay(
     assert result.code == 1
     assert message in result.err
     taken = len(read(flights))
-    assert f"{taken} rows before it were appended" in result.err
+    counted = "1 row before it was" if taken == 1 else "0 rows before it were"
+    assert f"{counted} appended" in result.err
     assert taken == (0 if "UTF-8" in message else 1)
 
 
@@ -265,7 +266,7 @@ def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
     result = flights.run("produce", "flights", "--key-separator", "::", stdin=b"a::1\nb:2\n")
     assert result.code == 1
     assert result.err == (
-        "error: stdin line 2: no '::' that ends the key; 1 rows before it were appended\n"
+        "error: stdin line 2: no '::' that ends the key; 1 row before it was appended\n"
     )
     assert pairs(flights) == [("a", "1")]
 

@@ -30,7 +30,7 @@ def test_a_range_of_record_time_holds_exactly_what_is_inside(hours: Cli) -> None
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "json", *bounds)
     assert [row["offset"] for row in result.objects] == [2, 5, 6, 9]
-    assert result.err == "note: 2 records met have no time on the record clock: left out\n"
+    assert result.err == "note: 2 records have no time on the record clock: left out\n"
 
 
 def test_a_range_of_append_time_holds_exactly_what_is_inside(hours: Cli) -> None:
@@ -68,7 +68,7 @@ def test_arrow_holds_the_same_records(hours: Cli) -> None:
     table = pa.ipc.open_stream(io.BytesIO(result.raw)).read_all()
     assert table["offset"].to_pylist() == [2, 5, 6, 9]
     assert table["value"].to_pylist() == [b"v2", b"v5", b"v6", b"v9"]
-    assert "2 records met have no time" in result.err
+    assert "2 records have no time" in result.err
 
 
 def test_arrow_takes_a_limit_and_refuses_a_terminal(hours: Cli) -> None:

@@ -71,7 +71,7 @@ def test_records_without_a_time_are_left_out_and_counted(
     hours: Cli, place: tuple[str, ...]
 ) -> None:
     result = hours.ok("read", "flights", "--order", "time", *place)
-    assert result.err == "note: 2 records met have no time on the record clock: left out\n"
+    assert result.err == "note: 2 records have no time on the record clock: left out\n"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
 
 def test_what_is_in_no_table_is_said(flights: Cli) -> None:
     append_two_keys(flights)
-    assert "1 records have no key: left out" in flights.ok("read", "flights", "--table").err
+    assert "1 record has no key: left out" in flights.ok("read", "flights", "--table").err
 
 
 def test_a_limit_ends_the_table(flights: Cli) -> None:

@@ -79,7 +79,7 @@ def test_records_without_a_time_are_told_unread_and_strict_refuses_them(path: st
     stats = scan.ScanStats()
     scan.to_table(plan, stats=stats)
     assert stats.without_time == len(UNTIMED)
-    with pytest.raises(MissingTimestamps, match="1 records without a time on the record clock"):
+    with pytest.raises(MissingTimestamps, match="1 record without a time on the record clock"):
         scan.to_table(plan, options=scan.ReadOptions(strict=True))
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output, times
 from tidelog.cli.cells import decoder
 from tidelog.cli.jobs.session import (
@@ -314,8 +315,9 @@ def lines(audited: AuditResults) -> list[str]:
     lines_of_topics = []
     for one in audited.topics:
         kinds = ", ".join(f"{count:,} {kind.value}" for kind, count in one.kinds.items())
-        keys = " and ".join(f"{count:,}" for count in one.keys)
-        lines_of_topics.append(f"{one.topic}: {kinds or 'equal'}; {keys} keys")
+        a, b = one.keys
+        keys = f"{a:,} and {plural(b, 'key')}"
+        lines_of_topics.append(f"{one.topic}: {kinds or 'equal'}; {keys}")
     return lines_of_topics + notes(audited)
 
 
@@ -335,7 +337,7 @@ def took(audited: AuditResults, seconds: float) -> str:
     )
     speed = records / seconds / 1e6 if seconds else 0.0
     return (
-        f"{records:,} records compared, {audited.log_bytes / 1e9:.3f} GB read{share}, in"
+        f"{plural(records, 'record')} compared, {audited.log_bytes / 1e9:.3f} GB read{share}, in"
         f" {seconds:.1f} s: {speed:.1f} M/s"
     )
 

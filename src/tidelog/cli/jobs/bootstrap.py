@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import verb
+from tidelog.amounts import plural, verb
 from tidelog.cli import output
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -235,7 +235,7 @@ def _tell(surroundings: Surroundings, outcome: "BootstrapOutcome") -> None:
         return
     seconds = max(outcome.seconds, 0.001)
     surroundings.say(
-        f"{outcome.records:,} records in {seconds:.1f} s,"
+        f"{plural(outcome.records, 'record')} in {seconds:.1f} s,"
         f" {outcome.records / seconds:,.0f} a second; job {outcome.job_id}"
     )
 

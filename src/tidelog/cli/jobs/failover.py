@@ -401,10 +401,13 @@ def _sample_line(latency: "TopicLatency") -> str:
 def _verdict_lines(verdict: "Verdict") -> list[str]:
     compared = "key, create time and value" if verdict.by_time else "key and value"
     later = verdict.unconsumed - verdict.missed - verdict.absent
+    unread, twice = plural(verdict.unconsumed, "record"), verdict.duplicates
     first = (
-        f"verified {verdict.topic} by {compared}: of {verdict.unconsumed} records not consumed on A"
-        f" {later} lie after the start on B; {verdict.duplicates} of the {verdict.after} there were"
-        f" consumed on A and come twice, {verdict.only_on_b} were not found on A"
+        f"verified {verdict.topic} by {compared}: of {unread} not consumed on A"
+        f" {later} {verb(later, 'lies', 'lie')} after the start on B; {twice} of the"
+        f" {verdict.after} there {verb(twice, 'was', 'were')} consumed on A and"
+        f" {verb(twice, 'comes', 'come')} twice, {verdict.only_on_b}"
+        f" {verb(verdict.only_on_b, 'was', 'were')} not found on A"
     )
     lines = [first]
     if verdict.missed:

@@ -228,7 +228,7 @@ def took(result: "LatencyResult", seconds: float) -> str:
     records = sum(topic.records for topic in result.topics.values())
     speed = records / seconds / 1e6 if seconds else 0.0
     size = f", {result.log_bytes / 1e9:.2f} GB," if result.log_bytes else ""
-    return f"read {records:,} records{size} in {seconds:.1f} s: {speed:.1f} M/s"
+    return f"read {plural(records, 'record')}{size} in {seconds:.1f} s: {speed:.1f} M/s"
 
 
 def page(place: str, result: "LatencyResult", zone: str | None) -> Report:

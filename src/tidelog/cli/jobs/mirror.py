@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import verb
+from tidelog.amounts import plural, verb
 from tidelog.cli import output
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -228,9 +228,10 @@ def split_names(
 def batch_line(done: BatchDone) -> str:
     """Return a line about one batch."""
     if done.was_done:
-        return f"batch {done.batch_id}: {done.records:,} records were there already"
+        were = verb(done.records, "was", "were")
+        return f"batch {done.batch_id}: {plural(done.records, 'record')} {were} there already"
     rate = done.records * 1_000 // max(done.elapsed_ms, 1)
-    return f"batch {done.batch_id}: {done.records:,} records, {rate:,}/s"
+    return f"batch {done.batch_id}: {plural(done.records, 'record')}, {rate:,}/s"
 
 
 def report_of(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import verb
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -132,7 +132,8 @@ def replay(surroundings: Surroundings, request: Request, options: ReplayOptions)
             provenance = origin(surroundings, places, start=start, end=end, zone=request.zone)
             save_report(surroundings, request.report, page, provenance)
         if options["to"] == "console":
-            surroundings.say(f"{outcome.records:,} records of {total(outcome.planned):,} offsets")
+            offsets = plural(total(outcome.planned), "offset")
+            surroundings.say(f"{plural(outcome.records, 'record')} of {offsets}")
         else:
             row = summary_row(outcome)
             output.print_summary(surroundings, COLUMNS, row, request.kind, zone=request.zone)

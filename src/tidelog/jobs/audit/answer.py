@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from tidelog.amounts import plural, verb
 from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair
 from tidelog.jobs.audit.results import (
@@ -104,8 +105,9 @@ def _notes_on(one: TopicFigures, plan: AuditPlan) -> Iterator[str]:
         yield f"{one.topic}: of each key the last record alone was compared"
     if one.superseded:
         yield (
-            f"{one.topic}: {one.superseded:,} keys are not judged: what they had before the cut may"
-            " have been compacted away for records that are not compared"
+            f"{one.topic}: {plural(one.superseded, 'key')} {verb(one.superseded, 'is', 'are')} not"
+            " judged: earlier records may have been compacted away for records that are not"
+            " compared"
         )
     keys_max = plan.options["keys_max"]
     for kind, count in one.kinds.items():

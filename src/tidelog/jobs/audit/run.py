@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tidelog.amounts import plural, verb
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
 from tidelog.jobs.audit.options import Kind
@@ -333,7 +334,10 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
             results, damaged = _compare(work, plans, state, behind)
         if not damaged:
             break
-        notes.append(f"{len(damaged)} files in {work.folder} were damaged, and made anew")
+        were = verb(len(damaged), "was", "were")
+        notes.append(
+            f"{plural(len(damaged), 'file')} in {work.folder} {were} damaged, and made anew"
+        )
         whole = (run for run in state.runs if damaged.isdisjoint(run.files))
         state = replace(state, runs=tuple(whole))
     else:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Unpack
 
+from tidelog.amounts import plural, verb
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.bootstrap.columns import (
@@ -325,7 +326,8 @@ class Bootstrap:
             self._listener.note(f"{target} has offsets already: the table goes behind them")
         if facts is not None and facts.without_time and self._columns.time is not None:
             count = facts.without_time
-            self._listener.note(f"{count:,} rows without a time get that of the commit")
+            rows = f"{plural(count, 'row')} without a time {verb(count, 'gets', 'get')}"
+            self._listener.note(f"{rows} that of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Write the records; delete a newly created topic if no record is written."""

@@ -23,6 +23,7 @@ from typing import (
     Unpack,
 )
 
+from tidelog.amounts import plural
 from tidelog.arguments import choice
 from tidelog.env import Env, os_env
 from tidelog.errors import DirectoryLocked, InvalidRequest
@@ -388,7 +389,9 @@ class Replay:
             self._listener.note("an earlier start has done all of it; nothing is left to do")
             return earlier
         done = total(earlier.planned) - total(earlier.left) - total(earlier.chunk)
-        self._listener.note(f"going on behind {done:,} of {total(earlier.planned):,} offsets")
+        self._listener.note(
+            f"going on behind {done:,} of {plural(total(earlier.planned), 'offset')}"
+        )
         target = self._target()
         if target is not None:
             spans = (*earlier.chunk, *earlier.left)
