@@ -56,6 +56,10 @@ STAMPED: Final = 2
 _FATAL: Final = -150
 
 
+# librdkafka's code for a partition that it does not know.
+_UNKNOWN_PARTITION: Final = -190
+
+
 class _Call:
     """State of one append: the number of pending records, and the offsets of the delivered ones."""
 
@@ -272,11 +276,21 @@ class _Lane:
         return typed_error(self._client, "append", error, where=where)
 
     def _queue(self, topic: str, row: Row, hear: Hear) -> None:
+        from confluent_kafka import KafkaException
+
         partition, key, value, time_ms, headers = row
+        is_known = False
         while True:
             try:
                 self._producer.produce(topic, value, key, partition, hear, None, time_ms, headers)
                 return
+            except KafkaException as error:
+                # librdkafka looks every five minutes for partitions that were added, or for those
+                # of a topic that was created again.
+                if is_known or error.args[0].code() != _UNKNOWN_PARTITION:
+                    raise
+                self._producer.list_topics(topic, timeout=self._client.timeout_s)
+                is_known = True
             except BufferError:
                 if not len(self._producer):
                     raise MessageTooLarge(

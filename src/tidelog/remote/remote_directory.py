@@ -212,6 +212,10 @@ class RemoteDirectory(FrontDoor):
         self, topic: str, records: Iterable[NewRecord], partition: int | None
     ) -> Iterator[producer.Row]:
         partitioner = self._partitioner(topic)
+        if partition is not None and partition >= partitioner.partition_count:
+            with self._lock:
+                self._counts.pop(topic, None)  # some may have been added
+            partitioner = self._partitioner(topic)
         if partition is not None and not 0 <= partition < partitioner.partition_count:
             last = partitioner.partition_count - 1
             raise InvalidRequest(f"{topic} has partitions 0 to {last}, not {partition}")
