@@ -39,9 +39,7 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile(
-    "ci", settings.get_profile("quick"), derandomize=True, database=None, max_examples=100
-)
+settings.register_profile("ci", settings.get_profile("quick"), derandomize=True, database=None)
 settings.register_profile("core", settings.get_profile("quick"), max_examples=25)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
 

@@ -25,6 +25,7 @@ from tests.faults import (
     seeded_env,
 )
 from tests.faults.later import Later
+from tests.worlds.repetition import rarely
 
 from tidelog.env import File
 from tidelog.errors import StorageFailure
@@ -34,7 +35,7 @@ from tidelog.storage.log.log import Log
 from tidelog.storage.log.recovery import UNSYNCED_FILE
 from tidelog.types import NewRecord
 
-SEEDS = (5, 8)
+SEEDS = (5, rarely(8))
 STEP_COUNT = 60
 STATES = 500
 NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)

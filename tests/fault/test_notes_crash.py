@@ -14,6 +14,7 @@ from tests.fault.judge import RESTART_MS
 from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 from tests.faults.journal import Change, Sync
 from tests.faults.refused import opened
+from tests.worlds.repetition import rarely
 
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_retention import Notes
@@ -30,7 +31,7 @@ SETTINGS = {
     "message.timestamp.after.max.ms": str(2**62),
     "file.delete.delay.ms": "0",
 }
-STATES = 1_500
+STATES, SWEPT = 500, 1_500
 
 
 class Remembered(NamedTuple):
@@ -138,10 +139,11 @@ def test_every_prefix_of_the_calls(keep: Keep, timed: bool) -> None:
 
 
 @pytest.mark.parametrize("timed", [True, False])
-def test_seeded_states(timed: bool) -> None:
+@pytest.mark.parametrize("seeds", [range(STATES), rarely(range(STATES, SWEPT))], ids=str)
+def test_seeded_states(seeds: range, timed: bool) -> None:
     life = lived(timed=timed)
-    result = survey(life.files, life.story, life.files.crash_states(thinned(range(STATES))), judge)
-    assert result.judged > STATES // 4
+    result = survey(life.files, life.story, life.files.crash_states(thinned(seeds)), judge)
+    assert result.judged > len(seeds) // 4
 
 
 class ForgetsNotes(DamageFileSystem):

@@ -13,7 +13,7 @@ from tests.worlds.brokers.victims import Nursery
 
 # Histories that share a broker and its kills; of each pair of members one.
 TOGETHER = 5
-PLAIN_RUN, SWEEP = 30, 2_000
+PLAIN_RUN, SWEEP = 15, 2_000
 # Of the sweep's, those whose groups have a member of each protocol.
 BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")

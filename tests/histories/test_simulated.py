@@ -15,7 +15,7 @@ from tests.worlds.memory_folder import memory_folder
 # Histories that share a broker and its kills. How often one is killed goes by what it is asked, 800
 # things by each; what a start costs goes by their topics.
 TOGETHER = 10
-PLAIN_RUN, SWEEP = 600, 100_000
+PLAIN_RUN, SWEEP = 300, 100_000
 # Seeds of one test.
 AT_ONCE = 100
 ASKED_BEFORE_A_KILL = range(100, 1000)
@@ -104,7 +104,7 @@ def test_many_more_simulated_histories_are_sound(first_of_many: int) -> None:
 
 
 def test_ranges_of_seeds_add_up() -> None:
-    parts = [seeds_of("600:30000"), seeds_of("30000:100000")]
+    parts = [seeds_of("300:30000"), seeds_of("30000:100000")]
     assert [seed for part in parts for seed in part] == list(range(PLAIN_RUN, SWEEP))
 
 

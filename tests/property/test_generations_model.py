@@ -6,7 +6,7 @@ Space for little more than what is alive, so that cleanings are due often.
 import pytest
 from tests.property.test_compaction_model import GENERATIONAL, live
 
-QUICK, SWEPT = 400, 19_600
+QUICK, SWEPT = 200, 19_800
 CHUNKS, SWEPT_CHUNKS = 5, 38
 
 

@@ -1,6 +1,6 @@
 """The log against a list: any order of appends, rolls, cuts, deletions, crashes and restarts.
 
-Eight tests, each with settings of its own: together 800 sequences of 15 steps in a plain run,
+Eight tests, each with settings of its own: together 400 sequences of 15 steps in a plain run,
 50,000 in a sweep. See log_machine.py for the steps and the questions after each.
 """
 
@@ -13,7 +13,7 @@ from tests.property.log_machine import Configs, LogMachine
 
 from tidelog.config import RetentionClock
 
-SEQUENCES = {"ci": 800, "quick": 800, "sweep": 50_000}
+SEQUENCES = {"ci": 400, "quick": 400, "sweep": 50_000}
 STEPS = 15
 SMALL = {"internal.segment.bytes": "700", "index.interval.bytes": "100"}
 STAMPED = {"message.timestamp.type": "LogAppendTime"}

@@ -7,6 +7,7 @@ import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
 from tests.worlds.directories.logs import PATH, WRITABLE, batch, new_records
 from tests.worlds.directories.sick import CONFIG, T0, counting, look
+from tests.worlds.repetition import rarely
 
 from tidelog.errors import RequestError
 from tidelog.storage import files
@@ -110,7 +111,7 @@ def crashed(env: SeededEnv) -> SeededEnv:
     return replace(env, files=disk)
 
 
-@pytest.mark.parametrize("first", range(0, LIVES, 10))
+@pytest.mark.parametrize("first", [0, 10, 20, *map(rarely, range(30, LIVES, 10))])
 def test_a_life_leaves_no_finding(first: int) -> None:
     for seed in range(first, first + 10):
         life = Life(seed)

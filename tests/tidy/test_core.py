@@ -19,7 +19,16 @@ def test_what_is_named_is_there(name: str) -> None:
 def test_each_test_function_keeps_as_many_cases_as_its_folder_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core, "CASES", {"tests/a": 2, "tests/a/b": 1, "tests/a/b/test_all.py": 99})
+    monkeypatch.setattr(
+        core,
+        "CASES",
+        {
+            "tests/a": 2,
+            "tests/a/b": 1,
+            "tests/a/b/test_all.py": 99,
+            "tests/ab/test_x.py::test_y": 3,
+        },
+    )
     monkeypatch.setattr(
         core, "LEFT_OUT", {"tests/c/test_long.py": "", "tests/c/test_d.py::test_e": ""}
     )
@@ -29,6 +38,7 @@ def test_each_test_function_keeps_as_many_cases_as_its_folder_has(
         *(f"tests/a/b/test_x.py::test_y[{n}]" for n in range(9)),
         *(f"tests/a/b/test_all.py::test_y[{n}]" for n in range(9)),
         *(f"tests/ab/test_x.py::test_y[{n}]" for n in range(9)),
+        *(f"tests/ab/test_x.py::test_yy[{n}]" for n in range(2)),
         "tests/c/test_long.py::test_y",
         "tests/c/test_d.py::test_e[1]",
         "tests/c/test_d.py::test_ee",
@@ -42,7 +52,8 @@ def test_each_test_function_keeps_as_many_cases_as_its_folder_has(
         "tests/a/test_x.py::test_z": 1,
         "tests/a/b/test_x.py::test_y": 1,
         "tests/a/b/test_all.py::test_y": 9,
-        "tests/ab/test_x.py::test_y": 9,
+        "tests/ab/test_x.py::test_y": 3,
+        "tests/ab/test_x.py::test_yy": 2,
         "tests/c/test_d.py::test_ee": 1,
     }
     assert core.chosen(cases) == found

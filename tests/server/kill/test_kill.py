@@ -122,7 +122,7 @@ def kill_again_and_again(tmp_path: Path, kills: int, seed: int, *options: str) -
             victim.stop()
 
 
-@pytest.mark.parametrize(("durability", "kills"), [("page-cache", 14), ("fsync", 6)])
+@pytest.mark.parametrize(("durability", "kills"), [("page-cache", 7), ("fsync", 3)])
 def test_nothing_acknowledged_is_lost_to_kills(tmp_path: Path, durability: str, kills: int) -> None:
     kill_again_and_again(tmp_path, kills, 6, "--durability", durability)
 
