@@ -31,7 +31,7 @@ CONFIG = {
 
 
 class Target:
-    """A topic in a temporary directory, made anew before each round."""
+    """A topic in a temporary directory, recreated before each round."""
 
     def __init__(self, **config: str) -> None:
         self._config = {**CONFIG, **config}

@@ -2,7 +2,7 @@
 
 Records of 8-byte keys and 100-byte values, 20 to a key on average, drawn evenly, in four partitions
 of 128 MiB segments, uncompressed batches of 16 KB with rising create times. The second topic has
-the same records, but 100 keys are missing, 100 lack their last record, and 50 pairs of neighbours,
+the same records, but 100 keys are missing, 100 lack their last record, and 50 pairs of neighbors,
 the last records of their keys, have changed places. Spark runs on two cores and is up; the page
 cache is warm. Then both topics get 1 % more, and are audited with the state of the first time.
 """
@@ -79,7 +79,7 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Let neighbours change places that are the last of keys in which nothing is planted."""
+        """Swap neighbors that are last records of keys without planted differences."""
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1

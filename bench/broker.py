@@ -2,7 +2,7 @@
 
 Both run at once and are measured by turns; the one that isn't asked idles. The load comes from a
 generator that replays prepared requests (bench/broker_load.py), so brokers are compared, not
-clients; kcat stands beside it. A request carries 1 MB: one batch as librdkafka fills it, or one
+clients; kcat is measured too. A request carries 1 MB: one batch as librdkafka fills it, or one
 for each of sixteen partitions; the cells with batches of 16 KB are the Java producer's default.
 Five requests are in flight, acks=all. CPU is that of the broker's own processes.
 """
@@ -45,7 +45,7 @@ CELLS: Final = tuple(
     for codec in (Codec.NONE, Codec.LZ4)
     for partitions in (1, 16)
 )
-# What `--quick` leaves of them.
+# Parts that `--quick` runs.
 QUICK_CELLS: Final = tuple(cell for cell in CELLS if cell.record_bytes == 100)
 SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
 RATE: Final = 1_000
@@ -252,7 +252,7 @@ def _single(brokers: Brokers) -> Iterator[Case]:
     yield figure(f"{name}, p99", "ms (p99)", our_tail, rival_tail, note="acks=all")
 
 
-# What `--only` may name, in the order in which all of it runs.
+# Sections that `--only` accepts, in the order of a full run.
 SECTIONS: Final[Mapping[str, Callable[[Brokers], Iterator[Case]]]] = {
     "start": _start,
     "throughput": _throughput,

@@ -1,4 +1,4 @@
-"""What the broker's throughput cells send, and how one side of a cell is run and measured."""
+"""Load of the broker's throughput cells, and the run and measurement of one side of a cell."""
 
 import math
 import random

@@ -33,7 +33,7 @@ ASKING_S: Final = 0.002
 
 
 def idle(brokers: Brokers) -> Iterator[Case]:
-    """What connections cost that have asked one question each; nothing where too few may be."""
+    """Cost of connections after one request each; none if their limit is too low."""
     size = brokers.size
     with ExitStack() as stack:
         if not stack.enter_context(descriptors(size.idle)):
@@ -52,7 +52,7 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # What a broker keeps of the last crowd would hide what the next one takes.
+        # Memory that a broker keeps from the last crowd would hide that of the next one.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):

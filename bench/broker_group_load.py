@@ -1,9 +1,9 @@
 """Members of groups for the load generator: raw connections in one thread, of either protocol.
 
 A member does what its protocol asks of it as soon as it can, and says every `BEAT_MS` that it is
-there, first when whoever joins or leaves has asked for that; real clients do so every few seconds,
-and most of the time that a group takes to change is that pause of theirs. So what is measured is
-the coordinator. Messages are few: they are encoded by
+there, first when a joining or leaving member has requested that; real clients do so every few
+seconds, and most of the time that a group takes to change is that pause of theirs. So the
+benchmark measures the coordinator. Messages are few: they are encoded by
 our own codecs, the same for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
@@ -130,7 +130,7 @@ class Member(ABC):
 
 
 class ClassicMember(Member):
-    """Of the classic protocol; whoever leads deals partitions out in turn."""
+    """Member of the classic protocol; the leader assigns partitions in turn."""
 
     def __init__(self, address: Address, group: str, topic: str, partitions: int) -> None:
         super().__init__(address, group, topic)
@@ -218,7 +218,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """Of the consumer protocol: gives up and takes what it is told to at once."""
+    """Member of the consumer protocol: revokes and accepts partitions at once."""
 
     def __init__(self, address: Address, group: str, topic: str, _partitions: int) -> None:
         super().__init__(address, group, topic)
@@ -276,7 +276,7 @@ class Members:
     """Members that act until they agree. One thread."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions`: of the topic; all of them are somebody's when the group is stable."""
+        """`partitions`: of the topic; in a stable group each has a member."""
         self._partitions = partitions
         self._waiting = select.epoll()
         self._by_fd: dict[int, Member] = {}
@@ -318,7 +318,7 @@ class Members:
             len(epochs) == 1
             and epochs.pop() > self._settled
             and sum(each.count for each in members) == self._partitions
-            # Who came last may be in an epoch before its own: with nothing yet.
+            # The last member may be in an epoch before its own, without partitions.
             and min(each.count for each in members) >= self._partitions // len(members)
         )
 
@@ -340,7 +340,7 @@ class Members:
             self._by_fd[descriptor].receive()
 
     def disband(self) -> None:
-        """Everybody leaves, once nobody waits: who is told of it would join again, for long."""
+        """All members leave after the last response: one that learns of it would join again."""
         self._await_answers(self._by_fd.values())
         for each in tuple(self._by_fd.values()):
             self.leave(each)

@@ -1,8 +1,8 @@
 """The load generator: replays prepared requests over raw sockets and does nothing per record.
 
 Requests lie in a memory file and go out by `sendfile`; records that come in are dropped by the
-kernel (`MSG_TRUNC`) once all of a row's are there (`SO_RCVLOWAT`), only the rows before them are
-looked at. So the generator stays far below the brokers that it measures. One thread; sockets block,
+kernel (`MSG_TRUNC`) once all of a row's are there (`SO_RCVLOWAT`), and only the rows before
+them are read. So the generator stays far below the brokers that it measures. One thread; sockets block,
 or wait in one `epoll`.
 """
 
@@ -148,7 +148,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """What every batch of a topic looks like: its bytes and its records."""
+    """Form of every batch of a topic: its bytes and its records."""
 
     size: int
     records: int

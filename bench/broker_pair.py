@@ -1,4 +1,4 @@
-"""What the parts of the broker's benchmark share: both brokers, how much is done, a case's form."""
+"""Shared parts of the broker's benchmark: both brokers, the amount of work, a case's form."""
 
 import time
 from collections.abc import Sequence
@@ -71,14 +71,14 @@ def side_of(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
 
 
 class Brokers:
-    """What sections of the benchmark are given: the two brokers, started for the first who asks.
+    """The two brokers, for the sections of the benchmark; started at first use.
 
     Attributes:
         home: Kafka's jars.
         oracle: Formats Kafka's directories.
         folder: For files; gone at the end.
         size: How much is to be done.
-        stack: Whoever starts something has it ended by this.
+        stack: Ends whatever a section has started.
     """
 
     def __init__(self, home: KafkaHome, size: Size, folder: Path, stack: ExitStack) -> None:

@@ -109,7 +109,7 @@ class SecuredBroker:
         return sock, answers
 
     def requests(self) -> dict[str, Sequence[bytes]]:
-        """What is sent, by name; the topic has records for the last two afterwards."""
+        """Requests by name; the topic has records for the last two afterwards."""
         value, now_ms = lines(100)[0], int(time.time() * 1000)
         batches = [
             bytes(build_batch([NewRecord(value=value, timestamp=now_ms + number)]))
@@ -133,7 +133,7 @@ class SecuredBroker:
         }
 
     def cpu_of(self, requests: Sequence[bytes], count: int) -> Work:
-        """What measures the CPU of so many requests, one in flight on one connection."""
+        """Measurement of the CPU of a number of requests, one in flight on one connection."""
         sock, answers = self.client()
 
         def send(number: int) -> None:

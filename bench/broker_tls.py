@@ -47,7 +47,7 @@ class TlsClient:
 
     @property
     def cipher(self) -> str:
-        """What the two have agreed on."""
+        """Negotiated version and cipher."""
         found = self._sock.cipher()
         assert found is not None
         return f"{found[1]} {found[0]}"
@@ -70,7 +70,7 @@ class TlsClient:
 
 @dataclass(slots=True)
 class TlsSide:
-    """One broker's part in a cell: a topic that is made anew for each round of writing."""
+    """One broker's part in a cell: a topic that is recreated for each round of writing."""
 
     server: HasTls
     topics: Topics

@@ -46,7 +46,7 @@ class Identity:
     Attributes:
         transactional_id: Its name.
         producer_id: As it was given.
-        epoch: Likewise; with version 2 another one for each transaction.
+        epoch: Producer epoch; with version 2 another one for each transaction.
     """
 
     transactional_id: str
@@ -190,7 +190,7 @@ class Producer:
 
 
 def run_all(producers: Sequence[Producer], seconds: float) -> int:
-    """Have each commit transactions for so long, and end the last ones; how many were committed."""
+    """Let each commit transactions for this time; return how many were committed."""
     before = sum(each.ended for each in producers)
     goals = {each.sock.fileno(): _Goal(each, time.perf_counter() + seconds) for each in producers}
     waiting = select.epoll()

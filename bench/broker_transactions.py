@@ -65,7 +65,7 @@ def transactions(brokers: Brokers) -> Iterator[Case]:
     yield from _memory(pair, seconds)
 
 
-# What commits transactions for so many seconds and says how many.
+# Commits transactions for a number of seconds and returns their number.
 Run = Callable[[float], int]
 
 

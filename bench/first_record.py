@@ -114,7 +114,7 @@ class _Warm:
         self._address = ""
 
     def wall_ms(self) -> float:
-        """What the client takes by itself."""
+        """Time of the client alone."""
         if self._process is None:
             command = [sys.executable, "-c", _PROGRAM, self._client, "0"]
             self._process = subprocess.Popen(

@@ -46,7 +46,7 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a run over all updates came to; space and segments in live sizes."""
+    """Result of a run over all updates; space and segments in live sizes."""
 
     written_bytes: int
     read_bytes: int
@@ -159,7 +159,7 @@ def _space_cases(work: Workload, run: object) -> Iterator[Case]:
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
-    """What the model says of the same updates, by what the scheduler is told; and greedy."""
+    """Results of the model for the same updates, by the scheduler's knowledge, and greedy."""
     small = Workload(kind=work.kind, keys=4096, segments=32, rounds=work.rounds, factor=FACTOR)
     brute = ModelLog(small).run(brute_force)
     schedulers = (

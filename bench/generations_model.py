@@ -1,6 +1,6 @@
 """A model of a compacted log with whole numbers for keys: what schedulers write, read and hold.
 
-Records have one size, 1; space and traffic are told in live sizes (rounds). Cleaning follows the
+Records have one size, 1; space and traffic are in live sizes (rounds). Cleaning follows the
 rules of the engine: a map of the keys of offsets [from, to) drops what those records supersede, in
 place, and segments that are rewritten side by side may become one. The schedulers are the ones of
 the storage, given exact knowledge or a sample of keys, beside brute force and a greedy choice that
@@ -33,7 +33,7 @@ Longs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is appended.
+    """The appended updates.
 
     Attributes:
         kind: `zipf` (exponent 1.0) or `uniform`.
@@ -83,7 +83,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run came to, in live sizes; counts as they are."""
+    """Result of a run, in live sizes; counts are plain numbers."""
 
     written: float = 0.0
     read: float = 0.0

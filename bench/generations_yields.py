@@ -13,7 +13,7 @@ from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES
 
 
 class Yields:
-    """What earlier cleanings found, and what they let expect: the proposal's statistics of yield.
+    """Yields of earlier cleanings, and predictions from them: the proposal's statistics.
 
     A cleaning that left a part p of a segment after d appended records says that its records died
     at a rate of -ln(p) / d. That rate falls with age as the scheduler has it, 1 / (age + 2L). A
@@ -72,7 +72,7 @@ class Yields:
 def by_yields() -> Scheduler:
     """The storage's scheduler, told by yields alone which segments are alive by how much.
 
-    It is told the live size of the whole log, which yields don't tell, and learns by full passes.
+    It knows the live size of the whole log, which yields don't give, and learns by full passes.
     """
     yields = Yields()
 
@@ -90,7 +90,7 @@ def by_yields() -> Scheduler:
 
 
 class SamplingWithYields(Sampling):
-    """The sample, with what yields let expect in the place of the neighbours' samples."""
+    """The sample, with predictions from yields instead of the neighbors' samples."""
 
     def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
         super().__init__(shift, seed)

@@ -1,7 +1,7 @@
 """Measures cases: ours against a rival, alternating, medians of at least five rounds.
 
 A case's `ours` and `rival` are callables that do the work once and return how much they did.
-What becomes of that number is said by the case's unit:
+The case's unit decides how that number is used:
 
 - `.../s` (records/s, MB/s): work per second of wall time, higher is better;
 - `s`, `ms`, `us`: wall time per piece of work, lower is better;
@@ -45,7 +45,7 @@ class Case:
         case: What is done, e.g. `decode 100-byte records, all columns`.
         unit: Says how the callables' result is read (module text).
         ours: Does our work once; returns how much it did.
-        rival: Does the same by other means; None where a figure stands alone.
+        rival: Does the same by other means; None without a rival.
         rival_name: Who that is, with version, e.g. `aiokafka 0.14.0`.
         goal: The issue's own goal (module text); empty where it set none.
         note: What a reader must know to read the figure fairly.
@@ -79,7 +79,7 @@ def read_clocks() -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one side of a case came to: medians over the rounds; seconds are per call."""
+    """Result of one side of a case: medians over the rounds; seconds are per call."""
 
     value: float
     value_min: float
@@ -175,7 +175,7 @@ class Harness:
 
 
 class _Runner:
-    """One side's calls: the first is thrown away (compiles, caches), the second tells how many
+    """One side's calls: the first is thrown away (compiles, caches), the second shows how many
     fit into a round and what memory one takes.
     """
 

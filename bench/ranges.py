@@ -177,7 +177,7 @@ def _counts(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
-    """The cheapest read that counts: one column, no value is looked at."""
+    """The cheapest read that counts: one column, without reading a value."""
     start, end = wanted.start_ms, wanted.end_ms
     assert start is not None
     assert end is not None
@@ -309,7 +309,7 @@ class ManySegments:
         return mark
 
     def _finish(self, mark: int) -> None:
-        """What a clean stop leaves: an empty active segment, a snapshot, a checkpoint."""
+        """Files after a clean stop: an empty active segment, a snapshot, a checkpoint."""
         end = 2 * self.segments
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             (self._directory / files.file_name(end, suffix)).touch()

@@ -41,7 +41,7 @@ class CaseJson(TypedDict):
 
 
 class RunJson(TypedDict):
-    """What a JSON file holds."""
+    """Contents of a JSON file."""
 
     name: str
     date: str
@@ -64,7 +64,7 @@ def human(value: float | None) -> str:
 
 
 def machine() -> dict[str, str | int | None]:
-    """What the figures were made on; no names of machines."""
+    """Machine of the measurement, without its name."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -123,7 +123,7 @@ def _side(side: Side) -> SideJson:
 
 
 def markdown(runs: Sequence[RunJson]) -> str:
-    """Runs as read from their JSON, as one table; a case without a rival stands alone."""
+    """Runs as read from their JSON, as one table; a case without a rival has no ratio."""
     rows = [_markdown_cells(run, case) for run in runs for case in run["cases"]]
     lines = ["| benchmark | case | tidelog | against | ratio | goal |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

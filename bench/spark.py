@@ -3,7 +3,7 @@
 The rival yields one prebuilt record batch again and again, of the same columns and sizes, in as
 many tasks: what it takes is Spark's own share (mostly rows made from Arrow in the JVM). Two cores,
 local mode, page cache warm, uncompressed 16 KB batches of 8-byte keys and 100-byte values, segments
-of 128 MiB, CRCs checked. Each run is a new query, planned anew: Spark would skip what it has
+of 128 MiB, CRCs checked. Each run is a new query with its own plan: Spark would skip what it has
 shuffled before. CPU and memory are those of this process alone, not of the JVM and its workers.
 """
 

@@ -43,7 +43,7 @@ Load = Callable[..., "DataFrame"]
 
 
 def reader(spark: "SparkSession", path: str, topic: str, **more: str) -> "DataFrame":
-    """A read of a topic, planned anew."""
+    """A read of a topic with its own plan."""
     options = {"path": path, "subscribe": topic, **more}
     return spark.read.format("tidelog").options(**options).load()
 
@@ -212,7 +212,7 @@ def worker_ids() -> list[str]:
 
 
 def anonymous_kb(process: str) -> int:
-    """What a process holds that is no file's; 0 where it has ended."""
+    """Anonymous memory of a process; 0 if it has ended."""
     try:
         status = Path("/proc", process, "status").read_text()
     except OSError:

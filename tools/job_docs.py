@@ -1,6 +1,6 @@
 """Writes the tables of options in docs/jobs.md: `python tools/job_docs.py`.
 
-What stands above their heading is written by hand. A tidy test compares the file with `render`, so
+The text above their heading is written by hand. A tidy test compares the file with `render`, so
 the tables can't fall behind.
 """
 

@@ -1,6 +1,6 @@
 """Writes the table of settings in docs/serve.md: `python tools/serve_docs.py`.
 
-What stands above its heading is written by hand. A tidy test compares the file with `render`, so
+The text above its heading is written by hand. A tidy test compares the file with `render`, so
 the table can't fall behind.
 """
 

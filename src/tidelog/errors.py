@@ -452,7 +452,7 @@ class DamagedLog(CorruptBatch, StorageFailure):
 
     The partition keeps all of its bytes: its sound prefix can be read, appends are refused until
     `tidelog doctor --repair` sets the damage aside or the file is restored. Clients get error 56,
-    as for any offline partition: the same request fails again, whoever sends it.
+    as for any offline partition: the same request fails again, from any client.
 
     Attributes:
         offset: First offset that can't be read; all below it can.

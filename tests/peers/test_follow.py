@@ -338,7 +338,7 @@ def test_a_topic_created_anew_is_refused(
     )
     broker.create_topic("anew")
     produce(kafka_oracle, broker, "anew", some(random.Random(8)))
-    with pytest.raises(InconsistentTopicId, match="created anew"):
+    with pytest.raises(InconsistentTopicId, match="recreated"):
         follow(broker, tmp_path, "anew")
     assert log_bytes(tmp_path / "anew-0") == known
     assert read_partition_metadata(os_env().files, str(tmp_path / "anew-0")) is not None

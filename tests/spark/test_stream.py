@@ -120,7 +120,7 @@ def test_loss_fails_by_name_and_goes_on_if_allowed(spark: "SparkSession", tmp_pa
         run(spark, root, work, subscribe="t,u")
     said = str(caught.value)
     assert "t-0: offsets 50 to 70: deleted before they were read, the log starts at 70" in said
-    assert "u-0: offsets 20 to 20: the topic was deleted and created anew" in said
+    assert "u-0: offsets 20 to 20: the topic was deleted and recreated" in said
     assert "With failOnDataLoss=false" in said
     query = run(spark, root, work, subscribe="t,u", failOnDataLoss="false")
     told = json.loads(query.recentProgress[0].json)["sources"][0]["latestOffset"]

@@ -106,7 +106,7 @@ def test_stream_from_a_broker(
     delete_topic(kafka_broker, TOPIC)
     kafka_broker.create_topic(TOPIC, partitions=1)
     produce_offsets(kafka_broker, 0, 0, 3)
-    with pytest.raises(Exception, match="the topic was deleted and created anew"):
+    with pytest.raises(Exception, match="the topic was deleted and recreated"):
         run()
     run(failOnDataLoss="false")
     assert read() == sorted(expected + rows(0, 0, 3))

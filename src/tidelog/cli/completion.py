@@ -2,7 +2,7 @@
 
 click calls these functions in a process of the shell's own; they read the directory of `--data` or
 TIDELOG_DATA without a lock. Where it can't be read nothing is completed, since a message would
-stand in the middle of the command line.
+appear in the middle of the command line.
 """
 
 from collections.abc import Iterable

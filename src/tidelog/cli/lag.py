@@ -106,7 +106,7 @@ class LagOptions:
         "tidelog lag planes -b broker:9092",
         "tidelog lag planes -b broker:9092 --show partitions",
         "tidelog lag planes -b broker:9092 --data /var/lib/tidelog --watch --every 2s",
-        "tidelog lag planes -b broker:9092 --max-seconds 60 -o json || page-somebody",
+        "tidelog lag planes -b broker:9092 --max-seconds 60 -o json || page-on-call",
     ),
 )
 @with_options(LagOptions)

@@ -101,7 +101,7 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         )
     if unknown is not None and None in unknown:
         surroundings.note(
-            "brokers don't tell how many records before these offsets have no known append time;"
+            "brokers don't report how many records before these offsets have no known append time;"
             " any of them may be that late"
         )
     missing = sum(answer is None for answer in answers)

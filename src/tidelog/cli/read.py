@@ -60,7 +60,7 @@ _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
 # Up to this number of records, plain reads are faster than loading Arrow and kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Each window by columns is planned anew, so the first one is larger.
+# Each window by columns has its own plan, so the first one is larger.
 _COLUMN_WINDOW: Final = 10_000
 
 
@@ -540,7 +540,7 @@ class _ClusterSource:
         return {name: (starts[name], end) for name, end in self._visible_ends().items()}
 
     def _visible_ends(self) -> dict[TopicPartition, int]:
-        """Return the ends of what is there; later records are coming."""
+        """Return the present ends; later records follow."""
         if self._ends is None:
             isolation = self._options.isolation
             self._ends = self._cluster.end_offsets(self._partitions, isolation=isolation)

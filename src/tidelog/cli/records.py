@@ -249,7 +249,7 @@ def chosen(
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
     """Print how many records without a time were left out; None means an unknown number."""
     if count is None:
-        surroundings.note("brokers don't tell how many records have no known append time")
+        surroundings.note("brokers don't report how many records have no known append time")
     elif count:
         records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
         surroundings.note(f"{records} no time on the {clock} clock: left out")

@@ -231,10 +231,8 @@ def _kept(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> str
     keeping = segment.keeping
     if keeping.until_ms is None:
         if CLEANUP_DELETE not in config.cleanup_policy:
-            return (
-                f"for ever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
-            )
-        return f"for ever: retention.ms={config.retention_ms}"
+            return f"forever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
+        return f"forever: retention.ms={config.retention_ms}"
     until = output.time_text(keeping.until_ms, zone)
     if keeping.behind is not None:
         own = output.time_text(keeping.own_until_ms, zone)

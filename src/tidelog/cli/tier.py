@@ -387,7 +387,7 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     return ExitCode.FINDINGS if rows else ExitCode.OK
 
 
-# -- mending -------------------------------------------------------------------------------------
+# -- repair --------------------------------------------------------------------------------------
 
 
 def _collect(surroundings: Surroundings, options: TierOptions) -> ExitCode:

@@ -274,7 +274,7 @@ class BrokerConfig(Settings):
     connections_max_idle_ms: int = config_field(
         int64(1, extra=-1),
         "600000",
-        "A connection that was silent for so long is closed. -1 for never.",
+        "A connection that is idle for this time is closed. -1: never.",
     )
 
     fetch_max_bytes: int = config_field(
@@ -284,7 +284,9 @@ class BrokerConfig(Settings):
         int32(0), "1000", "Fetch sessions kept."
     )
     min_incremental_fetch_session_eviction_ms: int = config_field(
-        int64(0), "120000", "A fetch session unused for so long makes way for a new one."
+        int64(0),
+        "120000",
+        "A fetch session that is unused for this time can be replaced by a new one.",
     )
 
     group_min_session_timeout_ms: int = config_field(
@@ -303,7 +305,7 @@ class BrokerConfig(Settings):
     group_consumer_session_timeout_ms: int = config_field(
         int32(1),
         "45000",
-        "A member of the consumer protocol that is silent for so long is given up.",
+        "A member of the consumer protocol without a heartbeat for this time is removed.",
     )
     group_consumer_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
     group_consumer_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
@@ -356,14 +358,14 @@ class BrokerConfig(Settings):
         int32(1), "10080", "Offsets of a group without members are forgotten after so long."
     )
     offsets_retention_check_interval_ms: int = config_field(
-        int64(1), "600000", "How often offsets are looked at for their retention."
+        int64(1), "600000", "Time between checks of offsets' retention."
     )
     offset_metadata_max_bytes: int = config_field(
         int32(0), "4096", "Text kept with a committed offset."
     )
 
     group_share_session_timeout_ms: int = config_field(
-        int32(1), "45000", "A member of a share group that is silent for so long is given up."
+        int32(1), "45000", "A member of a share group without a heartbeat for this time is removed."
     )
     group_share_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
     group_share_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
@@ -380,7 +382,7 @@ class BrokerConfig(Settings):
     group_share_record_lock_duration_ms: int = config_field(
         int32(1000, 3_600_000),
         "30000",
-        "For so long a record is the member's that it was given to.",
+        "Time for which a member holds a record's acquisition lock.",
     )
     group_share_min_record_lock_duration_ms: int = config_field(
         int32(1000, 30_000), "15000", _LEAST
@@ -389,7 +391,7 @@ class BrokerConfig(Settings):
         int32(30_000, 3_600_000), "60000", _MOST
     )
     group_share_delivery_count_limit: int = config_field(
-        int32(2, 10), "5", "After so many deliveries a record is given to nobody any more."
+        int32(2, 10), "5", "Maximum number of deliveries of a record; after them no member gets it."
     )
     group_share_min_delivery_count_limit: int = config_field(int32(2, 5), "2", _LEAST)
     group_share_max_delivery_count_limit: int = config_field(int32(5, 25), "10", _MOST)
@@ -425,13 +427,13 @@ class BrokerConfig(Settings):
     transactional_id_expiration_ms: int = config_field(
         int32(1),
         "604800000",
-        "A transactional id is forgotten when nobody has used it for so long.",
+        "A transactional id that is unused for this time is removed.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "10000", "How often transactions are looked at for their time-out."
+        int32(1), "10000", "Time between checks of transactions' timeouts."
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "3600000", "How often transactional ids are looked at for their expiration."
+        int32(1), "3600000", "Time between checks of transactional ids' expiration."
     )
     transaction_state_log_num_partitions: int = config_field(
         int32(1), "50", "Partitions of __transaction_state."
@@ -441,7 +443,7 @@ class BrokerConfig(Settings):
     )
 
     log_retention_check_interval_ms: int = config_field(
-        int64(1), "300000", "How often segments are looked at for their retention."
+        int64(1), "300000", "Time between checks of segments' retention."
     )
     log_initial_task_delay_ms: int = config_field(
         int64(0), "30000", "When background work first looks."
@@ -450,10 +452,10 @@ class BrokerConfig(Settings):
         int32(0), "60000", "How often recovery points are written."
     )
     producer_id_expiration_ms: int = config_field(
-        int32(1), "86400000", "A producer's state is forgotten when it was silent for so long."
+        int32(1), "86400000", "The state of a producer that is idle for this time is removed."
     )
     producer_id_expiration_check_interval_ms: int = config_field(
-        int32(1), "600000", "How often producers are looked at for it."
+        int32(1), "600000", "Time between checks of producers' expiration."
     )
 
     log_cleaner_enable: bool = config_field(FLAG, "true", "Whether compacted topics are compacted.")

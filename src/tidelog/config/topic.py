@@ -106,7 +106,7 @@ class TopicConfig(Settings):
     message_timestamp_before_max_ms: int = config_field(
         int64(0),
         _INT64_MAX_TEXT,
-        "How far a create time may lie behind the log's clock, in ms; a record further behind"
+        "How far a create time may be behind the log's clock, in ms; a record further behind"
         " is refused. Not looked at on LogAppendTime topics.",
         synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
     )
@@ -184,7 +184,7 @@ class TopicConfig(Settings):
     retention_ms: int = config_field(
         int64(-1),
         "604800000",
-        "A segment goes when its largest timestamp is older than this many ms; -1 is for ever."
+        "A segment goes when its largest timestamp is older than this many ms; -1: never."
         " tidelog.retention.clock says how timestamps count.",
         synonyms=(
             Synonym("log.retention.ms"),
@@ -284,7 +284,7 @@ class TopicConfig(Settings):
         FLAG,
         "false",
         "Compare the keys themselves before a record is dropped, so that not even two keys of"
-        " equal hashes are taken for one; the keys then take their room from the offset map's.",
+        " equal hashes are treated as one; the keys then take their room from the offset map's.",
         synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
     )
 
@@ -337,9 +337,9 @@ class TopicConfig(Settings):
         "record-capped",
         "Which time retention.ms counts from. `record`: the largest timestamp, Kafka's rule;"
         " `append`: the largest append time; `record-capped`: the largest timestamp, each counted"
-        " at most as its record's append time, so that one in the future keeps nothing for ever."
-        " Where an append time is not known, the segment's modification time or the time at which"
-        " it was first seen stands in, the earlier of the two.",
+        " at most as its record's append time, so that one in the future keeps nothing forever."
+        " If an append time is not known, the earlier of the segment's modification time and the"
+        " time at which it was first seen is used.",
     )
     tidelog_lookup_clock: ClockName = config_field(
         LOOKUP_CLOCK,
@@ -351,8 +351,8 @@ class TopicConfig(Settings):
         FLAG,
         "false",
         "Whether a broker adds each record's append time to what it answers to fetches, as the"
-        " header `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are made"
-        " anew for it, which costs time; those of formats 0 and 1 know no headers and stay.",
+        " header `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are"
+        " rebuilt for it, which costs time; formats 0 and 1 have no headers and stay as they are.",
     )
     tidelog_max_clock_jump_ms: int = config_field(
         int64(1),
@@ -388,7 +388,9 @@ class TopicConfig(Settings):
         " local.retention.* apply; see docs/tiers.md. Kafka's own broker opens the local part.",
     )
     remote_log_copy_disable: bool = config_field(
-        FLAG, "false", "Stop copying to the tier; what is there is read and retained on."
+        FLAG,
+        "false",
+        "Stop copying to the tier; existing copies stay readable and subject to retention.",
     )
     remote_log_delete_on_disable: bool = config_field(
         FLAG,
@@ -400,7 +402,7 @@ class TopicConfig(Settings):
         int64(-2),
         "-2",
         "Local files that the tier has too go when they are older than this many ms; -2 means"
-        " as long as retention.ms, -1 is for ever.",
+        " as long as retention.ms, -1: forever.",
         synonyms=(Synonym("log.local.retention.ms"),),
     )
     local_retention_bytes: int = config_field(

@@ -119,7 +119,7 @@ PARTITIONS: Final = 4
 
 SETTINGS: Final = {
     "cleanup.policy": ("compact", "the last flight of each aircraft is what matters"),
-    "segment.bytes": ("4194304", "some segments for the year, so that there are finished ones"),
+    "segment.bytes": ("4194304", "several segments for the year, so that some are finished"),
 }
 
 

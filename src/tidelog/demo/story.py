@@ -36,7 +36,7 @@ LEAD: Final = (
 WHY_BYTES: Final = (
     "By append time a range of time is a range of offsets, so only that is read. By record time"
     " any batch may hold a flight of that day: the zone maps of the segments say which of them can,"
-    " whatever the order, and every flight in those is looked at, so that the answer is exact."
+    " whatever the order, and every flight in those is read, so the answer is exact."
 )
 
 
@@ -222,7 +222,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
     )
     still_there = (
         f"The other way round, {late} flights of that day were due before noon and left after it."
-        " They lie behind both answers; a replay by record time leaves them out, a replay by append"
+        " Both answers leave them out; a replay by record time leaves them out, a replay by append"
         " time holds them."
     )
     return [record_first, still_there]
@@ -306,7 +306,7 @@ def why_aircraft(written: int, kept: int, aircraft: int) -> str:
         f"The table has {min(_AIRCRAFT_SHOWN, aircraft):,} of {aircraft:,} aircraft."
         f" {written:,} flights by these aircraft were written to a compacted topic. Before"
         " compaction every date can be asked for. Compaction left"
-        f" {kept:,} records, the last of each aircraft among them: what the log said of an earlier"
+        f" {kept:,} records, the last of each aircraft among them: the log's state at an earlier"
         " date is gone then, and a question for it is refused, with the date from which on answers"
         " are exact."
     )

@@ -5,7 +5,7 @@ Every implementation keeps these rules:
 - `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
   end of the file;
 - written bytes are durable after `File.sync`, changed names after `sync_dir`;
-- a map is a read-only view of a file's bytes and survives the file's name. Nobody truncates a
+- a map is a read-only view of a file's bytes and survives the file's name. No code truncates a
   mapped file: writers replace it by a new file and a rename.
 """
 

@@ -26,7 +26,7 @@ class ProgressFile:
     Attributes:
         job: The job, in errors, such as "a mirror".
         version: Version of the files.
-        is_derived: Whether a file of an older version counts as damaged, and is made anew.
+        is_derived: Whether a file of an older version counts as damaged, and is rebuilt.
         is_compact: Whether the text is without spaces and a newline.
         limit_bytes: Maximum size of a file.
     """

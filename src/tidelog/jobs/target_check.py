@@ -157,7 +157,7 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
-    """Return the times in ms for which `check` needs counts, for jobs that count beforehand."""
+    """Return the times in ms for which `check` needs counts, for jobs that count before writing."""
     times: list[int] = []
 
     def note(start_ms: int | None, end_ms: int | None) -> Count | None:

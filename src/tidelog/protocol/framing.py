@@ -266,7 +266,7 @@ class Frames:
         self._chunk[: self._end] = data
 
     def _make_room(self) -> None:
-        """Ensure that there is room for more bytes of the first incomplete frame."""
+        """Ensure room for more bytes of the first incomplete frame."""
         have = self._end - self._start
         if have == 0 and self._start and is_free(self._chunk):
             self._begin_again()

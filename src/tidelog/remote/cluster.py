@@ -348,7 +348,7 @@ class Cluster(Closing, Client):
             answers = {
                 name: lookup.first_appended(name, time_ms)
                 if mark.start < mark.end
-                else Appended(None, 0)  # whoever leads it
+                else Appended(None, 0)  # whichever broker leads it
                 for name, mark in marks.items()
             }
         return {name: answer for name, answer in answers.items() if answer is not None}

@@ -338,9 +338,7 @@ def over_limits(
         name, remaining = lag.seen.partition, lag.seen.left
         if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
             position = f"the position {lag.seen.committed} is past the end, {lag.seen.end}"
-            lines.append(
-                f"{name}: {position}: the log was cut or made anew, what is left is unknown"
-            )
+            lines.append(f"{name}: {position}: the log was truncated or recreated; lag is unknown")
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
             lines.append(

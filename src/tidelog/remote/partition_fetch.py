@@ -342,7 +342,7 @@ class PartitionFetch:
         return True
 
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
-        """Return whether a response without batches proves that there are none below `end`.
+        """Return whether a response without batches proves that no batch exists below `end`.
 
         The broker has then searched these offsets: compaction removed all records.
         """
@@ -464,7 +464,7 @@ class PartitionFetch:
         self._topic_id = topic_id
         if self._wanted_id and topic_id not in (NO_UUID, UUID(hex=self._wanted_id)):
             raise UnknownTopic(
-                f"{self._bootstrap}: topic {self._name.topic} was deleted and created anew"
+                f"{self._bootstrap}: topic {self._name.topic} was deleted and recreated"
             )
 
     def _ask_any(self, ask: Callable[[BrokerConnection], _Answer]) -> _Answer:

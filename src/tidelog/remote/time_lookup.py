@@ -4,7 +4,7 @@
   in `tidelog.lookup.clock`. A search on the other clock reads records.
 - Record clock: a broker's search may miss records, so the result is verified.
 - Append clock on other brokers: known if the broker stamped the records itself (LogAppendTime). The
-  topic's setting only tells how records are stamped from now on, so the first match and the last
+  topic's setting only decides how records are stamped from now on, so the first match and the last
   record before it must both carry the stamp.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with the
   records of a fetch if the client requests them. If one broker doesn't return them, no broker of

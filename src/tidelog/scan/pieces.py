@@ -348,8 +348,8 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 def _offset_behind(segment: Segment, position: int) -> int | None:
     """Return the offset behind the first indexed batch at or after a position, None for no entry.
 
-    An index entry has the last offset of the batch at its position. So all offsets above it lie
-    behind that batch, and all others before.
+    An index entry has the last offset of the batch at its position. So all offsets above it are
+    after that batch, and all others before.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

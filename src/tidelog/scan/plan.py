@@ -242,7 +242,7 @@ def replan(
     def draft_again(log_dir: LogDir) -> tuple[Split, tuple[LostOffsets, ...]]:
         planner = _Planner(log_dir, question, how)
         if planner.topic_id(name.topic) != split.topic_id:
-            reason = "the topic was deleted and created anew"
+            reason = "the topic was deleted and recreated"
             gone = LostOffsets(split.topic, split.partition, start, end, reason)
             return dataclasses.replace(split, start_offset=start, pieces=()), (gone,)
         draft = planner.draft(

@@ -157,7 +157,7 @@ class AppendRuns:
         owner = uuid.UUID(hex=topic_id) if topic_id else uuid.UUID(int=0)
         rows = sound_rows(data, piece.base_offset, owner)
         if rows is None:
-            # The plan has checked the end of the file: rows missing there lie behind `times_end`.
+            # The plan has checked the end of the file: rows missing there are after `times_end`.
             times, _ = AppendTimes.decode(data, piece.base_offset, owner, open_end=True)
             offsets, times_ms, _ = times.rows().columns
             rows = np.array(offsets, np.int64), np.array(times_ms, np.int64)

@@ -29,7 +29,7 @@ class RequestedRange:
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Leaves out offsets below this one. Unlike `start_offset`, it may lie before
             the log start without a loss.
-        limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may lie behind
+        limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may be after
             the log end without a loss.
         filter_ms: Leaves out records whose time is not in [a, b), whatever the times above mean.
     """

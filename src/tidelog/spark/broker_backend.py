@@ -1,7 +1,7 @@
 """Brokers as a query's backend: any Kafka cluster, by `tidelog.remote`.
 
 Owns the backend's answers (`BrokerBackend`), and leader epochs (`BrokerEpochs`), which are read in
-Kafka's own protocol, because librdkafka doesn't tell where epochs end. They are read only from
+Kafka's own protocol, because librdkafka doesn't return the ends of epochs. They are read only from
 brokers that accept plain text, and are unknown otherwise. Not owned: the tasks, and cutting
 ranges into them (`broker_tasks`).
 
@@ -138,7 +138,7 @@ class BrokerEpochs:
         partition = None if topic is None else topic.partitions.get(name.partition)
         if partition is None or partition.leader_id < 0:
             reason = (
-                "nobody leads it now" if partition is not None else "there is no such partition"
+                "it has no leader now" if partition is not None else "there is no such partition"
             )
             raise ClusterFailure(",".join(self._servers), f"ask for epochs of {name}", reason)
         return partition

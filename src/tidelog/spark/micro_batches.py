@@ -208,7 +208,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 _HINT: Final = (
     "The query can't go on without a gap. With failOnDataLoss=false it reports these ranges and"
     " goes on: at the log start, where records were deleted unread; where the two logs part, if"
-    " the log was rewritten; at the start of a topic that was created anew."
+    " the log was rewritten; at the start of a recreated topic."
 )
 
 

@@ -70,7 +70,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
             _LOG.warning("%s was committed before: nothing was written this time", what)
             continue
         _LOG.error(
-            "%s WROTE NOTHING: version %d was committed before, and smaller versions are taken for"
+            "%s WROTE NOTHING: version %d was committed before, and smaller versions are treated as"
             " repeats. After a new checkpoint, batch numbers begin at 0 again: give a new txnAppId,"
             " or these rows are missing from the topic",
             what,

@@ -371,7 +371,7 @@ def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> 
     """Return why the partition no longer exists, None if it exists."""
     before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
-        return f"the topic was deleted and created anew: its id was {before}, now {now}"
+        return f"the topic was deleted and recreated: its id was {before}, now {now}"
     if name not in snapshot.extents:
         return "deleted, or no longer among the topics read; how many records followed is unknown"
     return None

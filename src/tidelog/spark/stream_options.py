@@ -109,7 +109,7 @@ STREAM_OPTIONS: Final = {
 
 _BATCH_ONLY: Final = dict.fromkeys(
     ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-    "is for batches: a stream has no end; Trigger.AvailableNow reads what is there now",
+    "is for batches: a stream has no end; Trigger.AvailableNow reads all present records",
 ) | {
     "timeRange": "is for batches: a stream reads on from a position; filter by timestamp behind it",
     "strict": "is for batches: it is about the records of a time range, and a stream has none",

@@ -186,7 +186,7 @@ class Follower(Closing):
                 try:
                     follower._control = ControlServer.open(directory, control_verbs(follower))
                 except (InvalidRequest, OSError) as error:
-                    reason = f"nobody can ask this process by a control channel: {error}"
+                    reason = f"this process has no control channel: {error}"
                     follower.notes.append(reason)
         except BaseException:
             follower.close()
@@ -288,7 +288,7 @@ class Follower(Closing):
             try:
                 kept_offsets = read_group_offsets(fs, path)
             except CorruptFile as error:
-                self._tell([f"{error}; it is written anew"])
+                self._tell([f"{error}; it is rewritten"])
                 kept_offsets = None
             groups = with_known(groups, {} if kept_offsets is None else kept_offsets.groups)
             write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))

@@ -149,7 +149,7 @@ def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> Non
         if own_id is not None and own_id != topic.topic_id:
             raise InconsistentTopicId(
                 f"{directory.path}: topic {name} has id {encode_topic_id(own_id)} here and"
-                f" {encode_topic_id(topic.topic_id)} at the leader: it was created anew there, so"
+                f" {encode_topic_id(topic.topic_id)} at the leader: it was recreated there, so"
                 " this is not its copy; follow into another directory, or delete the topic here"
             )
 

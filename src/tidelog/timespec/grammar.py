@@ -38,7 +38,7 @@ _FORM: Final = re.compile(rf"@{_SIDE}(?::{_SIDE})?", re.ASCII)
 
 _FORMS: Final = (
     "after @ comes 13 digits (ms), 10 digits (s), YYYY-MM-DD, YYYY-MM-DDTHH:MM:SSZ or a length"
-    " such as -48h; after a colon the end likewise, or `end`"
+    " such as -48h; after a colon the end in the same forms, or `end`"
 )
 
 
@@ -225,7 +225,7 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date is that whole day, a month or a year likewise; a length reaches back from now.
+    A date, month or year is that whole day, month or year; a length reaches back from now.
     """
     moment = read_year(text) or read_moment(text, now_ms)
     if moment.wall is None and (moment.is_ago or moment.from_now):

@@ -105,10 +105,10 @@ def test_rows_for_spreadsheets(tides: Cli) -> None:
 def test_for_ever_has_a_reason(cli: Cli) -> None:
     cli.ok("create", "kept", "-c", "retention.ms=-1")
     cli.append(at(NOW), topic="kept")
-    assert "for ever: retention.ms=-1" in cli.ok("why", "kept").out
+    assert "forever: retention.ms=-1" in cli.ok("why", "kept").out
     cli.ok("create", "compacted", "-c", "cleanup.policy=compact")
     cli.append(at(NOW, key=b"k"), topic="compacted")
-    assert "for ever: cleanup.policy=compact" in cli.ok("why", "compacted").out
+    assert "forever: cleanup.policy=compact" in cli.ok("why", "compacted").out
     cli.ok("create", "empty")
     assert "no segments yet" in cli.ok("why", "empty").out
 

@@ -96,7 +96,7 @@ class TestGrown:
         found = mapped(plan)
         facts = read_topic(plan.target, "orders", LEVEL, os_env())
         anew = dataclasses.replace(facts, topic_id="x" * 22)
-        with pytest.raises(InvalidRequest, match=r"orders at .* was created anew"):
+        with pytest.raises(InvalidRequest, match=r"orders at .* was recreated"):
             grown(found, {"orders": anew})
 
     def test_more_partitions_are_taken_up_where_they_are_kept(self, plan: MirrorPlan) -> None:

@@ -163,7 +163,7 @@ def test_a_topic_that_is_gone_or_another(leader: FakeLeader) -> None:
     with pytest.raises(UnknownTopic, match="no partition t-0 any more"):
         list(fetch.parts(0, 30))
     leader.create()
-    with pytest.raises(UnknownTopic, match="deleted and created anew"):
+    with pytest.raises(UnknownTopic, match="deleted and recreated"):
         list(fetch.parts(0, 30))
 
 

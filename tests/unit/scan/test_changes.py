@@ -134,7 +134,7 @@ def test_topic_that_was_created_anew_is_another(tmp_path: Path) -> None:
         log_dir.delete_topic(TOPIC)
         log_dir.create_topic(TOPIC, config=CONFIG)
         log_dir.log(TOPIC, 0).append([NewRecord(value=b"1") for _ in range(COUNT)])
-    with pytest.raises(OffsetsGone, match="created anew"):
+    with pytest.raises(OffsetsGone, match="recreated"):
         values(plan)
 
 

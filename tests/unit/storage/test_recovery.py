@@ -368,7 +368,7 @@ def test_a_log_that_ends_below_its_start_begins_anew_there() -> None:
     write(env, FIRST_LOG, read(env, FIRST_LOG)[:90])
     directory, log = reopen(env)
     assert (log.log_start_offset, log.log_end_offset) == (4, 4)
-    assert any("started anew" in line for line in directory.reports)
+    assert any("restarted at its start" in line for line in directory.reports)
     put(log, 5)
     assert offsets(log.records()) == [4]
 

@@ -229,7 +229,7 @@ def other_side(request: AuditCommand, group: str | None) -> str:
 
 
 def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
-    """Return columns and rows for people: the kinds of differences that there are."""
+    """Return columns and rows for people: the existing kinds of differences."""
     kinds = _kinds(audited)
     columns = output.columns(
         "topic",
@@ -257,7 +257,7 @@ def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
 
 
 def _kinds(audited: AuditResults) -> list[Kind]:
-    """Return the kinds of differences that there are."""
+    """Return the existing kinds of differences."""
     return [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
 
 

@@ -420,7 +420,7 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
         were = verb(verdict.never_on_a, "was", "were")
         lines.append(
             f"{verdict.topic}: {plural(verdict.never_on_a, 'record')} before the start on B"
-            f" {were} not found on A; if they never reached A, nobody has consumed them, and only"
+            f" {were} not found on A; if they never reached A, no group has consumed them, and only"
             " an earlier start includes them (a longer --max-latency)"
         )
     if verdict.absent:

@@ -22,7 +22,7 @@ class Kind(Enum):
 
     TEXT = "text"
     PROSE = "prose"  # sentences, which are shown whole
-    DATA = "data"  # of a record: any text, where "" and null must be told apart
+    DATA = "data"  # of a record: any text, where "" and null must differ
     TIME = "time"
     NUMBER = "number"
     COUNT = "count"

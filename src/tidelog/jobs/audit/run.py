@@ -336,7 +336,7 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
             break
         were = verb(len(damaged), "was", "were")
         notes.append(
-            f"{plural(len(damaged), 'file')} in {work.folder} {were} damaged, and made anew"
+            f"{plural(len(damaged), 'file')} in {work.folder} {were} damaged, and rebuilt"
         )
         whole = (run for run in state.runs if damaged.isdisjoint(run.files))
         state = replace(state, runs=tuple(whole))

@@ -100,7 +100,7 @@ class BootstrapOptions(TypedDict, total=False):
             "Read all keys and times before writing, for exact checks. Default: --count.",
             "--count/--no-count",
             default=True,
-            keyword="Look at key and time of the whole table beforehand, for exact checks; the"
+            keyword="Read key and time of the whole table before writing, for exact checks; the"
             " table is read once more for it.",
         ),
     ]

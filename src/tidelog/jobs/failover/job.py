@@ -503,7 +503,7 @@ def _map_topic(
         assert request.offset_map is not None
         if request.offset_map.partitioning is Partitioning.KEPT:
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
-        return TopicMapping(PartitionMapping.MAP, "the mirror chose partitions anew")
+        return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
         # All partitions have the same time, so their correspondence doesn't matter.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)

@@ -409,7 +409,7 @@ class TopicMapping:
         if self.mapping is PartitionMapping.SAME:
             return f"partition N on B follows partition N on A: {self.reason}"
         if self.mapping is PartitionMapping.MAP:
-            return f"the map of the mirror tells where records went: {self.reason}"
+            return f"the map of the mirror has the offsets at the target: {self.reason}"
         return f"the earliest time of all partitions counts for each: {self.reason}"
 
 

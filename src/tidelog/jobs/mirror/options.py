@@ -81,10 +81,10 @@ class MirrorOptions(TypedDict, total=False):
     continuous: Annotated[
         bool,
         Option(
-            "Go on until stopped. Default: copy what is there now.",
+            "Go on until stopped. Default: copy the present records.",
             "--continuous",
             default=False,
-            keyword="Go on until `stopped` is set; else stop at what is there at the start.",
+            keyword="Go on until `stopped` is set; else copy the records present at the start.",
         ),
     ]
     stopped: Annotated[threading.Event | None, Option("Ends a continuous mirror.")]

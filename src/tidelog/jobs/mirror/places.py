@@ -287,7 +287,7 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
         known_id = offset_map.target_ids.get(topic)
         if known_id and facts.topic_id and known_id != facts.topic_id:
             raise InvalidRequest(
-                f"{topic} at {offset_map.target} was created anew (id {facts.topic_id}, the mirror"
+                f"{topic} at {offset_map.target} was recreated (id {facts.topic_id}, the mirror"
                 f" wrote to {known_id}): begin with a new checkpoint"
             )
         count = offset_map.partition_counts[topic]

@@ -277,7 +277,7 @@ class _Job:
 
 _TITLES: Final = {
     "check": "checking",
-    "mend": "checking and mending",
+    "mend": "checking and repairing",
     "beside": "building zone maps",
     "cache": "building zone maps in the cache",
     "cache-check": "checking the zone maps in the cache",

@@ -248,7 +248,7 @@ def _path_beside(segment: ClosedSegment) -> str:
 
 
 def _wrong(path: str, damage: str) -> Finding:
-    remedy = "remove it; it is built anew when it is needed"
+    remedy = "remove it; it is rebuilt when it is needed"
     return Finding(path, damage, remedy)
 
 

@@ -55,7 +55,7 @@ class ReplayOptions(TypedDict, total=False):
         Option(
             "End time (exclusive). Default: no limit.",
             "--until",
-            keyword="Time to stop before, exclusive; None for all that is there when the replay"
+            keyword="Time to stop before, exclusive; None for all records present when the replay"
             " starts.",
             metavar="TIME",
         ),
@@ -71,7 +71,7 @@ class ReplayOptions(TypedDict, total=False):
             "keep: partitions keep their numbers; key: partition by key. Default: keep if both"
             " topics have as many, else key.",
             "--partitions",
-            keyword="`keep` the partitions' numbers, or choose by `key` anew; None keeps them where"
+            keyword="`keep` the partitions' numbers, or partition by `key`; None keeps them if"
             " the target has as many as the source, else chooses by key.",
             choices=ReplayPartitions,
         ),

@@ -262,7 +262,7 @@ def _nulls(kind: pa.DataType, rows: int) -> "Column":
 
 
 def _round_up(rows: int) -> int:
-    """Round up a length of shared arrays, so that there are few of them."""
+    """Round up a length of shared arrays, to limit their number."""
     return 1 << max(rows, 1024).bit_length()
 
 

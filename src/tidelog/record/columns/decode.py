@@ -15,7 +15,7 @@ Columns (only requested ones are computed):
 | createTimestamp | timestamp(ms, UTC) | the producer gave none, or it was overwritten |
 | appendTimestamp | timestamp(ms, UTC) | not known |
 | key, value | binary | null in the record |
-| headers | list<struct<key: string, value: binary>> | never; empty where there are none |
+| headers | list<struct<key: string, value: binary>> | never; empty without headers |
 | producerId, producerEpoch, sequence | int64, int16, int32 | no idempotent producer |
 | leaderEpoch | int32 | unknown |
 

@@ -138,7 +138,7 @@ REASONS: Final = {
     BAD_SIZE: "a batch length below the smallest that its magic allows",
     BAD_MAGIC: "a magic other than 0, 1 and 2",
     BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
-    BAD_ORDER: "offsets that don't lie behind those of the batch before it",
+    BAD_ORDER: "offsets that are not above those of the batch before it",
     BAD_COUNT: "a record count that the batch has no room for",
     BAD_RECORD: (
         "a record whose fields don't end where its length says, or with more than"

@@ -144,7 +144,7 @@ Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 
 def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: str) -> bool:
-    """Whether a connection's client may perform an operation on a topic; checked anew each time."""
+    """Whether a connection's client may perform an operation on a topic; not cached."""
     authorizer = node.authorizer
     if authorizer is None:
         return True
@@ -180,7 +180,7 @@ class RowFunctions(NamedTuple):
 
 
 def sees_topics(context: RequestContext) -> Callable[[str], bool]:
-    """Return a function that tells whether the client may describe a topic.
+    """Return a function that returns whether the client may describe a topic.
 
     Without an authorizer it is true for every topic.
     """

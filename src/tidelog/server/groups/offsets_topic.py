@@ -67,7 +67,7 @@ RECORDS_PER_BATCH: Final = 500
 
 _UNREADABLE: Final = (
     "%s can't be read, and no group is served before it can be: %s. Let `tidelog follow` write it"
-    " anew, or mend it; without the file groups go on with what __consumer_offsets has of them"
+    " again, or repair it; without the file groups use their offsets in __consumer_offsets"
 )
 
 

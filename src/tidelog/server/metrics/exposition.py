@@ -246,7 +246,9 @@ RECORDS_OUT: Final = _counter(
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches handed to clients.")
 
 
-SKIPPED: Final = _counter("topic_writes_skipped_total", "Numbered writes that came again.")
+SKIPPED: Final = _counter(
+    "topic_writes_skipped_total", "Numbered writes that were repeated and skipped."
+)
 
 
 LATENCY: Final = Family(

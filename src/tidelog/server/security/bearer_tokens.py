@@ -160,7 +160,7 @@ def _opened(token: str, find: FindKeys, algorithms: frozenset[str]) -> Mapping[s
     signed = f"{packed_header}.{packed_claims}".encode("ascii")
     signature = unpack(packed_signature)
     if not any(key.has_signed(algorithm, signed, signature) for key in find(key_id)):
-        raise LoginFailed("a token that nobody trusted has signed")
+        raise LoginFailed("the token has no signature of a trusted key")
     return read_json(unpack(packed_claims))
 
 

@@ -68,7 +68,7 @@ _REMEDY: Final = {
 }
 
 
-_ANY: Final = "--repair keeps the lines that can be right; what is missing is found out anew"
+_ANY: Final = "--repair keeps the lines that can be right; missing facts are determined again"
 
 
 # The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
@@ -363,7 +363,11 @@ class DirectoryCheck:
             yield Finding(path, error.reason, remedy, position=error.at)
             return
         if properties is None:
-            yield note(path, "missing", "opening for writing makes a new one; Kafka formats anew")
+            yield note(
+                path,
+                "missing",
+                "opening for writing makes a new one; Kafka formats the directory again",
+            )
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
         if missing and "broker.id" not in properties:  # version 0 has only this field

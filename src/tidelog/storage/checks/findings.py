@@ -69,7 +69,7 @@ class Finding:
         return f"{location}: {self.damage}; {self.remedy}"
 
 
-REPAIR: Final = "--repair builds it anew from the log"
+REPAIR: Final = "--repair rebuilds it from the log"
 
 
 RESTORE_LOG_FIRST: Final = "restore the log first; until then readers do without it"

@@ -91,7 +91,7 @@ def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
     return Finding(
         path,
         f"leader epoch {batch.leader_epoch} of a change, 0 is right",
-        "nobody reads it, and no checksum covers it; what rots there may rot elsewhere",
+        "it is never read, and no checksum covers it; other bytes may be damaged too",
         Severity.WARNING,
         batch.at + LEADER_EPOCH_AT,
         offset,
@@ -104,7 +104,7 @@ def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | No
         # The checksum does not cover it.
         return f"a change begins at offset {batch.base_offset}, {offset} is right"
     if batch.is_control:
-        return "a marker, where there are no transactions"
+        return "a marker, although this log has no transactions"
     try:
         for record in batch.records(check_crc=False):
             if record.value is None:

@@ -227,7 +227,7 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
             yield note(path, "a directory that is not part of the log", "it is left alone")
         elif entry.name == UNSYNCED_FILE:
             damage = "the disk has failed: what was not synced before may not be on it"
-            yield note(path, damage, "opening for writing writes it anew")
+            yield note(path, damage, "opening for writing rewrites it")
         elif entry.name not in _KNOWN:
             yield from _check_name(path, entry.name, bases)
 
@@ -238,7 +238,7 @@ def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
             yield note(path, meaning, "opening for writing ends it")
             return
     if name.endswith(ASIDE_SUFFIX):
-        yield note(path, "damage that a repair has set aside", "remove it once nobody needs it")
+        yield note(path, "damage that a repair has set aside", "remove it once it is not needed")
         return
     parsed = files.parse_file_name(name)
     if parsed is None or parsed[1] not in files.LOG_FIRST:
@@ -337,7 +337,7 @@ class PartitionCheck:
                 yield finding
         except FileNotFoundError:
             path = self.partition.path(files.log_file_name(base))
-            yield note(path, "it went while it was looked at", "look again")
+            yield note(path, "it was removed during the check", "run the check again")
             self.replay.is_exact = self.repair_facts.is_whole = False
             return
         repair_facts, facts = self.repair_facts, check.facts
@@ -464,7 +464,7 @@ class PartitionCheck:
                 self.partition.fs, self.partition.directory
             )
         except CorruptData as error:
-            remedy = f"write it anew: `version: 0`, then `topic_id: {expected_id}`"
+            remedy = f"rewrite it: `version: 0`, then `topic_id: {expected_id}`"
             yield Finding(
                 path, error.reason, remedy if self.partition.topic_id.int else "restore it"
             )

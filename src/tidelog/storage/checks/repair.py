@@ -219,4 +219,4 @@ class PartitionRepair:
         self.partition.fs.sync_dir(self.partition.directory)
 
     def _fail(self, name: str, reason: str) -> None:
-        self.problems.append(f"{self.partition.path(name)}: can't be built anew: {reason}")
+        self.problems.append(f"{self.partition.path(name)}: can't be rebuilt: {reason}")

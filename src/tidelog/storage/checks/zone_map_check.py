@@ -24,7 +24,7 @@ ReadBytes = Callable[[int, int], bytes]
 READ_BYTES: Final = 4 << 20
 
 
-_STALE: Final = "--repair builds it anew"
+_STALE: Final = "--repair rebuilds it"
 
 
 _OUTSIDE: Final = (
@@ -77,7 +77,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
         return
     changed = list(changed_zones(zone_map, context))
     if context.facts.is_whole and len(changed) == zone_map.zone_count > 1:
-        damage = "no zone has the bytes that the map knows: the log was written anew since"
+        damage = "no zone has the bytes of the map: the log was rewritten since"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
         return
     if zone_map.log_size > context.facts.size_bytes:

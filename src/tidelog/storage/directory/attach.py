@@ -137,7 +137,7 @@ def attach(
             topic's rules refuse a segment, or its file is missing; nothing is visible.
         CorruptData: A staged file is not as its writer described it; nothing is visible.
         ClockJump: The clock jumped; nothing is visible.
-        StorageFailure: The disk failed. If partitions are offline then, reopening tells whether the
+        StorageFailure: The disk failed. If partitions are offline then, reopening shows whether the
             segments are visible; else they are not.
     """
     commit_id = commit_id or draw_commit_id(log_dir)

@@ -55,7 +55,7 @@ class LogDirOptions(NamedTuple):
         prepare: Called under the lock before any partition is opened, to repair what would keep one
             from being opened.
         deferrals: Creates a log's deferral; None to run deferred work immediately.
-        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for so long are dropped
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for longer are dropped
             when a partition is opened. A broker's may change.
         leaves_set_aside: Whether directories of deleted topics are only found, for
             `TopicAdmin.remove_set_aside`, so that they don't delay the opening.

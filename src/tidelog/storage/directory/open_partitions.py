@@ -63,7 +63,7 @@ class OpenPartitions:
     """The open logs and readers of a directory, by partition. Belongs to the directory's thread.
 
     Attributes:
-        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for so long are dropped
+        producer_expiration_ms: `producer.id.expiration.ms`: producers idle for longer are dropped
             when a partition is opened.
     """
 

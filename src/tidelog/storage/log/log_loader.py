@@ -292,8 +292,8 @@ class _Loading:
             bases, end = [], tier_end
         if bases and not self._is_refused and end < start:
             self._report.actions.append(
-                f"{context.directory}: the log ended at {end}, below its start {start}; started"
-                " anew there"
+                f"{context.directory}: the log ended at {end}, below its start {start};"
+                " restarted at its start"
             )
             self._remove(list(reversed(bases)))
             self._epochs.epochs.clear()

@@ -334,7 +334,9 @@ class MessageSets:
                 raise self._invalid(f"formats {batches[0].magic} and {batch.magic} in one set")
         messages = cast("Sequence[LegacyBatch]", batches)
         if len(messages) > 1 and any(message.is_wrapper for message in messages):
-            raise self._invalid(f"{len(messages)} messages beside a wrapper, which stands alone")
+            raise self._invalid(
+                f"{len(messages)} messages beside a wrapper, which must be the only message"
+            )
         outer = messages[0]
         codec = outer.codec
         if codec is Codec.NONE:

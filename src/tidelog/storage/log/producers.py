@@ -394,7 +394,7 @@ def end_marker(batch: Batch) -> tuple[int, EndMarker] | None:
     return record.timestamp, read_end_marker(record)
 
 
-# Kafka's default of `producer.id.expiration.ms`: producers idle for so long are dropped.
+# Kafka's default of `producer.id.expiration.ms`: producers idle for this time are dropped.
 PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
 
 

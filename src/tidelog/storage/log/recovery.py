@@ -20,7 +20,7 @@ When a process is killed, its unsynced writes remain with the operating system; 
 finished segments if the roll's sync was deferred. Nothing would sync such a segment later, while
 flushes, rolls and a clean close move the recovery point past it, and a note says that all of it is
 there. So an opening after a hard stop syncs the files that it found. If a sync has failed, a
-reopening rewrites the files, and so does the next opening by another process, which is told by a
+reopening rewrites the files, and so does the next opening by another process, which finds a
 mark.
 
 Owns no open state. Source: docs/recovery.md, "Opening for writing".
@@ -329,7 +329,7 @@ class _Scan:
 
     Attributes:
         indexes: Indexes of its sound part.
-        aborted: Aborted transactions whose markers lie there.
+        aborted: Aborted transactions whose markers are in this range.
         sound_part: Part of the file with sound batches.
         file_bytes: Size of the file.
         problem: Problem after the sound part, None if there is none.
@@ -528,7 +528,7 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
         if context.env.files.exists(_mark(context)):
             rewrite_unsynced(context, recovery_point)
     except OSError as error:
-        return as_storage_failure(error, context.directory, "write anew what is not surely on disk")
+        return as_storage_failure(error, context.directory, "rewrite what may not be on disk")
     return None
 
 

@@ -118,7 +118,7 @@ class _Arrivals:
     def latest_ms(self, known_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
 
-        The setting may have changed since, and rows do not tell how they were rounded. If all times
+        The setting may have changed since, and rows don't show how they were rounded. If all times
         are multiples of a larger step, that may have been the setting then; the note limits it by
         when the last record had arrived.
         """

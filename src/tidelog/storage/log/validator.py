@@ -406,7 +406,7 @@ class Validator:
             if batch.record_count > RENUMBERED_MAX:
                 raise self._invalid(
                     f"the offset deltas of {batch.record_count} records are not 0, 1, 2, ...,"
-                    f" which is mended in batches of at most {RENUMBERED_MAX}"
+                    f" which is repaired in batches of at most {RENUMBERED_MAX}"
                 )
             body = renumber_body(body, batch.record_count)
         if codec is not Codec.NONE and len(body) > APPEND_DECOMPRESSION_LIMIT:

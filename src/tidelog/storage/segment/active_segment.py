@@ -142,7 +142,7 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan the batches from the last entries on; return whether the last indexed one is valid.
 
-        Begins one entry before the one to which the last time entry leads: only batches tell
+        Begins one entry before the one to which the last time entry leads: only batches show
         whether a later entry was lost, and a walk can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry

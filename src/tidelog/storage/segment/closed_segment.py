@@ -188,7 +188,7 @@ class ClosedSegment(Segment):
     def txn_index(self) -> TxnIndex:
         """Aborted transactions; the file exists only if there are some.
 
-        If there is no file, and no zone map says that there was none, the batches tell.
+        If there is no file, and no zone map proves that none existed, the batches are read.
 
         Raises:
             CorruptIndex: It is damaged, or not the one that the zone map names: readers of

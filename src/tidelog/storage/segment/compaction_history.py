@@ -1,9 +1,9 @@
 """The file `compaction-history`: records what compaction has removed from a partition.
 
-For both clocks, it tells the oldest time for which a table is still exact; it also tells how far
-segments were ever cleaned, and when remaining tombstones may go. Primary data: it can't be rebuilt.
-It is written, durably, before the first file of a cleaning is renamed into place, so it never
-claims too much.
+It has the oldest time for which a table is still exact, for both clocks, the offset up to which
+segments were ever cleaned, and the times when remaining tombstones may go. Primary data: it can't
+be rebuilt. It is written, durably, before the first file of a cleaning is renamed into place, so
+it never claims too much.
 
 Another cleaner (Apache Kafka's, on the same directory) does not write it. Such a cleaner is
 detected by segments below `end_offset` with sizes that no line lists, or by a

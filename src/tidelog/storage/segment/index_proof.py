@@ -179,7 +179,7 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
         return None
     return (
         f"{index.size_bytes} bytes, its zone map knows {expected.size_bytes} or other ones;"
-        " `tidelog doctor --repair` builds it anew"
+        " `tidelog doctor --repair` rebuilds it"
     )
 
 

@@ -16,7 +16,7 @@ compaction that reached it. A leader's appends leave no gap. A partition that co
 leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). Readers treat a jump without a
 proof as damage as well, because no append in progress leaves a whole batch after a gap.
 
-A damaged frame doesn't tell where the next batch starts. Offsets of a segment share their upper 32
+A damaged frame doesn't show where the next batch starts. Offsets of a segment share their upper 32
 bits (or have the next value), so each position with these bits is tried: a batch counts if its
 frame fits, its offsets follow, and its checksum is right.
 
@@ -338,7 +338,7 @@ def find_damage(
             proof.append("too many places behind look like batches")
             end = max(end, expected)
         if behind is not None:
-            proof.append(f"a sound batch stands behind, at position {behind}")
+            proof.append(f"a sound batch follows at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)
         elif (whole := _batch_with_right_checksum(file, position, size)) is not None:
             proof.append(f"the batch's checksum is right for magic {whole.magic}")

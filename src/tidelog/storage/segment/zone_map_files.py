@@ -232,7 +232,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 
 def _restore_txn_index(segment: Segment) -> None:
-    """Restore a missing index of aborted transactions before a map records that there was none."""
+    """Restore a missing index of aborted transactions before a map records its absence."""
     path = segment.context.path(segment.base_offset, files.TXN_INDEX_SUFFIX)
     if segment.zones is None and not segment.context.env.files.exists(path):
         index = segment.txn_index

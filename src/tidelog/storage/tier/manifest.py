@@ -388,14 +388,14 @@ class Manifest:
             raise InvalidRequest("an exchange needs segments on both sides")
         for what, rows in (("old", old), ("new", new)):
             if any(a.end_offset != b.base_offset for a, b in pairwise(rows)):
-                raise InvalidRequest(f"the {what} segments of an exchange are no neighbours")
+                raise InvalidRequest(f"the {what} segments of an exchange are not adjacent")
         if _span(old) != _span(new):
             raise InvalidRequest(f"offsets {_span(old)} can't be exchanged for {_span(new)}")
         missing = [row.base_offset for row in old if row not in self.segments]
         if missing:
             raise TierConflict(
                 f"{self.topic}-{self.partition}: the tier's segment {missing[0]} was exchanged or"
-                " deleted meanwhile; read the manifest and begin anew"
+                " deleted meanwhile; read the manifest and start again"
             )
         uids = {row.uid for row in old}
         unchanged = [row for row in self.segments if row.uid not in uids]

@@ -232,7 +232,7 @@ def _decode_record(data: bytes, directory: str) -> TierRecord:
         return _DECODED.decode(data)
     except CorruptFile as error:
         raise CorruptFile(
-            f"{error.reason}; `tidelog tier --restore` makes it anew", path=record_path(directory)
+            f"{error.reason}; `tidelog tier --restore` rebuilds it", path=record_path(directory)
         ) from (error)
 
 

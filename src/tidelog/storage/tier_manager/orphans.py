@@ -153,7 +153,7 @@ def _collect_deleted(
         names = ", ".join(f"{one.url}/{one.folder}" for one in foreign)
         raise TierConflict(
             f"{names}: the topic was deleted here, but another directory wrote its manifest:"
-            f" a copy of this one? Nothing of it was removed. If nobody needs it, take it from the"
+            f" a copy of this one? Nothing of it was removed. If it is not needed, take it from the"
             f" store, and its line from {log_dir.path}/{DELETED_FILE}"
         )
 

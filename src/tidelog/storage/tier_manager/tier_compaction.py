@@ -230,7 +230,7 @@ def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
-        workplace.context.report(f"{error}; the segment that is written anew has none")
+        workplace.context.report(f"{error}; the rewritten segment has none")
         return
     if data is not None:
         path = workplace.path(old.base_offset, files.SNAPSHOT_SUFFIX)

@@ -6,7 +6,7 @@
   refused if they contradict (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
   log is walked and its checksum verified: a damaged segment stays local, where `tidelog doctor` can
-  tell what is left. So does a segment that lacks lost offsets at its end: its row would hide the
+  state what remains. So does a segment that lacks lost offsets at its end: its row would hide the
   loss. The objects go into a folder with a new unique name. Indexes, append times and aborted
   transactions are written as they are trusted, not as their files happen to be. Each object is read
   back completely and compared with length and checksum. Readers ignore the folder until a manifest

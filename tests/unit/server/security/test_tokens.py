@@ -75,19 +75,19 @@ def test_a_key_is_not_used_for_another_algorithm() -> None:
         signer = SIGNERS[algorithm]
         for other in ALGORITHMS:
             if other != algorithm:
-                with pytest.raises(LoginFailed, match="nobody trusted"):
+                with pytest.raises(LoginFailed, match="no signature of a trusted key"):
                     check(token(signer, algorithm, CLAIMS, header={"alg": other}))
     only = key_set(RSA.shown(alg="PS256"))
     assert check(token(RSA, "PS256", CLAIMS), keys=only).user == "alice"
-    with pytest.raises(LoginFailed, match="nobody trusted"):
+    with pytest.raises(LoginFailed, match="no signature of a trusted key"):
         check(token(RSA, "RS256", CLAIMS), keys=only)
 
 
 def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
     stranger, unnamed = RsaKey("r"), RsaKey(None)
-    with pytest.raises(LoginFailed, match="nobody trusted"):
+    with pytest.raises(LoginFailed, match="no signature of a trusted key"):
         check(token(stranger, "RS256", CLAIMS))
-    with pytest.raises(LoginFailed, match="nobody trusted"):
+    with pytest.raises(LoginFailed, match="no signature of a trusted key"):
         check(token(RSA, "RS256", CLAIMS, header={"kid": "other"}))
     assert check(token(RSA, "RS256", CLAIMS), keys=key_set(stranger.shown(), RSA.shown())).user
     assert check(token(unnamed, "RS256", CLAIMS), keys=key_set(RSA.shown(), unnamed.shown())).user
@@ -255,7 +255,7 @@ def test_a_bad_token_is_told_and_no_reason_with_it() -> None:
     answer = exchange.step(f"n,,\x01auth=Bearer {bad}\x01\x01".encode())
     assert json.loads(answer) == {"status": "invalid_token"}
     assert exchange.login is None
-    with pytest.raises(LoginFailed, match="nobody trusted") as ended:
+    with pytest.raises(LoginFailed, match="no signature of a trusted key") as ended:
         exchange.step(b"\x01")
     assert ended.value.client_message == answer.decode()
 

@@ -188,7 +188,7 @@ def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> N
         if env.files.exists(path):
             env.files.remove(path)
     (gone,) = [each for each in findings if each.path == path and each.position is None]
-    assert (gone.severity, gone.damage) == (Severity.NOTE, "it went while it was looked at")
+    assert (gone.severity, gone.damage) == (Severity.NOTE, "it was removed during the check")
     assert not any(each.counts for each in findings if each.path != f"{PARTITION}/{FIRST}")
 
 
@@ -201,7 +201,7 @@ def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededE
     findings = [*check.load(), *check.findings()]
     change(env, batches_in(env)[1].at, bytes(40))
     notes = repair(env, check, findings)
-    assert any(line.startswith(f"{PARTITION}/{name}: can't be built anew") for line in notes)
+    assert any(line.startswith(f"{PARTITION}/{name}: can't be rebuilt") for line in notes)
     assert read(env, name) == before
 
 

@@ -1,7 +1,7 @@
 """The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
 The file is derived data. If it is lost, damaged or about other segments, its facts are unknown: the
-partition's `cleaner-offset-checkpoint` tells how far the log is clean, and sampling begins again. A
+partition's `cleaner-offset-checkpoint` has the end of the clean part, and sampling begins again. A
 row is valid only for a segment with the same base, end, size and modification time. Its
 `cleaned_to` is valid only up to the first changed segment below. So a log that was truncated and
 then appended to is clean up to the truncation point, and no further.

@@ -1,0 +1,286 @@
+"""Checks the prose of docs, docstrings, comments and messages.
+
+`./run check` calls it; with names of files it checks only these. proselint finds the patterns of
+tidelog's own checks (`CHECKS`). It gets only text for people: of Markdown no code, link targets and
+HTML; of Python docstrings and comments, and in src also messages and help; of shell scripts the
+comments. Spaces replace everything else, so lines and columns are those of the file.
+docs/decisions/0030-prose-by-proselint.md explains the choice.
+"""
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from markdown_it import MarkdownIt
+from proselint.registry.checks import Check, types  # type: ignore[import-untyped]
+from proselint.registry.checks.engine import Fancy, RegexOptions  # type: ignore[import-untyped]
+from proselint.tools import LintFile  # type: ignore[import-untyped]
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+
+# Directories and files with prose. Tests are not checked yet.
+_ROOTS: Final = ("src", "tools", "bench", "docs", "run", ".ci/run", ":(glob)*.md")
+
+# Phrases that a file may use, with the reason.
+EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = {}
+
+
+# Comments for tools.
+_DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|pragma|fmt:)")
+
+
+class Style(NamedTuple):
+    """A pattern that makes readers translate.
+
+    Attributes:
+        name: Name of the check.
+        patterns: Regular expressions of Python.
+        instead: What to write instead.
+        ignore_case: Whether the patterns match without regard to case.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    instead: str
+    ignore_case: bool = True
+
+    @property
+    def pattern(self) -> str:
+        """One pattern of all; the words of a phrase may be on two lines, also of a comment."""
+        joined = "|".join(self.patterns)
+        return joined.replace(" ", r"[\s#]+") if self.ignore_case else joined
+
+
+# The beginning of a docstring, a comment, a paragraph, a list item or a row.
+_BEGINNING: Final = r'(?:"""|(?<=\n)(?:[ \t]*# |- |\d\. |\| )?)'
+
+STYLES: Final = (
+    Style(
+        "beginning",
+        (_BEGINNING + r"(?:What|Who|Whoever|Those|That which|Likewise)\b",),
+        "begin with a noun phrase or a verb that names the thing",
+        ignore_case=False,
+    ),
+    Style(
+        "subject",
+        (
+            r"\b(?:whoever|somebody|anybody|nobody)\b",
+            r"\bwho (?:has|asks|sends|reads|wants|uses)\b",
+        ),
+        "name the subject: the client, the process, the reader",
+    ),
+    Style("again", (r"\banew\b",), "write 'again', or a verb: recreate, rebuild, replan"),
+    Style("likewise", (r"\blikewise\b",), "repeat what holds, or say 'too' with its subject"),
+    Style(
+        "told",
+        (
+            r"\b(?:is|are|was|were|be|being|been) told\b",
+            r"\btells? (?:of|what|how|where|whether)\b",
+        ),
+        "write returns, shows, reports or states, with the subject",
+    ),
+    Style(
+        "said",
+        (
+            r"\bwhat (?:it|they|he|she|\w+) says?\b",
+            r"\b(?:is|are|was) said\b",
+            r"\bsaid (?:of|about)\b",
+        ),
+        "write states, returns or contains, or name the value",
+    ),
+    Style(
+        "existence",
+        (
+            r"\bthat there (?:is|are|was|were)\b",
+            r"\b(?:all|what) (?:that )?(?:is|was) there\b",
+            r"\bwhere there (?:is|are) (?:none|no|one|some)\b",
+        ),
+        "write 'existing', 'all', 'if there is', or 'without'",
+    ),
+    Style(
+        "measure",
+        (
+            r"\bso (?:many|much|long|often) (?:of|as these|at most|after|before)\b",
+            r"\b(?:waits?|for) so long\b",
+        ),
+        "give the number, the limit or the name of the value",
+    ),
+    Style(
+        "position",
+        (
+            r"\bstands? (?:in|at|on|beside|behind|below|above|there|alone|twice)\b",
+            r"\blies? (?:beside|behind|there)\b",
+        ),
+        "write 'is in', 'is after' or the verb of the field",
+    ),
+    Style(
+        "comparison",
+        (
+            r"\bheld against\b",
+            r"\bhold(?:s|ing)? (?:\w+ ){1,3}against\b",
+            r"\b(?:is|are|was|were) taken for\b",
+        ),
+        "write 'compared with' or 'treated as'",
+    ),
+    Style(
+        "attention",
+        (
+            r"\b(?:is|are|was|were|be|been) looked at\b",
+            r"\bheeds?\b",
+            r"\bheeded\b",
+            r"\bobeys?\b",
+            r"\bobeyed\b",
+        ),
+        "write checked, read, used or applied",
+    ),
+    Style(
+        "repeat",
+        (r"\b(?:comes?|came) again\b", r"\bfor ever\b", r"\bbeforehand\b"),
+        "write 'is repeated', 'forever' or 'before'",
+    ),
+    Style("repair", (r"\bmend(?:s|ed|ing)?\b",), "write fix, fixed, repair or repaired"),
+    Style(
+        "british",
+        (
+            r"\b(?:neighbour|behaviour|colour|favour|honour)\w*",
+            r"\b(?:summaris|recognis|optimis|organis|initialis|normalis|analys)(?:e|ed|es|ing)\b",
+        ),
+        "use American spelling",
+    ),
+)
+
+CHECKS: Final = tuple(
+    Check(
+        check_type=types.ExistenceSimple(pattern=style.pattern),
+        engine=Fancy(RegexOptions(case_insensitive=style.ignore_case)),
+        path=f"tidelog.{style.name}",
+        message=f"'{{}}': {style.instead}",
+    )
+    for style in STYLES
+)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
+
+
+def markdown_prose(text: str) -> str:
+    """Return a page with spaces in the place of code, links' targets and HTML."""
+    lines = text.splitlines(keepends=True)
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        if token.type in {"fence", "code_block", "html_block"} and token.map is not None:
+            for number in range(*token.map):
+                lines[number] = _blank(lines[number])
+    shown = "".join(lines)
+    for pattern in (r"<!--.*?-->", r"(`+)(?:(?!\1).)+?\1", r"(?<=\])\([^()\s]*(?: \"[^\"]*\")?\)"):
+        shown = re.sub(pattern, lambda found: _blank(found[0]), shown, flags=re.DOTALL)
+    return shown
+
+
+class _Mask:
+    """Copy of a text with spaces, into which pieces of the text are put back."""
+
+    def __init__(self, text: str) -> None:
+        self.lines: Final = text.splitlines(keepends=True)
+        self._cells: Final = [list(_blank(line)) for line in self.lines]
+
+    def show(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Put back the text between two places (line from 1, column in characters)."""
+        for number in range(start[0] - 1, end[0]):
+            line = self.lines[number]
+            first = start[1] if number == start[0] - 1 else 0
+            last = end[1] if number == end[0] - 1 else len(line)
+            self._cells[number][first:last] = line[first:last]
+
+    def column(self, line: int, byte: int) -> int:
+        """Return the column in characters of a byte of a line's UTF-8."""
+        return len(self.lines[line - 1].encode()[:byte].decode())
+
+    def __str__(self) -> str:
+        return "".join(map("".join, self._cells))
+
+
+def _constants(tree: ast.AST, *, messages: bool) -> Iterator[ast.Constant]:
+    """Yield the docstrings, and with `messages` all texts of three words or more."""
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if messages and is_text and len(node.value.split()) > 2:  # type: ignore[attr-defined]
+            yield node  # type: ignore[misc]
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield node.value
+
+
+def python_prose(text: str, *, messages: bool = False) -> str:
+    """Return a module with spaces in the place of all but docstrings, comments and messages."""
+    mask = _Mask(text)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
+            mask.show(token.start, token.end)
+    for node in _constants(ast.parse(text), messages=messages):
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+        # Columns of the tree are bytes.
+        mask.show((first[0], mask.column(*first)), (last[0], mask.column(*last)))
+    return re.sub(r"(`+)[^`\n]+\1", lambda found: _blank(found[0]), str(mask))
+
+
+def shell_prose(text: str) -> str:
+    """Return a script with spaces in the place of all but its comments."""
+    return "".join(
+        line if line.lstrip().startswith("#") else _blank(line)
+        for line in text.splitlines(keepends=True)
+    )
+
+
+def prose_of(name: str, text: str) -> str:
+    """Return the text for people of a file, at its lines and columns."""
+    if name.endswith(".md"):
+        return markdown_prose(text)
+    if name.endswith(".py"):
+        return python_prose(text, messages=name.startswith("src/"))
+    return shell_prose(text)
+
+
+def problems(name: str, text: str) -> Iterator[str]:
+    """Yield a line for each pattern in a file: its place, the phrase, and what to write instead."""
+    if not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
+        return  # saves parsing most files
+    file = LintFile(name, prose_of(name, text))
+    allowed = EXCEPTIONS.get(name, {})
+    for check in CHECKS:
+        for result in check.check(file.content):
+            line, _ = file.line_col_of(result.span[0])
+            phrase = " ".join(file.content[slice(*result.span)].split())
+            if phrase.lower() not in allowed:
+                yield f"{name}:{line}: {' '.join(result.message.split())}"
+
+
+def files() -> list[str]:
+    """Return the names of the files of the tree that are checked."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--", *_ROOTS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    return [name for name in listed if name.endswith((".md", ".py", "run"))]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print each problem; return 1 if there is one."""
+    count = 0
+    for name in arguments or files():
+        for line in problems(name, (ROOT / name).read_text(encoding="utf-8")):
+            print(line)
+            count += 1
+    if count:
+        print(f"prose: {count} phrases to rewrite", file=sys.stderr)
+    return int(count > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
