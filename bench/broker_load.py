@@ -2,8 +2,8 @@
 
 Requests lie in a memory file and go out by `sendfile`; records that come in are dropped by the
 kernel (`MSG_TRUNC`) once all of a row's are there (`SO_RCVLOWAT`), and only the rows before
-them are read. So the generator stays far below the brokers that it measures. One thread; sockets block,
-or wait in one `epoll`.
+them are read. So the generator stays far below the brokers that it measures. One thread; sockets
+block, or wait in one `epoll`.
 """
 
 import os

@@ -141,7 +141,7 @@ class FileStat:
         mtime_ms: Modification time in ms.
         is_dir: Whether it is a directory.
         identity: Differs after a replacement.
-        permissions: Permission bits of its mode, 0 where there are none, as in object stores.
+        permissions: Permission bits of its mode, 0 without them, as in object stores.
     """
 
     size: int

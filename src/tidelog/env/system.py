@@ -378,7 +378,7 @@ class OsFileSystem:
 
 
 class UnsyncedFiles(OsFileSystem):
-    """The machine's file system for files that nobody reads after a crash of the machine.
+    """The machine's file system for files that are not needed after a crash of the machine.
 
     Nothing is synced: files survive the end of the process, not of the system.
     """

@@ -628,7 +628,7 @@ def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
 
     Args:
         statuses: Partitions that take part in tiering, or have segments in a tier.
-        taking_part: Number of all partitions that were looked at.
+        taking_part: Number of all partitions that were checked.
     """
     if not statuses:
         return f"no tier: none of {plural(taking_part, 'partition')} keeps segments in a store"
