@@ -19,8 +19,8 @@ def run() -> None:
 
 
 def test_a_problem_names_file_line_phrase_and_what_to_write() -> None:
-    (line,) = problems("docs/a.md", "# A\n\nIt is made\nanew.\n")
-    assert line == "docs/a.md:4: 'anew': write 'again', or a verb: recreate, rebuild, replan"
+    (line,) = problems("SECURITY.md", "# A\n\nIt is made\nanew.\n")
+    assert line == "SECURITY.md:4: 'anew': write 'again', or a verb: recreate, rebuild, replan"
 
 
 def test_docstrings_and_comments_of_python() -> None:
@@ -41,8 +41,8 @@ def test_messages_count_in_src() -> None:
 
 
 def test_a_phrase_across_lines_and_a_word_in_another_word() -> None:
-    assert len(list(problems("docs/a.md", "it waits for\never"))) == 1
-    assert list(problems("docs/a.md", "Mendel's canewood")) == []
+    assert len(list(problems("SECURITY.md", "it waits for\never"))) == 1
+    assert list(problems("SECURITY.md", "Mendel's canewood")) == []
 
 
 @pytest.mark.parametrize(
