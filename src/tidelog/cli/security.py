@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import click
 
+from tidelog.amounts import plural
 from tidelog.cli import output
 from tidelog.cli.command_groups import CommandGroup
 from tidelog.cli.options import (
@@ -398,7 +399,7 @@ def add_acl(surroundings: Surroundings, options: AddAclOptions) -> None:
     with open_cluster(surroundings, options.access) as cluster:
         add_acls(cluster, added)
     output.print_rows(surroundings, _ACLS, map(_acl_row, added), options.kind)
-    surroundings.say(f"added {_counted(added)}")
+    surroundings.say(f"added {plural(len(added), 'ACL')}")
 
 
 @acls.command(
@@ -421,14 +422,11 @@ def remove_acl(
     with open_cluster(surroundings, access) as cluster:
         matching = remove_acls(cluster, wanted) if yes else find(cluster, wanted)
     output.print_rows(surroundings, _ACLS, map(_acl_row, matching), kind)
+    counted = plural(len(matching), "ACL")
     if yes:
-        surroundings.say(f"removed {_counted(matching)}")
+        surroundings.say(f"removed {counted}")
     else:
-        surroundings.note(f"dry run: would remove {_counted(matching)}; --yes removes them")
-
-
-def _counted(found: "list[Acl]") -> str:
-    return f"{len(found)} ACL{'s'[: len(found) != 1]}"
+        surroundings.note(f"dry run: would remove {counted}; --yes removes them")
 
 
 # -- quotas --------------------------------------------------------------------------------------
