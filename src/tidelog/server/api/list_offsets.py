@@ -28,7 +28,6 @@ from tidelog.protocol.messages.list_offsets import (
     OffsetForLeaderTopicResult,
 )
 from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions, TopicRows
-from tidelog.server.api.guards import failed_item
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
@@ -84,9 +83,13 @@ RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Return one row for each partition, by topic. A partition that is named twice is refused."""
     if request.isolation_level not in ISOLATION_LEVELS:
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return ListOffsetsResponse(
-            topics=[failed_item(ListOffsetsTopicResponse, topic, code) for topic in request.topics]
+        refused = _failure(ErrorCode.UNKNOWN_SERVER_ERROR)
+        return response_of(
+            (
+                topic.name,
+                [_partition_response(each.partition_index, refused) for each in topic.partitions],
+            )
+            for topic in request.topics
         )
     missing = context.node.partitions.unopened(
         (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -99,7 +102,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
         for each in topic.partitions:
             number = each.partition_index
             if number in rows:
-                rows[number] = failed_item(PartitionResponse, each, ErrorCode.INVALID_REQUEST)
+                rows[number] = _partition_response(number, _failure(ErrorCode.INVALID_REQUEST))
             else:
                 rows[number] = await _find(context, request, topic.name, each)
     return response_of((name, list(rows.values())) for name, rows in topics.items() if rows)
@@ -122,16 +125,14 @@ async def _find(
     partition = node.partitions.find(topic, number)
     if isinstance(partition, int):
         is_unknown = _is_unknown_time(time_ms, version)
-        return failed_item(
-            PartitionResponse, lookup, ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition
-        )
-    code = _problem(partition.log, version, epoch, time_ms)
-    if code:
-        return failed_item(PartitionResponse, lookup, code)
-    if version == 0:
-        return await _old_style(node, request, partition, lookup)
-    if request.by_append_time and time_ms >= 0:
-        return await _appended(node, partition, _end_offset(request, partition), lookup)
+        code = ErrorCode.UNSUPPORTED_VERSION if is_unknown else partition
+        return _partition_response(number, _failure(code))
+    if version == 0 or (request.by_append_time and time_ms >= 0):
+        end = _end_offset(request, partition)
+        code = _problem(partition.log, version, epoch, time_ms)
+        if code:
+            return _partition_response(number, _failure(code))
+        return await (_old_style if version == 0 else _appended)(node, partition.log, end, lookup)
     row = find_row(node, version, request, partition, epoch, time_ms)
     return _partition_response(number, await row() if callable(row) else row)
 
@@ -154,14 +155,14 @@ def find_row(
         epoch: Leader epoch that the client expects, NO_LEADER_EPOCH for any.
         time_ms: Time in ms, or a special time.
     """
-    log = partition.log
+    log, end = partition.log, _end_offset(request, partition)
     code = _problem(log, version, epoch, time_ms)
     if code:
-        return code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
+        return _failure(code)
     try:
-        match = find_offset(log, time_ms, _end_offset(request, partition), node.reads)
+        match = find_offset(log, time_ms, end, node.reads)
     except TidelogError as error:
-        return _code_of(log, error), NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
+        return _failure(_code_of(log, error))
     if callable(match):
         return partial(_search, match, log, node.reads, time_ms)
     if match is None and time_ms >= 0 and may_have_no_times(log):
@@ -212,7 +213,11 @@ async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> 
             code = ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
     except (OSError, TidelogError) as error:
         code = _code_of(log, error)
-    return (code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH) if code else _row_of(match)
+    return _failure(code) if code else _row_of(match)
+
+
+def _failure(code: int) -> Row:
+    return code, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH
 
 
 def _row_of(match: Match) -> Row:
@@ -223,18 +228,18 @@ def _row_of(match: Match) -> Row:
 
 
 async def _appended(
-    node: Node, partition: Partition, end: int, lookup: ListOffsetsPartition
+    node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
     """Return the first record appended at or after a time.
 
     The response also has the number of records before it whose append time is unknown.
     """
-    log = partition.log
+    number = lookup.partition_index
     try:
         match, unknown = await node.reads.run(find_appended, log, lookup.timestamp, end)
     except (OSError, TidelogError) as error:
-        return failed_item(PartitionResponse, lookup, _code_of(log, error))
-    response = _partition_response(lookup.partition_index, _row_of(match))
+        return _partition_response(number, _failure(_code_of(log, error)))
+    response = _partition_response(number, _row_of(match))
     response.without_append_time = unknown
     return response
 
@@ -254,34 +259,30 @@ def _partition_response(number: int, row: Row) -> PartitionResponse:
 
 
 async def _old_style(
-    node: Node, request: ListOffsetsRequest, partition: Partition, lookup: ListOffsetsPartition
+    node: Node, log: Log, end: int, lookup: ListOffsetsPartition
 ) -> PartitionResponse:
     """Return start offsets of segments written at or before a time, newest first.
 
     A segment's time is its file's modification time; the log end counts as written now.
     """
-    log = partition.log
+    number = lookup.partition_index
     try:
         starts = await node.reads.run(_starts, log.segments, log.log_start_offset)
     except OSError as error:
-        return failed_item(PartitionResponse, lookup, _code_of(log, error))
+        return _partition_response(number, _failure(_code_of(log, error)))
     if log.segments[-1].size_bytes:
         starts.append((log.log_end_offset, node.env.clock.now_ms()))
     if lookup.timestamp == EARLIEST_TIMESTAMP:
         starts = starts[:1]
     elif lookup.timestamp != LATEST_TIMESTAMP:
-        before = [number for number, (_, ms) in enumerate(starts, 1) if ms <= lookup.timestamp]
+        before = [count for count, (_, ms) in enumerate(starts, 1) if ms <= lookup.timestamp]
         starts = starts[: before[-1]] if before else []
     count = max(lookup.max_num_offsets, 0)
     offsets = [offset for offset, _ in reversed(starts)][:count]
-    end = _end_offset(request, partition)
     if offsets and offsets[0] > end:
         offsets = [end, *(offset for offset in offsets if offset <= end)]
-    return PartitionResponse(
-        partition_index=lookup.partition_index,
-        error_code=0,
-        old_style_offsets=sorted(offsets, reverse=True),
-    )
+    old_style = sorted(offsets, reverse=True)
+    return PartitionResponse(partition_index=number, error_code=0, old_style_offsets=old_style)
 
 
 def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:
