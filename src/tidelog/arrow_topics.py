@@ -10,7 +10,7 @@ from tidelog.errors import InvalidRequest
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.append import BUILT, AppendResult
 from tidelog.storage.log.log import Log
-from tidelog.types import Codec
+from tidelog.types import ArrowStream, Codec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ PARTITION_COLUMN: Final = "partition"
 def append_table(
     log_dir: LogDir,
     topic: str,
-    table: pa.Table | pa.RecordBatch,
+    table: ArrowStream,
     *,
     keyless: int,
     codec: Codec,

@@ -29,6 +29,7 @@ from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.storage.log.segment_times import append_span, record_span
 from tidelog.types import (
+    ArrowStream,
     ClockName,
     Codec,
     Compression,
@@ -40,8 +41,6 @@ from tidelog.types import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tidelog.scan.source import RecordSource
     from tidelog.storage.directory.numbered_loads import LoadResult
     from tidelog.storage.directory.topic_retention import DueSegment
@@ -292,20 +291,21 @@ class Directory(FrontDoor):
     def append_table(
         self,
         topic: str,
-        table: "pa.Table | pa.RecordBatch",
+        table: ArrowStream,
         *,
         codec: Compression = Codec.NONE,
         batch_bytes: int = BATCH_BYTES,
     ) -> "dict[int, AppendResult]":
-        """Append an Arrow table, and return the last result of each partition that received rows.
+        """Append a table, and return the last result of each partition that received rows.
 
         Rows keep their order within a partition. They are appended in pieces of about
         `APPEND_BYTES`; after a failure the pieces before it stay in the log.
 
         Args:
             topic: Name of the topic.
-            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
-                `partition` (int) to choose partitions explicitly; all are optional.
+            table: An Arrow table, batch or reader, or a Polars or pandas frame; its columns `key`,
+                `value`, `timestamp` (ms, or any timestamp), `headers`, and `partition` (int) to
+                choose partitions explicitly; all are optional.
             codec: Compression, unless the topic's `compression.type` sets another one.
             batch_bytes: Size at which a batch is closed, before compression.
 

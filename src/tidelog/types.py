@@ -8,12 +8,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from operator import index
-from typing import Final, Literal, NamedTuple, NewType, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, NewType, Protocol, Self, TypeAlias
 
 from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
 
 # Types that every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class ArrowStream(Protocol):
+    """Rows as an Arrow stream: a table, batch or reader of Arrow, a frame of Polars or pandas."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return a capsule with the stream."""
+
 
 Offset = NewType("Offset", int)
 

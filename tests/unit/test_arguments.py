@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from tests.worlds.command_line import NOW, Cli
@@ -22,7 +23,7 @@ from tidelog.errors import (
     TidelogError,
     TopicExists,
 )
-from tidelog.types import Header, NewRecord, TopicPartition
+from tidelog.types import ArrowStream, Header, NewRecord, TopicPartition
 
 TIME = datetime.fromtimestamp(NOW / 1000, UTC)
 
@@ -313,6 +314,15 @@ def test_what_has_to_be_given_is_not_none(
 def test_what_is_no_table_is_refused(log: tidelog.Directory, form: object) -> None:
     with pytest.raises(InvalidRequest, match=r"table is .*; give an Arrow table, batch or reader"):
         log.append_table("flights", form)  # type: ignore[arg-type]
+
+
+def test_streams_and_frames_have_the_declared_type_of_a_table(log: tidelog.Directory) -> None:
+    table = pa.table({"value": ["v"]})
+    forms: list[ArrowStream] = [table, table.to_batches()[0], table.to_reader()]
+    forms += [pd.DataFrame({"value": ["v"]}), log.scan("flights", columns=["value"])]
+    for form in forms:
+        log.append_table("flights", form)
+    assert log.count("flights") == 8  # the scan had four records
 
 
 def test_times_as_text_numbers_and_datetimes(log: tidelog.Directory) -> None:

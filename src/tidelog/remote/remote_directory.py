@@ -38,6 +38,7 @@ from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import parse_point
 from tidelog.types import (
     INT32_MAX,
+    ArrowStream,
     ClockName,
     Codec,
     Compression,
@@ -50,8 +51,6 @@ from tidelog.types import (
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
-
-    import pyarrow as pa
 
     from tidelog.keyed import Table
     from tidelog.storage.directory.numbered_loads import LoadResult
@@ -255,16 +254,17 @@ class RemoteDirectory(FrontDoor):
     def append_table(
         self,
         topic: str,
-        table: "pa.Table | pa.RecordBatch",
+        table: ArrowStream,
         *,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append the rows of an Arrow table, as `append` appends records.
+        """Append the rows of a table, as `append` appends records.
 
         Args:
             topic: Name of the topic.
-            table: Columns `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
-                `partition` (int) to choose partitions explicitly; all are optional.
+            table: An Arrow table, batch or reader, or a Polars or pandas frame; its columns `key`,
+                `value`, `timestamp` (ms, or any timestamp), `headers`, and `partition` (int) to
+                choose partitions explicitly; all are optional.
             codec: Compression of the batches; the setting `compression.type` if None.
 
         Raises:
@@ -275,7 +275,7 @@ class RemoteDirectory(FrontDoor):
         return self.send_table(topic, table, codec=codec).result()
 
     def send_table(
-        self, topic: str, table: "pa.Table | pa.RecordBatch", *, codec: Compression | None = None
+        self, topic: str, table: ArrowStream, *, codec: Compression | None = None
     ) -> "Future[dict[int, AppendResult]]":
         """Queue rows as `append_table`, and return a future of its result without waiting."""
         from tidelog.remote.rows import table_rows

@@ -32,7 +32,7 @@ from tidelog.scan import Piece, ScanStats, Split
 from tidelog.scan.batch_filters import AbortedBatches, aborted_spans, piece_filter
 from tidelog.scan.rows import RowMaker
 from tidelog.scan.split import AbortedSpan
-from tidelog.types import INT64_MAX, ClockName, TimestampType
+from tidelog.types import INT64_MAX, ArrowStream, ClockName, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs
@@ -104,7 +104,7 @@ def headers(column: "Column") -> list[Headers | None]:
 
 
 def table_rows(
-    table: pa.Table | pa.RecordBatch, *, partition_count: int, keyless: int, now_ms: int
+    table: ArrowStream, *, partition_count: int, keyless: int, now_ms: int
 ) -> Iterator["Row"]:
     """Yield the rows of a table in the producer's form.
 
