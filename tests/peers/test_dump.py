@@ -8,10 +8,11 @@ import pytest
 from tests.peers.ours import run_ours
 from tests.peers.scripts import client_script, follower_script
 from tests.worlds.kafka.oracle import DUMPED_SUFFIXES, Oracle, Script
+from tests.worlds.repetition import rarely
 
 pytestmark = pytest.mark.kafka
 
-SEEDS = range(40)
+SEEDS = [range(15), rarely(range(15, 40))]
 
 
 def lived(folder: Path, seed: int) -> Script:
@@ -28,8 +29,9 @@ def filled_indexes(directory: Path) -> set[str]:
     return {str(index) for index in indexes if index.stat().st_size}
 
 
-def test_every_file_is_accepted(kafka_oracle: Oracle, quick_path: Path) -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_every_file_is_accepted(kafka_oracle: Oracle, quick_path: Path, seeds: range) -> None:
+    for seed in seeds:
         script = lived(quick_path, seed)
         found = kafka_oracle.check_directory(script.directory)
         assert found.damage == (), f"seed {seed}"
@@ -38,8 +40,11 @@ def test_every_file_is_accepted(kafka_oracle: Oracle, quick_path: Path) -> None:
         assert found.passed >= filled_indexes(script.directory)
 
 
-def test_files_after_our_recovery_are_accepted(kafka_oracle: Oracle, quick_path: Path) -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", SEEDS, ids=str)
+def test_files_after_our_recovery_are_accepted(
+    kafka_oracle: Oracle, quick_path: Path, seeds: range
+) -> None:
+    for seed in seeds:
         script = lived(quick_path, seed)
         for index in script.directory.glob("*index"):
             index.unlink()

@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep makes 1,
 # Topic -> whether its logs hold old formats too, and come from a leader.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
 SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
-PLAIN_RUN, SWEEP = 25, 250
+PLAIN_RUN, SWEEP = 15, 250
 
 
 @dataclass

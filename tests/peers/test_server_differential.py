@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kafka
 
 INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
 SPECIAL = (-1, -2, -3, -4, -5)
-PLAIN_RUN, SWEEP = 150, 3_000
+PLAIN_RUN, SWEEP = 75, 3_000
 # Times of the traffic lie in the past: no retention, no limits.
 FREE = {
     "retention.ms": "-1",

@@ -33,7 +33,7 @@ FREE = {
 FIRST_MS = 1_600_000_000_000
 # Times of markers are above it: those of the brokers' clocks.
 PAST_MS = 1_700_000_000_000
-PLAIN_RUN, SWEEP = 60, 600
+PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 Said = tuple[object, ...]
 
