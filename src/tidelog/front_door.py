@@ -200,6 +200,7 @@ class FrontDoor(Closing):
         *,
         start: When | None = None,
         end: When | None = None,
+        during: str | None = None,
         clock: str = ClockName.RECORD,
         columns: Sequence[str] | None = None,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
@@ -212,6 +213,7 @@ class FrontDoor(Closing):
             topic: Name of the topic.
             start: Start of the range, inclusive; the log's start if None.
             end: End of the range, exclusive; the log's end if None.
+            during: Start and end as one text: `2013-02-08`, `-6h..now`.
             clock: Clock of the range: `record` or `append`.
             columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
             isolation: READ_COMMITTED leaves out records of aborted and open transactions.
@@ -225,8 +227,9 @@ class FrontDoor(Closing):
             earlier times (docs/connect.md).
 
         Raises:
-            InvalidTime: A start or an end is no point in time.
-            InvalidRequest: A column doesn't exist, or the brokers don't know append times.
+            InvalidTime: A start, an end or a range is no time.
+            InvalidRequest: A column doesn't exist, `during` is combined with `start` or `end`, or
+                the brokers don't know append times.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
             MissingDependency: pyarrow, numpy or numba is not installed.
             MissingTimestamps, CorruptData, OffsetOutOfRange: While reading.
@@ -235,6 +238,7 @@ class FrontDoor(Closing):
             topic,
             start=start,
             end=end,
+            during=during,
             clock=clock,
             columns=columns,
             isolation=isolation,
@@ -248,6 +252,7 @@ class FrontDoor(Closing):
         *,
         start: When | None = None,
         end: When | None = None,
+        during: str | None = None,
         clock: str = ClockName.RECORD,
         isolation: Isolation = IsolationLevel.READ_UNCOMMITTED,
     ) -> RecordCount:
@@ -262,7 +267,10 @@ class FrontDoor(Closing):
         Raises:
             As `read`; for counts by partition see `tidelog.scan.count`.
         """
-        return self.scan(topic, start=start, end=end, clock=clock, isolation=isolation).count()
+        scan = self.scan(
+            topic, start=start, end=end, during=during, clock=clock, isolation=isolation
+        )
+        return scan.count()
 
     def scan(  # noqa: PLR0913 - one keyword for each way to choose
         self,

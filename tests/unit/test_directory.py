@@ -262,6 +262,16 @@ class TestRecordsWithoutAnAppendTime:
         assert "the append time of 10 records before the answer" in planned.reports[-1]
 
 
+def test_a_range_as_one_text_chooses_what_its_ends_do() -> None:
+    _, directory = new()
+    directory.append("t", keyed(20))
+    during = "1970-01-01T00:00:00.005Z..1970-01-01T00:00:00.009Z"
+    assert directory.count("t", during=during) == 4
+    assert directory.read("t", during=during).read_all()["offset"].to_pylist() == [5, 6, 7, 8]
+    with pytest.raises(InvalidRequest, match="leave start and end out"):
+        directory.count("t", during=during, start=5)
+
+
 class TestAStepOfTheAppendClock:
     """Append times rounded down to 1,000 ms: a search may answer early, and misses nothing."""
 
