@@ -74,6 +74,13 @@ def bytes_text(size: float) -> str:
     return f"{number.rstrip('0').rstrip('.') if decimals else number} {_SIZES[power]}"
 
 
+def rate_text(number: float, seconds: float, unit: str = "records") -> str:
+    """Format a rate with three digits: `14,800 records/s`; 0 if no time has passed."""
+    rate = number / seconds if seconds > 0 else 0.0
+    digits = floor(log10(rate)) - 2 if rate > 0 else 0
+    return f"{round(rate, -digits):,.{max(min(-digits, 2), 0)}f} {unit}/s"
+
+
 def share_text(share: float) -> str:
     """Format a share from 0 to 1 in percent, with two digits of it, or of what is left to 100 %."""
     percent = share * 100

@@ -11,6 +11,7 @@ from tidelog.amounts import (
     duration_text,
     estimate_text,
     plural,
+    rate_text,
     share_text,
     verb,
 )
@@ -107,3 +108,18 @@ def test_nouns_and_verbs_go_with_their_count() -> None:
     ]
     assert plural(2, "query", "queries") == "2 queries"
     assert [verb(count, "lacks", "lack") for count in (0, 1, 2)] == ["lack", "lacks", "lack"]
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds", "text"),
+    [
+        (336_776, 22.8, "14,800 records/s"),
+        (0, 3.0, "0 records/s"),
+        (5, 0.0, "0 records/s"),
+        (1, 3.0, "0.33 records/s"),
+        (32, 10.0, "3.20 records/s"),
+        (12_345_678, 1.0, "12,300,000 records/s"),
+    ],
+)
+def test_rates_have_three_digits(number: int, seconds: float, text: str) -> None:
+    assert rate_text(number, seconds) == text

@@ -297,10 +297,12 @@ def run(
 
 
 def _columns(kind: Format) -> output.Columns:
-    is_table = kind is Format.TABLE
+    def exactness(name: str) -> tuple[str, ...]:
+        return () if kind is Format.TABLE else (f"{name}_is_exact",)
+
     counts = [
-        output.columns(output.count(name), *(() if is_table else (f"{name}_is_exact",)))
-        for name in ("records_again", "records_skipped")
+        output.columns(output.titled(**{title: output.count(name)}), *exactness(name))
+        for title, name in (("read_again", "records_again"), ("skipped", "records_skipped"))
     ]
     return output.columns(
         "topic",

@@ -4,6 +4,7 @@
 retention no longer keeps, in a directory that no broker serves.
 """
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -15,6 +16,8 @@ from tidelog.cli.options import (
     data_option,
     examples,
     format_option,
+    show_option,
+    shown_table,
     target_argument,
     zone_option,
 )
@@ -25,7 +28,14 @@ from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.topic_retention import Keeping, PartitionStory, SegmentStory
+    from collections.abc import Sequence
+
+    from tidelog.storage.directory.topic_retention import (
+        DueSegment,
+        Keeping,
+        PartitionStory,
+        SegmentStory,
+    )
 
 
 @click.command(
@@ -286,12 +296,27 @@ def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     return f"{until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"
 
 
-_COLUMNS = output.columns(
+class RetainShow(StrEnum):
+    """Table of `tidelog retain`."""
+
+    PARTITIONS = "partitions"
+    SEGMENTS = "segments"
+
+
+_SEGMENTS: Final = output.columns(
     "topic",
     output.number("partition", "base_offset", "end_offset"),
     output.size("bytes"),
     "rule",
     "reason",
+)
+_PARTITIONS: Final = output.columns(
+    "topic",
+    output.number("partition"),
+    output.count("segments"),
+    output.number("first_offset", "last_offset"),
+    output.size("bytes"),
+    "rules",
 )
 
 
@@ -299,16 +324,23 @@ _COLUMNS = output.columns(
     "retain",
     epilog=examples(
         "tidelog retain --dry-run --data data",
+        "tidelog retain flights --data data --dry-run --show segments",
         "tidelog retain flights --data data",
     ),
 )
 @click.argument("topic", required=False, metavar="[TOPIC]")
 @data_option
+@show_option(RetainShow, "A line for each partition, or for each segment with the reason.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @format_option
 @click.pass_obj
 def retain(
-    surroundings: Surroundings, topic: str | None, data: str | None, dry_run: bool, kind: Format
+    surroundings: Surroundings,
+    topic: str | None,
+    data: str | None,
+    show: RetainShow | None,
+    dry_run: bool,
+    kind: Format,
 ) -> None:
     """Delete segments that are past their topics' retention.
 
@@ -319,26 +351,42 @@ def retain(
         due = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]
         unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
-    rows: list[list[output.Cell]] = [
-        [
-            one.partition.topic,
-            one.partition.partition,
-            one.base_offset,
-            one.end_offset,
-            one.size_bytes,
-            str(one.rule),
-            one.reason,
-        ]
-        for one in due
-    ]
-    output.print_rows(surroundings, _COLUMNS, rows, kind)
-    total = sum(one.size_bytes for one in due)
     verb = "would be deleted" if dry_run else "deleted"
-    segments = output.plural(len(due), "segment")
-    surroundings.say(f"{segments} of {output.bytes_text(total)} {verb}")
+    size = output.bytes_text(sum(one.size_bytes for one in due))
+    of_size = f" of {size}" if due else ""
+    segments = f"{output.plural(len(due), 'segment')}{of_size} {verb}"
+    output.print_verdict(surroundings, segments, kind)
+    if due or kind is not Format.TABLE:
+        output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
     for name in unknown:
         surroundings.note(
             f"{name} has no retention.ms of its own, and no broker's default is known:"
             f" nothing of it goes by age; `tidelog config {name}{Place(data=data).words} --set"
             " retention.ms=MS` sets one"
         )
+
+
+def _due_table(
+    due: "Sequence[DueSegment]", show: RetainShow
+) -> tuple[output.Columns, list[list[Cell]]]:
+    """Return the columns and rows of a table of deleted segments."""
+    if show is RetainShow.SEGMENTS:
+        return _SEGMENTS, [
+            [
+                *(one.partition.topic, one.partition.partition, one.base_offset, one.end_offset),
+                *(one.size_bytes, str(one.rule), one.reason),
+            ]
+            for one in due
+        ]
+    by_name: dict[TopicPartition, list[DueSegment]] = {}
+    for one in due:
+        by_name.setdefault(one.partition, []).append(one)
+    return _PARTITIONS, [
+        [
+            *(name.topic, name.partition, len(all_due)),
+            *(all_due[0].base_offset, all_due[-1].end_offset - 1),
+            sum(one.size_bytes for one in all_due),
+            ", ".join(dict.fromkeys(str(one.rule) for one in all_due)),
+        ]
+        for name, all_due in by_name.items()
+    ]

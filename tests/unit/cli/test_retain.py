@@ -36,13 +36,35 @@ def test_a_dry_run_says_what_would_go_and_a_run_deletes_it(topic: Cli) -> None:
 
 def test_a_narrow_table_has_a_line_for_each_segment_and_ages_with_units(topic: Cli) -> None:
     topic.variables["COLUMNS"] = "80"
-    lines = topic.ok("retain", "--dry-run").out.splitlines()
+    lines = topic.ok("retain", "--dry-run", "--show", "segments").out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith("t ")] == ["t", "t"]
     shown = topic.ok("retain", "--dry-run", "-o", "json").objects
     reasons = [row["reason"] for row in shown]
     assert reasons == [
         f"largest record timestamp is {age} old, over retention.ms={DAY}" for age in ("3d", "2d")
     ]
+
+
+def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
+    verdict, heading, *rows = topic.ok("retain", "--dry-run").out.splitlines()
+    assert verdict.startswith("2 segments of ")
+    assert verdict.endswith(" would be deleted")
+    assert heading.split() == [
+        "TOPIC",
+        "PARTITION",
+        "SEGMENTS",
+        "FIRST",
+        "OFFSET",
+        "LAST",
+        "OFFSET",
+        "BYTES",
+        "RULES",
+    ]
+    assert [row.split()[:5] for row in rows] == [["t", "0", "2", "0", "1"]]
+    segments = topic.ok("retain", "--dry-run", "--show", "segments").out
+    assert segments.count("retention.ms=") == 2
+    topic.ok("retain")
+    assert topic.ok("retain").out == "0 segments deleted\n"
 
 
 def test_the_library_does_the_same(topic: Cli) -> None:

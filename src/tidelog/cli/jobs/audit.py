@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from tidelog.amounts import plural
+from tidelog.amounts import bytes_text, plural, rate_text, share_text
 from tidelog.cli import output, times
 from tidelog.cli.cells import decoder
 from tidelog.cli.jobs.session import (
@@ -332,14 +332,18 @@ def notes(audited: AuditResults) -> list[str]:
 def took(audited: AuditResults, seconds: float) -> str:
     """Return a line about the amount of data read and the time it took."""
     records = sum(sum(one.records) for one in audited.topics)
-    share = (
-        f", {audited.log_bytes / audited.all_bytes:.1%} of the logs" if audited.all_bytes else ""
-    )
-    speed = records / seconds / 1e6 if seconds else 0.0
     return (
-        f"{plural(records, 'record')} compared, {audited.log_bytes / 1e9:.3f} GB read{share}, in"
-        f" {seconds:.1f} s: {speed:.1f} M/s"
+        f"{plural(records, 'record')} compared, {bytes_text(audited.log_bytes)} read"
+        f"{_part_of_logs(audited)}, in {seconds:.1f} s: {rate_text(records, seconds)}"
     )
+
+
+def _part_of_logs(audited: AuditResults) -> str:
+    """Return how much of the logs was read; small parts of a log may be read more than once."""
+    if not audited.all_bytes:
+        return ""
+    share = audited.log_bytes / audited.all_bytes
+    return f" ({share_text(share)} of the logs)" if share <= 1 else f" (the logs {share:.1f} times)"
 
 
 def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import plural, verb
+from tidelog.amounts import bytes_text, plural, rate_text, verb
 from tidelog.cli import output, times
 from tidelog.cli.jobs.session import (
     JobProgress,
@@ -53,13 +53,15 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
+# `tidelog latency` has the same name for it.
+_AHEAD: Final = output.titled(clock_ahead=output.duration("skew_ms_max"))
 HOURS: Final = output.columns(
     "topic",
     "clock",
     output.time("hour"),
     output.count("hours", "records"),
     output.duration("p50_ms", "p90_ms", "p99_ms", "p999_ms", "max_ms", "min_ms"),
-    output.minor(output.duration("skew_ms_max")),
+    output.minor(_AHEAD),
     output.detail(output.share("percentile_error")),
 )
 WATERMARKS: Final = output.columns(
@@ -73,7 +75,8 @@ TOPICS: Final = output.columns(
     output.count("records"),
     output.minor(output.count("without_create_time", "without_both_times")),
     output.count("out_of_order"),
-    output.duration("late_ms_max", "skew_ms_max"),
+    output.duration("late_ms_max"),
+    _AHEAD,
 )
 # Maximum number of topics with plots, those with most records.
 _PLOTTED: Final = 6
@@ -122,7 +125,7 @@ def latency(surroundings: Surroundings, request: Request, options: LatencyOption
     """Show latency by topic and hour, and losses by watermarks.
 
     Latency is append time minus create time. A negative latency means that a producer's clock was
-    ahead; SKEW MAX is the largest such difference. A range is extended to whole hours. --show
+    ahead; CLOCK AHEAD is the largest such difference. A range is extended to whole hours. --show
     hours lists each latency twice: by the hour of its append time, and of its create time. PLACE
     is a directory, an object store's URL, or kafka://HOST:PORT; there, only topics with
     LogAppendTime have append times.
@@ -226,9 +229,10 @@ def _topic_lines(name: str, topic: "TopicTimes") -> Iterator[str]:
 def took(result: "LatencyResult", seconds: float) -> str:
     """Return a line about the amount of data read and the time it took."""
     records = sum(topic.records for topic in result.topics.values())
-    speed = records / seconds / 1e6 if seconds else 0.0
-    size = f", {result.log_bytes / 1e9:.2f} GB," if result.log_bytes else ""
-    return f"read {plural(records, 'record')}{size} in {seconds:.1f} s: {speed:.1f} M/s"
+    size = f", {bytes_text(result.log_bytes)}," if result.log_bytes else ""
+    return (
+        f"read {plural(records, 'record')}{size} in {seconds:.1f} s: {rate_text(records, seconds)}"
+    )
 
 
 def page(place: str, result: "LatencyResult", zone: str | None) -> Report:

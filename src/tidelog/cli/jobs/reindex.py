@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tidelog.amounts import bytes_text, plural
 from tidelog.cli import output
 from tidelog.cli.doctor import COLUMNS, Verdict
 from tidelog.cli.jobs.session import (
@@ -140,11 +141,11 @@ def in_short(place: str, result: "ReindexResult") -> str:
                 counts[column.name] += cell
     errors = counts["errors"] + sum(finding.counts for finding in result.top)
     return (
-        f"{place}: {result.outcome.value}; {output.plural(len(result.done), 'partition')},"
-        f" {output.plural(counts['segments'], 'segment')}, {counts['log_bytes'] / 1e9:.2f} GB;"
-        f" {output.plural(errors + counts['warnings'], 'finding')} left,"
-        f" {output.plural(counts['repaired'], 'file')} repaired, zone maps:"
-        f" {counts['maps_built']} built, {counts['maps_there']} there before"
+        f"{place}: {result.outcome.value}; {plural(len(result.done), 'partition')},"
+        f" {plural(counts['segments'], 'segment')}, {bytes_text(counts['log_bytes'])};"
+        f" {plural(errors + counts['warnings'], 'finding')} left,"
+        f" {plural(counts['repaired'], 'file')} repaired, zone maps:"
+        f" {counts['maps_built']:,} built, {counts['maps_there']:,} there before"
     )
 
 

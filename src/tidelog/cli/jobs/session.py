@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import rate_text
 from tidelog.cli import output
 from tidelog.cli.options import SparkAccess
 from tidelog.cli.output import Column, Row, cell_text
@@ -247,6 +248,7 @@ class JobProgress:
         self._unit = unit
         self._bars: Progress | None = None
         self._main: TaskID | None = None
+        self._began_ms = 0
         self._last_tenth = 0
 
     @contextmanager
@@ -256,12 +258,18 @@ class JobProgress:
             yield self
             return
         from rich.console import Console
-        from rich.progress import Progress
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
         console = Console(file=self._surroundings.stderr)
-        with Progress(console=console, transient=True) as bars:
-            self._bars = bars
-            self._main = bars.add_task(self._title, total=None)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[amount]}"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=console, transient=True) as bars:
+            self._bars, self._began_ms = bars, self._surroundings.env.clock.monotonic_ms()
+            self._main = bars.add_task(self._title, total=None, amount="")
             stop = threading.Event()
             watch = threading.Thread(
                 target=_watch_tasks, args=(spark, bars, stop), name="spark-progress", daemon=True
@@ -284,7 +292,9 @@ class JobProgress:
     def at(self, done: int, planned: int) -> None:
         """Update the progress; without a terminal print a line for each tenth."""
         if self._bars is not None and self._main is not None:
-            self._bars.update(self._main, completed=done, total=planned)
+            seconds = (self._surroundings.env.clock.monotonic_ms() - self._began_ms) / 1000
+            amount = f"{done:,} of {planned:,}, {rate_text(done, seconds, self._unit)}"
+            self._bars.update(self._main, completed=done, total=planned, amount=amount)
             return
         tenth = 10 * done // max(planned, 1)
         if tenth > self._last_tenth:
@@ -298,14 +308,15 @@ def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event)
         tracker = spark.sparkContext.statusTracker()
     except Exception:  # noqa: BLE001 - Spark Connect has no such thing, and says so by many classes
         return
-    task = bars.add_task("tasks of Spark", total=None, visible=False)
+    task = bars.add_task("tasks of Spark", total=None, visible=False, amount="")
     while not stop.wait(_LOOK_SECONDS):
         done = total = 0
         for stage in tracker.getActiveStageIds():
             info = tracker.getStageInfo(stage)
             if info is not None:
                 done, total = done + info.numCompletedTasks, total + info.numTasks
-        bars.update(task, completed=done, total=total or None, visible=bool(total))
+        amount = f"{done:,} of {total:,}"
+        bars.update(task, completed=done, total=total or None, visible=bool(total), amount=amount)
 
 
 def _align(column: Column) -> Align:
@@ -456,11 +467,13 @@ class Use:
         place: The place.
         topics: Topics and partitions that must exist.
         writes: Whether the job writes there.
+        creates: Whether the job creates the directory if it is missing.
     """
 
     place: Place
     topics: tuple[str | TopicPartition, ...] = ()
     writes: bool = False
+    creates: bool = False
 
 
 def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | None) -> None:
@@ -484,6 +497,8 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         if file is not None:
             _check_file(surroundings, file)
     for use in uses:
+        if use.creates and _is_missing(surroundings, use.place):
+            continue
         topics = topics_at(surroundings, use.place)
         for topic in use.topics:
             name, partition = topic, None
@@ -514,6 +529,16 @@ def topics_at(surroundings: Surroundings, place: Place) -> dict[str, int]:
     env = env_for(place.address, surroundings.env, place.store)
     with LogDir.open(place.address, env=env) as log_dir:
         return {name: info.partitions for name, info in log_dir.topics().items()}
+
+
+def _is_missing(surroundings: Surroundings, place: Place) -> bool:
+    """Whether a place is a directory that does not exist, in a folder that does."""
+    path = place.address.rstrip("/")
+    if place.is_broker or "://" in path or surroundings.env.files.exists(path):
+        return False
+    folder = os.path.dirname(path) or "."  # noqa: PTH120 - paths are str at this seam
+    _check_writable(folder)
+    return True
 
 
 def _check_writable(path: str) -> None:

@@ -15,6 +15,7 @@ values. The layer writes them:
         key("key"), value("value"),                # cut at 40 and 60 characters; (null), (empty)
         minor("topic_id", time("first_append")),   # dropped first where the terminal is narrow
         detail("epoch"),                           # for scripts; in tables only with --wide
+        titled(read_again=count("again")),         # READ AGAIN, in JSON `again`
     )
     print_rows(surroundings, COLUMNS, rows, kind, zone=zone)
 
@@ -51,6 +52,7 @@ from tidelog.cli.output.column import (
     size,
     time,
     time_fields,
+    titled,
     value,
 )
 from tidelog.cli.output.formatters import cell_text, count_text

@@ -47,6 +47,7 @@ class Column:
         is_minor: Whether narrow terminals drop it before other columns.
         is_detail: Whether tables have it only with `--wide`.
         limit: Display width at which tables cut its cells, None for whole cells.
+        title: Its name for people, where the name in JSON and CSV says too little; else empty.
     """
 
     name: str
@@ -54,10 +55,13 @@ class Column:
     is_minor: bool = False
     is_detail: bool = False
     limit: int | None = None
+    title: str = ""
 
     @property
     def words(self) -> str:
         """Its name for people, without the unit that cells have for them: `behind`."""
+        if self.title:
+            return self.title
         name = self.name
         if self.kind is Kind.DURATION:
             name = name.replace("_ms", "").removesuffix("_s")
@@ -88,6 +92,15 @@ def columns(*parts: str | Columns) -> Columns:
     """The columns of a table; a name alone is one of text, or of anything that JSON has."""
     return tuple(
         column for part in parts for column in ((Column(part),) if isinstance(part, str) else part)
+    )
+
+
+def titled(**parts: Columns) -> Columns:
+    """Columns with other names for people, which are the arguments' with spaces."""
+    return tuple(
+        replace(column, title=title.replace("_", " "))
+        for title, part in parts.items()
+        for column in part
     )
 
 
