@@ -10,6 +10,7 @@ from tidelog.config import TopicConfig
 from tidelog.env import os_env
 from tidelog.errors import InvalidRequest, UnknownTopic
 from tidelog.jobs.mirror.places import (
+    check_start,
     find_targets,
     first_map,
     first_offsets,
@@ -64,6 +65,18 @@ def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
     assert "with create, copies is made" in caught.value.__notes__[0]
     targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
     assert targets["copies"].partitions == 2
+
+
+def test_a_missing_directory_is_made_with_create(plan: MirrorPlan, tmp_path: Path) -> None:
+    new = Place(f"{tmp_path}/new")
+    other = plan_mirror([plan.sources[0].place], ["orders"], new, checkpoint="m")
+    with pytest.raises(InvalidRequest, match="no such directory"):
+        check_start(other, f"{tmp_path}/m", os_env(), create=False)
+    check_start(other, f"{tmp_path}/m", os_env(), create=True)
+    assert not (tmp_path / "new").exists(), "a check changes nothing"
+    sources = read_sources(other, os_env())
+    find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
+    assert read_topic(new, "orders", LEVEL, os_env()).partitions == 2
 
 
 def test_what_was_accepted_at_the_beginning_is_not_asked_again(

@@ -131,11 +131,8 @@ def mirror(surroundings: Surroundings, request: Request, options: MirrorOptions)
 
     plan = read_plan(surroundings, request, options)
     uses = [Use(source.place, tuple(source.topics)) for source in plan.sources]
-    check_before(
-        surroundings,
-        [*uses, Use(plan.target, writes=True, creates=options["create"])],
-        request.report,
-    )
+    uses.append(Use(plan.target, writes=True, creates=options["create"]))
+    check_before(surroundings, uses, request.report)
     env = options["env"] = surroundings.env
     check_start(plan, options["checkpoint"].rstrip("/"), env, create=options["create"])
     if request.compression is not None:

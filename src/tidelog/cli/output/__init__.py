@@ -103,6 +103,7 @@ __all__ = [
     "time",
     "time_fields",
     "time_text",
+    "titled",
     "value",
     "writer",
 ]

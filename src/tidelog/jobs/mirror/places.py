@@ -422,6 +422,8 @@ def _find_or_plan(
     """Find a topic, or plan how to create it; change nothing."""
     count = max(source.partitions for source in sources)
     try:
+        if create and _is_missing(plan.target, env):
+            raise UnknownTopic(f"{plan.target}: there is no such directory")
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:
@@ -437,6 +439,12 @@ def _find_or_plan(
     return _Planned(
         replace(existing, starts=existing.starts + added, ends=existing.ends + added), is_short=True
     )
+
+
+def _is_missing(place: Place, env: Env) -> bool:
+    """Whether a place is a local directory that does not exist; `make_topic` creates it."""
+    is_local = not place.is_broker and "://" not in place.address
+    return is_local and not env.files.exists(place.address)
 
 
 def _as_planned(
