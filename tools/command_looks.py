@@ -31,6 +31,7 @@ COMMANDS = (
     "doctor {}",
     "compact --plan",
     "tier --status",
+    "retain --dry-run",
     "dump {log}",
 )
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -50,7 +51,8 @@ def seen(words: list[str], width: int) -> str:
     text = b"".join(_chunks(reader)).decode("utf-8", "replace")
     process.wait()
     os.close(reader)
-    return _ESCAPES.sub("", text).replace("\r\n", "\n")
+    lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
+    return "\n".join(line.rpartition("\r")[2] for line in lines)  # the last state of a bar
 
 
 def _chunks(reader: int) -> Iterator[bytes]:

@@ -554,6 +554,9 @@ def _print_tables(
     clocks = [row for fact in facts for row in _clock_rows(fact, info)]
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
     if kind is Format.TABLE:
+        if any(fact.skipped_ranges for fact in facts):
+            text = "record clock: unknown offsets have no zone map, and may hold a smaller time"
+            output.print_text(surroundings, text)
         for line in (line for fact in facts for line in _remarks(fact)):
             stdout.write("\n")
             output.print_text(surroundings, line)
@@ -599,7 +602,7 @@ def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
             ClockName.RECORD,
             fact.smallest_record_ms,
             fact.largest_record_ms,
-            unseen and f"{unseen} may hold a smaller one (no zone map)",
+            unseen,
         ],
         [
             fact.partition,
