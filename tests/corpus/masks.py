@@ -9,7 +9,7 @@ HOME_MASK: Final = "/tmp/corpus-00000000"
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
 # Lines that tell from time to time how far a job is, and how fast it was.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
-_SPEED: Final = re.compile(r"in \d+\.\d s: \d+\.\d M/s")
+_SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
 _PROCESS: Final = re.compile(r"\bprocess \d+\b")
 # A port that the system has chosen: five digits on Linux and macOS.
@@ -45,7 +45,7 @@ _JOB: Final = re.compile(r"\bjob [0-9a-f]{32}\b")
 
 def masked_job(text: str) -> str:
     """The text of a job on Spark without progress, speed, version and the machine's time."""
-    text = _SPEED.sub("in N s: N M/s", _PROGRESS.sub("", text))
+    text = _SPEED.sub("in N s: N records/s", _PROGRESS.sub("", text))
     text = _STARTED.sub(r"Spark N.N.N is up at \1 after N s", text)
     text = _JOB.sub("job ID", text)
     return _EPOCH_MS.sub("N" * 13, _ISO.sub(r"YYYY-MM-DD\1hh:mm:ss.mmm", text))

@@ -208,7 +208,7 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
         f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
         f"  append times  {_appends(segment, zone)}",
         f"  kept until    {_kept(segment, config, zone)}",
-        f"  goes by       {_goes_by(segment)}",
+        f"  deleted by    {_deleted_by(segment)}",
         f"  Kafka's rule  {_kafka(segment, zone)}",
         *gap,
     ]
@@ -268,7 +268,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
 
 
-def _goes_by(segment: "SegmentStory") -> str:
+def _deleted_by(segment: "SegmentStory") -> str:
     if segment.due is not None:
         return (
             f"{segment.due.rule}, at the next retention (a broker's, or `tidelog retain`):"
@@ -280,7 +280,7 @@ def _goes_by(segment: "SegmentStory") -> str:
     if segment.size_room_bytes is not None:
         ways.append(f"size once {output.bytes_text(segment.size_room_bytes)} more are appended")
     if segment.reason != "open":
-        ways.append(f"log start, once it is at {segment.end_offset}")
+        ways.append(f"delete-records up to {segment.end_offset}")
     return "; ".join(ways) or "nothing that is set"
 
 
