@@ -94,6 +94,7 @@ class Table:
         aligned: Types of the columns; chosen by the cells if empty.
         whole: What prints all rows, e.g. `--show hours -o csv`.
         nothing: Sentence in place of a table without rows.
+        hidden: Names of columns that only `whole` prints.
     """
 
     columns: Sequence[str]
@@ -102,6 +103,7 @@ class Table:
     aligned: Sequence[Align] = ()
     whole: str = "-o csv"
     nothing: str = "No rows."
+    hidden: Sequence[str] = ()
 
     def html(self) -> str:
         """Return the table as HTML; only the first rows are unfolded."""
@@ -118,6 +120,11 @@ class Table:
             parts.append(
                 f'<p class="note">{ROWS_MAX:,} of {count:,} rows are on this page;'
                 f" <code>{shown(self.whole)}</code> prints all.</p>"
+            )
+        if self.hidden:
+            parts.append(
+                f'<p class="note">Not shown: {shown(", ".join(self.hidden))};'
+                f" <code>{shown(self.whole)}</code> prints them.</p>"
             )
         return "".join(parts)
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import tidelog
+from tidelog.cli import output
 from tidelog.cli.app import run
 from tidelog.cli.jobs import session as spark_session
 from tidelog.cli.jobs.session import (
@@ -24,6 +25,7 @@ from tidelog.cli.jobs.session import (
     losses_told,
     open_session,
     read_place,
+    report_table,
 )
 from tidelog.cli.options import SparkAccess, pairs
 from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem
@@ -239,3 +241,20 @@ def test_help_loads_no_spark() -> None:
     )
     loaded = set(done.stdout.split())
     assert not loaded & {"pyspark", "pyarrow", "numpy", "rich", "tidelog.storage.directory.log_dir"}
+
+
+def test_a_page_leaves_out_minor_columns_of_a_wide_table() -> None:
+    many = output.columns(
+        "group",
+        output.minor(output.number(*(f"n{number}" for number in range(9)))),
+        output.detail("exact"),
+        output.count("records"),
+    )
+    row = ["loader", *range(9), True, 1200]
+    table = report_table(many, [row], whole="-o csv", title="Partitions")
+    assert (table.columns, table.rows) == (["group", "records"], [["loader", "1,200"]])
+    page = table.html()
+    assert "Not shown: n0, n1, n2, n3, n4, n5, n6, n7, n8, exact;" in page
+    few = report_table(many[:5], [row[:5]], title="Partitions")
+    assert few.columns == ["group", "n0", "n1", "n2", "n3"]
+    assert "Not shown" not in few.html()

@@ -325,6 +325,10 @@ def _align(column: Column) -> Align:
     return Align.TEXT if column.kind.is_left else Align.NUMBER
 
 
+# A table of a page with more columns leaves out minor ones.
+_COLUMNS_MAX: Final = 10
+
+
 def report_table(
     columns: Sequence[Column],
     rows: Iterable[Row],
@@ -344,13 +348,18 @@ def report_table(
         whole: Options of the command that print all rows.
         nothing: Sentence in place of a table without rows.
     """
+    shown = [at for at, column in enumerate(columns) if not column.is_detail]
+    if len(shown) > _COLUMNS_MAX:
+        shown = [at for at in shown if not columns[at].is_minor]
+    kept = [columns[at] for at in shown]
     return Table(
-        [column.words_with(zone) for column in columns],
-        [_texts(columns, row, zone) for row in rows],
+        [column.words_with(zone) for column in kept],
+        [_texts(kept, [row[at] for at in shown], zone) for row in rows],
         title,
-        [_align(column) for column in columns],
+        [_align(column) for column in kept],
         whole,
         nothing,
+        [column.words for at, column in enumerate(columns) if at not in shown],
     )
 
 
