@@ -35,7 +35,7 @@ NAME = TopicPartition(TOPIC, 0)
 SIDECARS = (".zones", ".index", ".timeindex")
 WHOLE = ("segment-notes", "compaction-statistics")
 STEPS = 14
-LIVES, SWEPT = 8, 1_000
+LIVES, SWEPT = 4, 1_000
 
 
 @dataclass
