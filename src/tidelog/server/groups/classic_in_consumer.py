@@ -17,12 +17,16 @@ from tidelog.server.groups.classic_group import CONSUMER_PROTOCOL
 from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
+)
+from tidelog.server.groups.group_updates import GroupUpdate, after
+from tidelog.server.groups.members import (
     MemberMatch,
     find_known,
     find_static,
+    member_of,
+    require_room,
     static_member_of,
 )
-from tidelog.server.groups.group_updates import GroupUpdate, after, member_of, require_room
 from tidelog.server.groups.migration import (
     Migration,
     ReplacedMember,

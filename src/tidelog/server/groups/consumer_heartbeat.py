@@ -10,19 +10,19 @@ from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
-    MemberMatch,
-    find_known,
-    find_static,
-    require_epoch,
-    static_member_of,
 )
 from tidelog.server.groups.group_updates import (
     GroupUpdate,
     Heartbeats,
     beat_after,
-    member_of,
     require_all,
+)
+from tidelog.server.groups.members import (
+    MemberMatch,
+    find_member,
+    member_of,
     require_room,
+    static_member_of,
     updated_subscription,
 )
 from tidelog.server.groups.migration import Migration
@@ -79,7 +79,7 @@ class ConsumerHeartbeats(Heartbeats):
         limit = self._updates.config.group_consumer_max_size
         require_room(group, request.member_id, limit, "group")
         member_id = request.member_id or self._updates.new_member_id()
-        match = self._find(update, request, member_id)
+        match = find_member(update, request, member_id)
         old = match.member
         subscription = updated_subscription(old.subscription, request)
         new = old if subscription is old.subscription else old._replace(subscription=subscription)
@@ -115,19 +115,6 @@ class ConsumerHeartbeats(Heartbeats):
         if not group.is_empty:
             return self._migration.upgrade(group)
         return _taken_over(group)
-
-    def _find(
-        self, update: ConsumerUpdate, request: HeartbeatRequest, member_id: str
-    ) -> MemberMatch:
-        joins = request.epoch == JOINING
-        if request.instance_id is None:
-            match = find_known(update.group, member_id, joins=joins)
-        else:
-            match = find_static(
-                update, member_id, request.instance_id, joins=joins, is_classic=False
-            )
-        require_epoch(match.member, request.epoch, request.owned)
-        return match
 
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember

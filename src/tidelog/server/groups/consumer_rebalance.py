@@ -1,7 +1,6 @@
-"""Updates that only consumer groups have: static members, expressions, targets, reconciliation.
+"""Updates that only consumer groups have: expressions, targets, reconciliation.
 
-`find_known` and `find_static` find the member of a request: an existing, a new or a returning
-static one. `ConsumerUpdates.aim` computes its target assignment, `next_assignment` its next step
+`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step
 towards it. A member that must revoke partitions stays in its epoch until it no longer reports them
 as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still
 own (UNRELEASED_PARTITIONS). With nothing missing it is STABLE. So a partition never has two owners.
@@ -19,14 +18,8 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.server.groups.assignors import ASSIGNORS, GroupSpec, MemberSpec
-from tidelog.server.groups.group_updates import (
-    GroupUpdate,
-    GroupUpdates,
-    find_dynamic,
-)
+from tidelog.server.groups.group_updates import GroupUpdate, GroupUpdates
 from tidelog.server.groups.modern_group import (
-    JOINING,
-    LEAVING_FOR_A_WHILE,
     NO_TARGET,
     Assigned,
     ConsumerGroup,
@@ -40,10 +33,8 @@ from tidelog.server.groups.modern_group import (
 )
 from tidelog.server.groups.modern_records import (
     AssignmentChange,
-    MemberChange,
     PartitionMetadataChange,
     RegexChange,
-    TargetChange,
 )
 from tidelog.server.groups.requests import Owned
 from tidelog.server.runtime.errors import Refusal
@@ -316,118 +307,6 @@ def topics_of(group: ConsumerGroup, regexes: Iterable[str]) -> set[str]:
 def drop_regex(update: ConsumerUpdate, regex: str) -> None:
     """Remove an expression that no member subscribes to any more."""
     update.changes.append(RegexChange(regex, None))
-
-
-@dataclass(frozen=True, slots=True)
-class MemberMatch:
-    """Member that a request refers to.
-
-    Attributes:
-        member: The member, with the state of the one that it replaces.
-        known: Its subscription as counted in the group; None for a new member.
-        replaced_id: Id that a returning static member had before; None if it keeps its id.
-    """
-
-    member: ConsumerMember
-    known: Subscription | None
-    replaced_id: str | None = None
-
-
-def find_known(group: ConsumerGroup, member_id: str, *, joins: bool) -> MemberMatch:
-    """Find a dynamic member, or create it if it joins and is unknown."""
-    member = find_dynamic(group, member_id, joins=joins)
-    return MemberMatch(member, member.subscription if member_id in group.members else None)
-
-
-def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the static member with an instance id, which must have this member id.
-
-    Raises:
-        Refusal: The instance is unknown, or belongs to another member id.
-    """
-    member = group.static_member(instance_id)
-    if member is None:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {instance_id} is not known")
-    if member.member_id != member_id:
-        raise Refusal(
-            ErrorCode.FENCED_INSTANCE_ID,
-            f"instance {instance_id} is member {member.member_id}'s, not {member_id}'s",
-        )
-    return member
-
-
-def find_static(
-    update: ConsumerUpdate, member_id: str, instance_id: str, *, joins: bool, is_classic: bool
-) -> MemberMatch:
-    """Find a static member; a returning one takes its old place under its new id.
-
-    Raises:
-        Refusal: The instance is unknown and the request does not join, or the instance is in use.
-    """
-    group = update.group
-    if not joins:
-        member = static_member_of(group, member_id, instance_id)
-        return MemberMatch(member, member.subscription)
-    old = group.static_member(instance_id)
-    if old is None:
-        return find_known(group, member_id, joins=True)
-    if not is_classic and not old.is_classic and old.assignment.epoch != LEAVING_FOR_A_WHILE:
-        raise Refusal(
-            ErrorCode.UNRELEASED_INSTANCE_ID,
-            f"instance {instance_id} is in use by member {old.member_id}",
-        )
-    member = ModernMember(member_id, old.subscription, _assignment_on_return(old.assignment))
-    _replace(update, old, member)
-    return MemberMatch(
-        member, old.subscription, old.member_id if old.member_id != member_id else None
-    )
-
-
-def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
-    """Return a returning static member's assignment: all its partitions, in the joining epoch.
-
-    With this epoch for each partition, the member may commit with any epoch up to its next one.
-    """
-    assigned = {
-        topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()
-    }
-    return assignment._replace(epoch=JOINING, previous_epoch=JOINING, assigned=assigned)
-
-
-def _replace(update: ConsumerUpdate, old: ConsumerMember, new: ConsumerMember) -> None:
-    target = update.group.targets.get(old.member_id, NO_TARGET)
-    GroupUpdates.remove(update, old.member_id)
-    update.changes.append(MemberChange(new.member_id, new.subscription))
-    update.changes.append(TargetChange(new.member_id, target))
-    update.changes.append(AssignmentChange(new.member_id, new.assignment))
-
-
-def require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
-    """Refuse a member that reports an epoch other than its own.
-
-    The previous epoch is accepted if the member owns nothing beyond its assignment: the response
-    with the new epoch may have been lost.
-
-    Raises:
-        Refusal: The member must give up all partitions and rejoin.
-    """
-    assignment = member.assignment
-    if epoch in (JOINING, assignment.epoch):
-        return
-    was_told = epoch == assignment.previous_epoch and _is_within(owned, member)
-    if epoch > assignment.epoch or not was_told:
-        raise Refusal(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id} is in epoch {assignment.epoch}, not {epoch}:"
-            " it has to give everything up and join again",
-        )
-
-
-def _is_within(owned: Owned | None, member: ConsumerMember) -> bool:
-    if owned is None:
-        return False
-    assigned = member.assignment.assigned
-    return all(numbers <= assigned.get(topic, {}).keys() for topic, numbers in owned.items())
 
 
 # -- reconciliation -----------------------------------------------------------------------------

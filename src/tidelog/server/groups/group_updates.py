@@ -18,13 +18,8 @@ from tidelog.error_codes import ErrorCode
 from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
 from tidelog.server.groups.modern_group import (
     JOINING,
-    NO_TIMEOUT,
-    AssignmentT,
     ConsumerGroup,
-    ModernGroup,
-    ModernMember,
     ShareGroup,
-    Subscription,
     Target,
     Wait,
 )
@@ -284,77 +279,6 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
     for is_kept, why in rules:
         if not is_kept:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)
-
-
-def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, what: str) -> None:
-    """Refuse a new member if the group is full."""
-    if len(group.members) >= limit and member_id not in group.members:
-        raise Refusal(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the {what} has {limit} members, its maximum"
-        )
-
-
-def member_of(group: ModernGroup[AssignmentT], member_id: str) -> ModernMember[AssignmentT]:
-    """Return a member by its id.
-
-    Raises:
-        Refusal: The member id is unknown.
-    """
-    member = group.members.get(member_id)
-    if member is None:
-        raise Refusal(
-            ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} is not in group {group.group_id}"
-        )
-    return member
-
-
-def find_dynamic(
-    group: ModernGroup[AssignmentT], member_id: str, *, joins: bool
-) -> ModernMember[AssignmentT]:
-    """Find a dynamic member, or create it if it joins and is unknown."""
-    if joins and member_id not in group.members:
-        return ModernMember(member_id, NOTHING_ASKED, group.no_assignment)
-    return member_of(group, member_id)
-
-
-NOTHING_ASKED: Final = Subscription()
-
-
-def updated_subscription(subscription: Subscription, request: HeartbeatRequest) -> Subscription:
-    """Return the subscription after a heartbeat; the identical object if nothing has changed."""
-    if _says_nothing_new(subscription, request):
-        return subscription
-    timeout_ms = request.rebalance_timeout_ms
-    return Subscription(
-        instance_id=subscription.instance_id
-        if request.instance_id is None
-        else request.instance_id,
-        rack_id=subscription.rack_id if request.rack_id is None else request.rack_id,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        rebalance_timeout_ms=subscription.rebalance_timeout_ms
-        if timeout_ms == NO_TIMEOUT
-        else timeout_ms,
-        topics=subscription.topics if request.topics is None else request.topics,
-        regex=subscription.regex if request.regex is None else request.regex,
-        assignor=subscription.assignor if request.assignor is None else request.assignor,
-        classic=None,
-    )
-
-
-def _says_nothing_new(subscription: Subscription, request: HeartbeatRequest) -> bool:
-    """Whether the heartbeat contains nothing new, as nearly every heartbeat does."""
-    return (
-        request.topics is None
-        and request.rebalance_timeout_ms == NO_TIMEOUT
-        and request.regex is None
-        and request.rack_id is None
-        and request.assignor is None
-        and subscription.classic is None
-        and request.instance_id in (None, subscription.instance_id)
-        and request.client_id == subscription.client_id
-        and request.client_host == subscription.client_host
-    )
 
 
 def after(

@@ -21,9 +21,11 @@ from tidelog.server.groups.group_updates import (
     GroupUpdates,
     Heartbeats,
     beat_after,
+    require_all,
+)
+from tidelog.server.groups.members import (
     find_dynamic,
     member_of,
-    require_all,
     require_room,
     updated_subscription,
 )

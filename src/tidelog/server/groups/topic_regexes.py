@@ -17,11 +17,11 @@ from tidelog.errors import MissingDependency
 from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
-    MemberMatch,
     drop_regex,
     regexes_after,
 )
 from tidelog.server.groups.group_updates import GroupUpdate
+from tidelog.server.groups.members import MemberMatch
 from tidelog.server.groups.modern_group import ConsumerGroup, ConsumerMember, ResolvedRegex
 from tidelog.server.groups.modern_records import RegexChange
 from tidelog.server.regexes import UnusableRegex, find_matches, require_usable
