@@ -68,6 +68,12 @@ WORK = re.compile(
 )
 
 
+READING = """
+import sys, tidelog
+with tidelog.open(sys.argv[1]) as log:
+    [*log.records("flights")]
+print(*sys.modules)
+"""
 BROKER = """
 import sys, tidelog
 with tidelog.broker():
@@ -109,6 +115,16 @@ def run(program: str, *arguments: str) -> str:
 def test_import_reads_no_heavy_module() -> None:
     loaded = {name.partition(".")[0] for name in run(MODULES_LOADED).split()}
     assert loaded & HEAVY == set()
+
+
+def test_a_directory_is_read_without_what_writing_stores_and_brokers_need(tmp_path: Path) -> None:
+    with tidelog.open(str(tmp_path), writable=True) as log:
+        log.create_topic("flights")
+        log.append("flights", [tidelog.NewRecord(value=b"v")])
+    loaded = set(run(READING, str(tmp_path)).split())
+    assert "tidelog.storage.log.log_reader" in loaded
+    needless = {"tidelog.config.broker", "tidelog.objects", "tidelog.storage.log.log"}
+    assert loaded & needless == set()
 
 
 def test_help_of_a_command_loads_nothing_that_does_its_work() -> None:

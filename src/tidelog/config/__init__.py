@@ -4,7 +4,8 @@ Defines names, types, defaults, ranges and synonyms; docs/config.md and docs/ser
 from the tables. The code that reads a setting implements its behavior.
 """
 
-from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BROKER_CONFIGS, BrokerConfig
+from typing import TYPE_CHECKING
+
 from tidelog.config.topic import (
     CLEANUP_COMPACT,
     CLEANUP_DELETE,
@@ -29,6 +30,9 @@ from tidelog.config.values import (
     Synonym,
     text_of,
 )
+
+if TYPE_CHECKING:
+    from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BROKER_CONFIGS, BrokerConfig
 
 __all__ = [
     "BROKER_CONFIGS",
@@ -56,3 +60,14 @@ __all__ = [
     "plain_settings",
     "text_of",
 ]
+
+_OF_BROKERS = ("BROKER_CONFIGS", "BROKER_CONFIG_BY_NAME", "BrokerConfig")
+
+
+def __getattr__(name: str) -> object:
+    """Import the broker's settings at their first use: a directory needs those of topics alone."""
+    if name not in _OF_BROKERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tidelog.config import broker
+
+    return getattr(broker, name)

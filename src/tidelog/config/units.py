@@ -9,9 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple, TypeVar, cast
 
-from tidelog.config.broker import BROKER_CONFIG_BY_NAME
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME, key_names
-from tidelog.config.values import INTEGER_MAX
+from tidelog.config.values import INTEGER_MAX, ConfigKey
 from tidelog.errors import ConfigError, ConfigErrors
 
 _Text = TypeVar("_Text", bound="str | None")
@@ -133,15 +132,21 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
     number = amount / unit.size
     if number.denominator != 1:
         raise ConfigError(name, text, f"must be a whole number of {unit.name}")
-    key = TOPIC_CONFIG_BY_NAME.get(name) or BROKER_CONFIG_BY_NAME.get(name)
+    key = TOPIC_CONFIG_BY_NAME.get(name) or _broker_keys().get(name)
     most = None if key is None else INTEGER_MAX.get(key.kind.type_name)
     if most is not None and number > most:
         raise ConfigError(name, text, f"is {number} {unit.name}, over the highest value {most}")
     return str(number)
 
 
+def _broker_keys() -> "Mapping[str, ConfigKey]":
+    from tidelog.config.broker import BROKER_CONFIG_BY_NAME  # imported only for amounts
+
+    return BROKER_CONFIG_BY_NAME
+
+
 def _is_known(name: str) -> bool:
-    if name in BROKER_CONFIG_BY_NAME:
+    if name in _broker_keys():
         return True
     try:
         return bool(key_names(name))

@@ -101,11 +101,11 @@ def kept_defaults(state: ClusterState) -> Mapping[str, str]:
     """
     if state.topic_defaults is not None:
         return state.topic_defaults
+    numbers = state.settings.keys() - {ALL_BROKERS}
+    if len(numbers) > 1 or not state.settings:
+        return {}
     from tidelog.config.broker import TOPIC_DEFAULTS  # most directories have none
 
-    numbers = state.settings.keys() - {ALL_BROKERS}
-    if len(numbers) > 1:
-        return {}
     settings = settings_of(state, int(next(iter(numbers), 0)))
     return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
 
