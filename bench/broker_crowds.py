@@ -28,7 +28,7 @@ REST_TRIES: Final = 16
 PARTITIONS: Final = 50
 PLACES: Final = 5
 GROUPS: Final = 2_000
-# Between two questions about what is loaded.
+# Time between two requests for loaded groups.
 ASKING_S: Final = 0.002
 
 

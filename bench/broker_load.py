@@ -30,7 +30,7 @@ _DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection without Nagle's delay; its time-out is the kernel's, which costs no calls."""
+    """A connection without Nagle's delay; its timeout is the kernel's, which costs no calls."""
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
     sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):

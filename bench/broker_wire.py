@@ -119,7 +119,7 @@ def first_partition_at(topic: str, partitions: int, *, before: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Reads the errors of a Produce answer for so many partitions of one topic."""
+    """Reads the errors of a Produce response for a number of partitions of one topic."""
 
     topic: str
     partitions: int

@@ -17,7 +17,7 @@ class Yields:
 
     A cleaning that left a part p of a segment after d appended records says that its records died
     at a rate of -ln(p) / d. That rate falls with age as the scheduler has it, 1 / (age + 2L). A
-    segment that was never cleaned is expected to die as the last ones did at their first cleaning.
+    segment that was never cleaned is expected to have the yield of the last ones' first cleaning.
     """
 
     KEPT = 32

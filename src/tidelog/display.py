@@ -1,6 +1,6 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
-The functions format values that they are given: they read no log. Text from records and users is
+The functions only format their arguments: they read no log. Text from records and users is
 escaped as in the terminal (`tidelog.report.shown`). A picture of records leaves out columns with
 one value; the data never does. `amounts`, `report` and `timespec` are imported for a picture
 alone, because every start of a broker loads this module.

@@ -1,7 +1,7 @@
 """Clients with transactions on a broker that is killed now and again; what they did and saw.
 
 A seed is a history: a topic of two partitions and one for copies, three writers (both protocols,
-one with a short time-out, now and then fenced by a rival), three readers (one of them of all
+one with a short timeout, now and then fenced by a rival), three readers (one of them of all
 records), and two copiers that share the topic as members of a group (classic, of the consumer
 protocol, or one of each), read, write and commit the group's offsets in one transaction. Many seeds
 share a broker, so that a kill meets each of them at another moment.

@@ -54,7 +54,7 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Who has another epoch than the coordinator knows, or nothing open: by a time-out, or by a rival.
+# Who has another epoch than the coordinator knows, or nothing open: by a timeout, or by a rival.
 FENCED: Final = frozenset({47, 48, 49, 90, 120})
 # Before its transaction goes on another takes the id; each transaction's chance.
 RIVALS: Final = 0.1

@@ -26,7 +26,7 @@ def lag(
     wait: Callable[[float], None] = lambda _seconds: None,
 ) -> Ended:
     env = Env(clock=clock or ManualClock(T0 + 1000 * SECOND))
-    # A clock that stands has no time-outs; every answer comes, or the test's own limit ends it.
+    # A clock that stands has no timeouts; every answer comes, or the test's own limit ends it.
     return tidelog("lag", group, "-b", broker.bootstrap, "-o", "json", *more, env=env, wait=wait)
 
 

@@ -41,7 +41,7 @@ def clock() -> AheadClock:
 
 @pytest.fixture
 def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
-    """A broker that looks for time-outs all the time, with a topic."""
+    """A broker that looks for timeouts all the time, with a topic."""
     env = replace(os_env(), clock=clock)
     settings = SETTINGS | {
         "transaction.state.log.num.partitions": "3",

@@ -422,7 +422,7 @@ class BrokerConfig(Settings):
     )
 
     transaction_max_timeout_ms: int = config_field(
-        int32(1), "900000", "Longest time-out of a transaction."
+        int32(1), "900000", "Longest timeout of a transaction."
     )
     transactional_id_expiration_ms: int = config_field(
         int32(1),
@@ -446,7 +446,7 @@ class BrokerConfig(Settings):
         int64(1), "300000", "Time between checks of segments' retention."
     )
     log_initial_task_delay_ms: int = config_field(
-        int64(0), "30000", "When background work first looks."
+        int64(0), "30000", "Delay before the first run of background work."
     )
     log_flush_offset_checkpoint_interval_ms: int = config_field(
         int32(0), "60000", "How often recovery points are written."

@@ -1,6 +1,6 @@
 """confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
 
-No call waits longer than its time-out. Errors of the library and of brokers become ClusterFailure
+No call waits longer than its timeout. Errors of the library and of brokers become ClusterFailure
 or its subclasses, with the cluster, the operation, topic and partition. librdkafka's own error
 codes are negative.
 
@@ -94,7 +94,7 @@ def _check_server(server: str) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Check that a time-out is a number of seconds that a call can wait.
+    """Check that a timeout is a number of seconds that a call can wait.
 
     Raises:
         ConfigError: It is not.
@@ -206,7 +206,7 @@ _Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")
 
 
-# Extra wait for a future beyond its request's time-out: the request's own error says more.
+# Extra wait for a future beyond its request's timeout: the request's own error says more.
 _GRACE_S: Final = 2.0
 
 
@@ -230,7 +230,7 @@ _NO_LEADER: Final = -1
 
 
 class Client:
-    """Clients and time-outs for requests to one cluster. For one thread."""
+    """Clients and timeouts for requests to one cluster. For one thread."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
@@ -335,7 +335,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _listen(self, error: "ck.KafkaError") -> None:
-        """Remember librdkafka's last error: its time-outs alone don't say what is wrong."""
+        """Remember librdkafka's last error: its timeouts alone don't say what is wrong."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_words = error.str()
 
@@ -422,7 +422,7 @@ class Client:
             }
 
     def answer(self, ask: Callable[[], _Answer], *, unready: Collection[int]) -> _Answer:
-        """Return the result of `ask`; repeat it within one time-out after `unready` codes.
+        """Return the result of `ask`; repeat it within one timeout after `unready` codes.
 
         For requests that change nothing, which are safe to repeat.
         """
@@ -436,7 +436,7 @@ class Client:
             self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
-        """Return a function that returns the seconds left of `times` requests' time-outs."""
+        """Return a function that returns the seconds left of `times` requests' timeouts."""
         end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 

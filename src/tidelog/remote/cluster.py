@@ -1,7 +1,7 @@
 """A cluster of brokers through confluent-kafka: topics, offsets, consumer groups, single records.
 
 Records are read by offset with a consumer that joins no group and commits nothing. No call waits
-longer than its time-out; errors become ClusterFailure with the cluster and the operation.
+longer than its timeout; errors become ClusterFailure with the cluster and the operation.
 
 Life cycle: connect, calls, close; best used in a `with` block. For one thread.
 """
@@ -607,7 +607,7 @@ class Cluster(Closing, Client):
 
         Raises:
             OffsetOutOfRange: `start` is outside the log.
-            ClusterFailure: No record arrived within the time-out.
+            ClusterFailure: No record arrived within the timeout.
         """
         if start >= end:
             return

@@ -29,8 +29,7 @@ from tidelog.types import (
 _Answer = TypeVar("_Answer")
 
 
-# Number of attempts: compaction and retention may replace files during one, but not in each of so
-# many.
+# Number of attempts: compaction and retention may replace files during one, but not during all.
 _TRIES: Final = 5
 
 

@@ -426,7 +426,7 @@ def connect(
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: A setting is unknown or only Java's clients have it, or a server or time-out is
+        ConfigError: A setting is unknown or only Java's clients have it, or a server or timeout is
             invalid.
     """
     require_client()

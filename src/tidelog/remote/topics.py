@@ -154,7 +154,7 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
 
 def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
-    """Wait until brokers list all partitions; after a request's time-out, return anyway."""
+    """Wait until brokers list all partitions; after a request's timeout, return anyway."""
     left_s = client.deadline()
     while left_s():
         # All topics are listed, because a request for one topic by name may create it.
@@ -171,7 +171,7 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
     but accepts the second one, and then takes the retry of the first for a duplicate (KAFKA-15591).
 
     Raises:
-        ClusterFailure: A partition has no leader within a request's time-out, or brokers refuse.
+        ClusterFailure: A partition has no leader within a request's timeout, or brokers refuse.
     """
     left_s = client.deadline()
     while True:

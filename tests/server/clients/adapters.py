@@ -19,7 +19,7 @@ from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PyPlace
 
 TIMEOUT_S = 90
-# A group's rebalance is several time-outs long where a machine is busy.
+# A group's rebalance is several timeouts long where a machine is busy.
 SETTLE_S = 240
 # Longer than a busy machine stands still: a member that is given up reads again what it has read.
 SESSION_MS = 30_000

@@ -1,4 +1,4 @@
-"""Questions to a cluster that is not ready yet: asked again, within one time-out."""
+"""Questions to a cluster that is not ready yet: asked again, within one timeout."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future

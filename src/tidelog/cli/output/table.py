@@ -46,7 +46,7 @@ class Writer:
         self._stdout.flush()
 
     def close(self, total: int | None = None) -> None:
-        """Write what belongs below a table, and the heading if there were no rows.
+        """Write the lines below a table, and the heading if there were no rows.
 
         Args:
             total: How many rows there are, if a limit has left some out.

@@ -5,7 +5,7 @@ Owns the samples (`TopicLatency`) and their check (`judge`). Not owned: conclusi
 
 Brokers don't report when they appended a record of a CreateTime topic. A consumer at the tail
 receives a record soon afterwards, so arrival - create time is the latency plus a short delay: too
-much rather than too little. Such a measurement takes as long as the sample is.
+much rather than too little. Such a measurement lasts for the sampling time.
 
 A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
 times in the records. Consumers don't see these, but the batches contain them, so past latencies are

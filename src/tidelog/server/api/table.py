@@ -518,7 +518,7 @@ _LONG_FRAME_BYTES: Final = 64 << 10
 _LONG_TEXTS: Final = 16
 
 
-# APIs whose frames are long because of records, not of long texts.
+# APIs whose frames may be long, because they contain records.
 _WITH_RECORDS: Final = frozenset({0})
 
 

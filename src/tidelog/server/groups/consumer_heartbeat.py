@@ -170,7 +170,7 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
         (_is_null_or_said(request.rack_id), "a rack id can't be empty"),
         (
             not joins or request.rebalance_timeout_ms != NO_TIMEOUT,
-            "a joining member must send its rebalance time-out",
+            "a joining member must send its rebalance timeout",
         ),
         (
             not joins or (request.owned is not None and not request.owned),

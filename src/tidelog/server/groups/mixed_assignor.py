@@ -63,7 +63,7 @@ class Balancer:
         return number
 
     def next_most_loaded(self) -> int | None:
-        """Return the number of the reader that gives up a partition; None if none is left."""
+        """Return the number of the reader that gives up a partition; None without a reader."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
                 # All readers of the range were excluded: continue with the next one to the left.

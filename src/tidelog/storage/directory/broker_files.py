@@ -520,7 +520,7 @@ class MetadataFile:
         """Replace the file, durably.
 
         Raises:
-            OSError: Either the old or the new one is there, complete, and it is unknown which.
+            OSError: Either the old or the new file exists, complete; it is unknown which.
         """
         data, count, rest = bytearray(), 0, iter(values)
         while some := list(islice(rest, _BATCH_RECORDS)):

@@ -13,7 +13,7 @@ there on the order of calls is the same, and only here:
 6. Files of old segments that are no longer needed are removed.
 
 A failure before the record is there is undone: the partitions continue unchanged. A later one takes
-all of them offline, since only an opening can tell their state. A crash at any call leaves the old
+all of them offline, since only opening them shows their state. A crash at any call leaves the old
 segments before 3, and the new ones after it: the next opening for writing carries the record out
 again.
 

@@ -322,7 +322,7 @@ class Validator:
         if not is_kept:
             return False  # it is rewritten with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
-            return True  # its records are made for their topic
+            return True  # internal records always fit their topic
         if self._needs_keys or (self._before_ms < INT64_MAX and not self._stamps):
             return False
         self._check_times(batch, batch.max_timestamp, INT64_MAX, b"", context)

@@ -113,7 +113,7 @@ def heartbeat(stage: Stage, version: int) -> None:
     main.edge("heartbeat", version, tree(group, -1, member))
     main.edge("heartbeat", version, tree(group, 1, member, "i9"))
     stage.advance(10_001)
-    main.ask("heartbeat", version, tree(group, 1, member), "after the session's time-out")
+    main.ask("heartbeat", version, tree(group, 1, member), "after the session's timeout")
 
 
 @script("leave_group", ready)

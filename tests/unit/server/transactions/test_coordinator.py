@@ -1,4 +1,4 @@
-"""The coordinator on its log: answers, epochs, time-outs, what is waited for, what fails."""
+"""The coordinator on its log: answers, epochs, timeouts, what is waited for, what fails."""
 
 import asyncio
 from pathlib import Path

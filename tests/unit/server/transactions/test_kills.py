@@ -24,7 +24,7 @@ from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.types import TopicPartition
 
 PARTITIONS: Final = 3
-# Longer than any time-out and the intervals at which time-outs are looked for.
+# Longer than any timeout and the intervals at which timeouts are looked for.
 LONG_MS: Final = TIMEOUT_MS + 60_000
 IDS: Final = ("one", "two")
 PLACE: Final = "/data"
@@ -265,7 +265,7 @@ class Spoiled(DamageFileSystem):
 
 
 async def wander(seed: int, steps: int) -> None:
-    """Clients, time-outs, failing partitions and kills in any order, by a seed."""
+    """Clients, timeouts, failing partitions and kills in any order, by a seed."""
     chance = random.Random(seed)
     clock = ManualClock(START_MS)
     files = Spoiled(clock=clock)

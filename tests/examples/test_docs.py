@@ -1,0 +1,255 @@
+"""Commands and snippets of docs/: all commands are valid, and blocks run, or say why they don't."""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import pytest
+from markdown_it import MarkdownIt
+from tests.worlds.spark.settings import QUICK_JVM
+
+import tidelog
+from tidelog.cli.app import app
+from tidelog.cli.surroundings import Surroundings
+from tidelog.env import os_env
+
+ROOT: Final = Path(__file__).parents[2]
+_SPARK: Final = "needs a Spark session; tests/spark run these calls"
+_CLUSTERS: Final = "needs two clusters; tests/unit/cli and tests/spark run these commands"
+
+
+class Block(NamedTuple):
+    """A block of code of a page, numbered from 1 in the page."""
+
+    page: str
+    number: int
+    language: str
+    text: str
+
+
+class Setting(NamedTuple):
+    """What a block needs to run: commands before it, and other words in the place of its own."""
+
+    before: str = ""
+    instead: Mapping[str, str] = {}
+    with_broker: bool = False
+
+
+def blocks() -> Iterator[Block]:
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
+        code = [one for one in tokens if one.type in {"fence", "code_block"}]
+        for number, token in enumerate(code, 1):
+            language = token.info.split()[0] if token.info.strip() else ""
+            if not language and any(
+                line.startswith("tidelog ") for line in token.content.split("\n")
+            ):
+                language = "sh"
+            if language in {"sh", "python", "sql"}:
+                yield Block(path.name, number, language, token.content)
+
+
+ALL: Final = {(one.page, one.number): one for one in blocks()}
+
+_FLIGHTS: Final = (
+    "tidelog create flights -p 2; tidelog produce flights --from flights.csv --key tailnum"
+    " --time departure --zone America/New_York\n"
+)
+_AIRCRAFT: Final = _FLIGHTS.replace(" flights", " aircraft").replace("aircraft.csv", "flights.csv")
+_REMOTE: Final = "export TIDELOG_BOOTSTRAP=broker:9092; unset TIDELOG_DATA\n"
+_GROUPS: Final = (
+    _REMOTE
+    + _FLIGHTS
+    + "for g in planes loader; do tidelog rewind -b broker:9092 --group $g --topic flights"
+    + " --to earliest --execute; done\n"
+)
+_BROKER: Final = {
+    "broker:9092": "BOOTSTRAP",
+    "localhost:9092": "BOOTSTRAP",
+    "127.0.0.1:9092": "BOOTSTRAP",
+}
+RUN: Final[Mapping[tuple[str, int], Setting]] = {
+    ("cli.md", 1): Setting(),
+    ("cli.md", 2): Setting("tidelog create notes\n"),
+    ("cli.md", 3): Setting(_FLIGHTS + "tidelog create copy\n"),
+    ("clusters.md", 1): Setting("", {" --follow": ""}, with_broker=True),
+    ("clusters.md", 2): Setting(_GROUPS, with_broker=True),
+    ("clusters.md", 3): Setting(_GROUPS, with_broker=True),
+    ("compaction.md", 1): Setting(),
+    ("connect.md", 1): Setting(with_broker=True),
+    ("connect.md", 2): Setting(_REMOTE + "tidelog create flights\n", with_broker=True),
+    ("control.md", 1): Setting("", {"/data/logs": "data"}),
+    ("control.md", 2): Setting("", {"/data/logs": "data"}),
+    ("erase.md", 1): Setting(
+        "tidelog create orders; tidelog produce orders --key 42 --key-as int64 --value x\n"
+    ),
+    ("follow.md", 1): Setting(
+        _REMOTE + _FLIGHTS,
+        {"standby            # until Ctrl-C": "standby --once"},
+        with_broker=True,
+    ),
+    ("notebooks.md", 2): Setting(_FLIGHTS),
+    ("security.md", 2): Setting(),
+    ("serve.md", 2): Setting(),
+    ("tables.md", 1): Setting(_AIRCRAFT),
+    ("tables.md", 2): Setting(_AIRCRAFT),
+    ("tiers.md", 1): Setting(_FLIGHTS, {"s3://bucket/logs": "file://$PWD/store"}),
+    ("transactions.md", 1): Setting(_REMOTE + "tidelog create payments\n", with_broker=True),
+}
+NOT_RUN: Final[Mapping[str, str]] = {
+    "audit.md": _CLUSTERS,
+    "deploy.md": "needs a cluster of Spark; tests/spark/test_cluster.py packs an environment",
+    "durability.md": "needs a failed disk; tests/unit/server has one",
+    "failover.md": _CLUSTERS,
+    "jobs.md": _SPARK,
+    "mirror.md": _CLUSTERS,
+    "objects.md": "needs an S3 server; tests/peers/test_object_store.py starts one",
+    "spark.md": "in one session, by test_blocks_of_the_page_on_spark",
+}
+NOT_RUN_BLOCKS: Final[Mapping[tuple[str, int], str]] = {
+    ("clusters.md", 4): "watches until Ctrl-C; tests/unit/cli/test_lag.py has all of its options",
+    ("follow.md", 2): "needs a running follower; tests/unit/cli has one",
+    ("generations.md", 1): "TOPIC stands for a name",
+    ("generations.md", 5): "TOPIC stands for a name",
+    ("metrics.md", 1): "serves until Ctrl-C; tests/server does so",
+    ("notebooks.md", 1): "installs packages; tests/examples/test_notebooks.py runs the notebooks",
+    ("protocol.md", 1): "an excerpt of src/tidelog/protocol/messages/list_offsets.py",
+    (
+        "quotas.md",
+        1,
+    ): "has commands of Kafka's tools; tests/peers/test_quota_answers.py sets quotas",
+    ("serve.md", 1): "serves until Ctrl-C; tests/server does so",
+    ("tables.md", 3): _SPARK,
+    ("tables.md", 4): _SPARK,
+}
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of each tidelog command of a shell text."""
+    for line in text.replace("\\\n", " ").split("\n"):
+        words = shlex.split(line, comments=True)
+        while "tidelog" in words:
+            words = words[words.index("tidelog") + 1 :]
+            ends = [
+                at for at, word in enumerate(words) if word in {"|", ">", "<", "||", "&&", "&", ";"}
+            ]
+            yield words[: ends[0]] if ends else words
+            words = words[ends[0] :] if ends else []
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command without running it; raises ClickException for unknown names and values."""
+    context, command = click.Context(app, info_name="tidelog", obj=Surroundings(env=os_env())), app
+    found: click.Command = command
+    while isinstance(found, click.Group):
+        name, found_or_none, words = found.resolve_command(context, words)
+        assert found_or_none is not None
+        found = found_or_none
+        if isinstance(found, click.Group):
+            context = click.Context(found, info_name=name, parent=context)
+    found.make_context(found.name, words, parent=context)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [one for one in ALL.values() if one.language == "sh"],
+    ids=lambda one: f"{one.page}-{one.number}",
+)
+def test_commands_are_valid(block: Block) -> None:
+    for words in commands(block.text):
+        parse(words)
+
+
+def test_an_unknown_option_is_found() -> None:
+    with pytest.raises(click.UsageError, match="No such option"):
+        parse(["read", "flights", "--frm", "-6h"])
+
+
+def test_each_block_runs_or_says_why_not() -> None:
+    known = {*RUN, *NOT_RUN_BLOCKS}
+    assert [key for key in ALL if key not in known and key[0] not in NOT_RUN] == []
+    assert known <= set(ALL)
+
+
+@pytest.mark.parametrize("key", RUN, ids=lambda key: f"{key[0]}-{key[1]}")
+def test_block(key: tuple[str, int], tmp_path: Path) -> None:
+    block, setting = ALL[key], RUN[key]
+    rows = [f"N{number},2013-02-08T{number:02}:30-05:00,IAH" for number in range(24)]
+    (tmp_path / "flights.csv").write_text("\n".join(["tailnum,departure,dest", *rows, ""]))
+    (tmp_path / "notes.tsv").write_text("N1\tengine checked\n")
+    text = block.text
+    for old, new in setting.instead.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    if setting.with_broker:
+        with tidelog.broker() as broker:
+            servers = dict.fromkeys(_BROKER, broker.bootstrap_servers)
+            _run(block.language, setting.before, text, tmp_path, servers)
+    else:
+        _run(block.language, setting.before, text, tmp_path, {})
+
+
+def _run(language: str, before: str, text: str, folder: Path, servers: Mapping[str, str]) -> None:
+    for name, address in servers.items():
+        before, text = before.replace(name, address), text.replace(name, address)
+    if language == "python":
+        if "async with" in text:
+            lines = "".join(f"    {line}\n" for line in text.split("\n"))
+            text = f"import asyncio\nasync def main():\n{lines}asyncio.run(main())\n"
+        (folder / "block.py").write_text(f"import tidelog\n{text}")
+        text = f"{shlex.quote(sys.executable)} block.py"
+    here = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", f"{before}\n{text}"],
+        cwd=folder,
+        env={**os.environ, "PATH": here, "TIDELOG_DATA": "data", "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# Ends the streams of a block, and defines the names that the page's blocks don't define.
+_END: Final = "for q in spark.streams.active:\n    q.processAllAvailable()\n    q.stop()\n"
+_COUNTS: Final = """
+spark.conf.set("spark.sql.shuffle.partitions", 2)
+counts = stream.groupBy("key").count().selectExpr("key", "cast(count AS string) AS value")
+"""
+
+
+@pytest.mark.spark
+def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
+    on_page = [one for one in ALL.values() if one.page == "spark.md"]
+    script = ""
+    for block in on_page:
+        if block.language == "sql":
+            queries = filter(str.strip, block.text.split(";"))
+            script += "".join(f"spark.sql({query.strip()!r}).collect()\n" for query in queries)
+        else:
+            script += (_COUNTS if "counts" in block.text else "") + block.text + _END
+    data = tmp_path / "data"
+    script = script.replace("/data/checkpoints", str(tmp_path / "checkpoints"))
+    script = script.replace("/data/logs", str(data)).replace("local[*]", "local[2]")
+    with tidelog.open(data, writable=True) as log:
+        for topic in ("flights", "copy", "counts"):
+            log.create_topic(topic)
+        log.append("flights", [tidelog.NewRecord(key=b"N1", value=b"x", timestamp=1360350000000)])
+    with tidelog.broker() as broker:
+        with tidelog.connect(broker.bootstrap_servers) as cluster:
+            cluster.create_topic("copy")
+        servers = {"broker:9092": broker.bootstrap_servers}
+        _run(
+            "python", f"export JDK_JAVA_OPTIONS={shlex.quote(QUICK_JVM)}", script, tmp_path, servers
+        )
+        with tidelog.connect(broker.bootstrap_servers) as cluster:
+            assert cluster.count("copy") == 1
+    with tidelog.open(data) as log:
+        assert log.count("copy") == 1 + 2  # by the batch write; by the query, after the INSERT
+        assert log.count("counts") == 2

@@ -1,0 +1,69 @@
+"""Draws sentences to be judged: `PYTHONPATH=src:. python tools/prose_sample.py SEED [NUMBER]`.
+
+Prints numbered sentences of docs, docstrings, comments and messages with file and line. The same
+seed and tree give the same sentences. An editor marks those that need a second reading. The share
+of marked ones, before and after a rewrite with another seed, measures the prose.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+from tools.prose import ROOT, files, prose_of
+
+NUMBER: Final = 300
+# Shorter texts are headings, cells and names.
+_WORDS_MIN: Final = 5
+_END: Final = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*])")
+# The beginning of a line that is not part of its sentence: marks of comments, lists and tables.
+_MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.|\||f?r?""")?[ \t]*')
+
+
+class Sentence(NamedTuple):
+    """A sentence and its place."""
+
+    name: str
+    line: int
+    text: str
+
+
+def sentences(name: str, text: str) -> Iterator[Sentence]:
+    """Yield the sentences of a file; rows of tables and items of lists count as paragraphs."""
+    shown, whole = prose_of(name, text).split("\n"), text.split("\n")
+    paragraph: list[str] = []
+    start = 0
+    for number, line in enumerate([*shown, ""], 1):
+        is_empty = not line.strip(' \t#"')
+        is_item = bool(re.match(r"[ \t]*(?:[-*>|]|\d+\.) ", line))
+        if paragraph and (is_empty or is_item):
+            yield from _split(name, start, paragraph)
+            paragraph = []
+        if not is_empty:
+            start = start if paragraph else number
+            # Code in the prose is masked: the line itself shows it.
+            kept = whole[number - 1] if name.endswith(".md") else line
+            paragraph.append(_MARK.sub("", kept).rstrip('" ,'))
+
+
+def _split(name: str, start: int, lines: Sequence[str]) -> Iterator[Sentence]:
+    for text in _END.split(" ".join(lines)):
+        if len(re.findall(r"[A-Za-z]{2,}", text)) >= _WORDS_MIN:
+            yield Sentence(name, start, " ".join(text.split()))
+
+
+def draw(seed: int, number: int) -> list[Sentence]:
+    """Return a sample of all sentences, in the order of files."""
+    every = [
+        sentence
+        for name in files()
+        for sentence in sentences(name, (ROOT / name).read_text(encoding="utf-8"))
+    ]
+    return sorted(Random(seed).sample(every, min(number, len(every))))
+
+
+if __name__ == "__main__":
+    sample = draw(int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else NUMBER)
+    for at, sentence in enumerate(sample, 1):
+        print(f"{at}. {sentence.name}:{sentence.line}: {sentence.text}")
