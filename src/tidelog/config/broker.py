@@ -102,10 +102,10 @@ BOUNDED: Final = (
 )
 
 
-_LEAST: Final = "The least that may be."
+_LEAST: Final = "Smallest value that a group's setting may have."
 
 
-_MOST: Final = "The most that may be."
+_MOST: Final = "Largest value that a group's setting may have."
 
 
 @settings_class
@@ -195,7 +195,7 @@ class BrokerConfig(Settings):
     )
     ssl_keystore_type: str = config_field(word("PEM"), "PEM", "Form of that file.")
     ssl_key_password: str = config_field(
-        PASSWORD, "", "What its key is encrypted with; nothing where empty."
+        PASSWORD, "", "Password of the private key; empty for an unencrypted key."
     )
     ssl_truststore_location: str = config_field(
         TEXT,

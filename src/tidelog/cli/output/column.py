@@ -9,7 +9,7 @@ from tidelog.timespec import format_ms
 from tidelog.types import NO_TIMESTAMP
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
-# A row's cells: values that JSON has, each as its column holds them.
+# A row's cells: values of JSON's types, in the form of their columns.
 Row: TypeAlias = Sequence[object]
 
 # Display width at which tables cut keys and values.
