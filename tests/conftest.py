@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from collections.abc import Generator
 from contextlib import suppress
 from functools import cache
@@ -25,6 +24,7 @@ from tests.worlds.kafka.home import Unavailable, kafka_home
 from tests.worlds.kafka.oracle import kafka_jars, kafka_oracle
 from tests.worlds.memory_folder import quick_path
 from tests.worlds.needs import need
+from tests.worlds.waiting import until_kernels_loaded
 
 from tidelog.garbage import collection_paused, take_as_old
 
@@ -42,9 +42,6 @@ settings.register_profile(
 settings.register_profile("ci", settings.get_profile("quick"), derandomize=True, database=None)
 settings.register_profile("core", settings.get_profile("quick"), max_examples=25)
 settings.register_profile("sweep", settings.get_profile("quick"), max_examples=2_000)
-
-# Without a cache of compiled code, loading compiles all kernels.
-KERNELS_S = 300
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -125,9 +122,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     may count memory or patch functions. The garbage collector finds sockets that Spark has left
     open only later.
     """
-    for thread in threading.enumerate():
-        if thread.name == "tidelog-kernels":
-            thread.join(KERNELS_S)
+    until_kernels_loaded()
     if _may_leave_open(item) and not (nextitem is not None and _may_leave_open(nextitem)):
         gc.collect()
 

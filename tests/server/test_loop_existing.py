@@ -10,7 +10,7 @@ from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import GROUP_KEY, find_coordinator
-from tests.worlds.waiting import until_so
+from tests.worlds.waiting import until_kernels_loaded, until_so
 
 from tidelog.protocol.messages import (
     ALTER_CLIENT_QUOTAS,
@@ -89,6 +89,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
         with RawClient(running.broker.bootstrap_servers) as client:
             find_coordinator(client, GROUP, GROUP_KEY)
             find_coordinator(client, GROUP)
+        until_kernels_loaded()
         until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
         yield running
 

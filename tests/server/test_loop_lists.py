@@ -10,7 +10,7 @@ from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
 from tests.server.worst_batches import WORST
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
-from tests.worlds.waiting import until_so
+from tests.worlds.waiting import until_kernels_loaded, until_so
 
 from tidelog.protocol.messages import (
     CREATE_TOPICS,
@@ -72,6 +72,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
         with RawClient(running.broker.bootstrap_servers) as client:
             client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=topics, timeout_ms=9000))
         running.broker.call(lambda node: (node.groups, node.transactions, node.shares))
+        until_kernels_loaded()
         until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
         yield running
 

@@ -9,7 +9,7 @@ import pytest
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient, produce_request
-from tests.worlds.waiting import until_so
+from tests.worlds.waiting import until_kernels_loaded, until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch
@@ -33,6 +33,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
         running.broker.call(lambda node: node.topics.create(PLAIN, 1, LARGE))
         anew = {"compression.type": "lz4", **LARGE}
         running.broker.call(lambda node: node.topics.create(ANEW, 1, anew))
+        until_kernels_loaded()
         until_so(lambda: running.broker.call(lambda node: node.partitions.has_kernels))
         yield running
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 PATIENCE_S: Final = 90
+# Without a cache of compiled code, loading compiles all kernels.
+KERNELS_S: Final = 300
 # Polling without a pause would take CPU time from the other side.
 PAUSE_S: Final = 0.002
 
@@ -39,6 +41,13 @@ def until(ask: Callable[[], T], is_right: Callable[[T], bool]) -> T:
 def until_so(is_so: Callable[[], bool], what: str = "what was waited for") -> None:
     """Wait until a condition holds; `what` describes it in the failure."""
     assert until(is_so, bool), f"after {PATIENCE_S} s still not: {what}"
+
+
+def until_kernels_loaded() -> None:
+    """Wait for the threads of this process's brokers that load kernels, or compile them first."""
+    for thread in threading.enumerate():
+        if thread.name == "tidelog-kernels":
+            thread.join(KERNELS_S)
 
 
 async def turn_until(is_so: Callable[[], bool]) -> None:
