@@ -218,7 +218,7 @@ class Commands:
         )
         code, _, err = shell.run("groups", "delete", group)
         assert code == ExitCode.USAGE
-        assert "offsets of 1 partitions" in err
+        assert "offsets of 1 partition" in err
         code, _, err = shell.run("groups", "delete", "none-1", group, "none-2", "--yes")
         assert code == ExitCode.ERROR
         assert f"deleted {group}" in err
