@@ -330,9 +330,9 @@ def test_a_question_says_what_it_asks_and_an_inexact_one_is_refused_at_once() ->
     clean(env)
     table = Table(source=records_of(env), topic=TOPIC, at_ms=middle)
     diff = Diff(source=records_of(env), topic=TOPIC, before_ms=middle, after_ms=middle + 9)
-    assert repr(table).endswith(f", {TOPIC} as of 2013-02-08 17:00 UTC, record clock)")
+    assert repr(table).endswith(f", {TOPIC} as of 2013-02-08 17:00:00 UTC, record clock)")
     assert repr(replace(table, at_ms=None)).endswith(f", {TOPIC} as of now)")
-    assert f", {TOPIC} from 2013-02-08 17:00 " in repr(diff)
+    assert f", {TOPIC} from 2013-02-08 17:00:00 " in repr(diff)
     for question in (table, diff):
         with pytest.raises(InexactTable):
             question.to_duckdb()
