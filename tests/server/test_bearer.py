@@ -1,6 +1,7 @@
 """Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address."""
 
 import contextlib
+import importlib.util
 import logging
 import ssl
 import threading
@@ -26,7 +27,6 @@ import tidelog
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import ConfigError
 from tidelog.server.embedded import Broker
-from tidelog.server.net import listener_authentication
 from tidelog.server.security import bearer_tokens
 from tidelog.server.security.bearer_tokens import (
     AGAIN_MS,
@@ -294,8 +294,9 @@ def test_a_broker_without_keys_does_not_start(tmp_path: Path) -> None:
 def test_without_a_package_a_broker_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
+    find_spec = importlib.util.find_spec
     monkeypatch.setattr(
-        listener_authentication, "find_spec", lambda name: None if name == missing else name
+        "importlib.util.find_spec", lambda name: None if name == missing else find_spec(name)
     )
     with pytest.raises(ConfigError, match="needs the packages `PyJWT` and `cryptography`"):
         tidelog.broker(settings=settings_in(tmp_path)).close()
