@@ -57,7 +57,7 @@ _SECTIONS: Final = {
         "groups": ("groups", "List, describe and delete consumer groups."),
         "lag": ("lag", "Show how far a consumer group is behind."),
         "rewind": ("groups", "Reset a consumer group to a time."),
-        "users": ("security", "List, add and remove users of SCRAM."),
+        "users": ("security", "List, add and remove SCRAM users."),
         "acls": ("security", "List, add and remove ACLs: who may do what."),
         "quotas": ("security", "List, set and remove quotas of users and client ids."),
     },

@@ -517,7 +517,7 @@ class TestOddFiles:
 @pytest.mark.parametrize(
     ("numbers", "count", "proof"),
     [
-        (struct.pack(">5i", 0, 7, 60, 3, 5), 12_000, "a sound batch stands behind"),
+        (struct.pack(">5i", 0, 7, 60, 3, 5), 12_000, "a sound batch follows"),
         (struct.pack(">4ib", 0, 7, 60, 3, 2), 25_000, "too many places behind look like batches"),
     ],
 )

@@ -489,7 +489,7 @@ def test_an_exchange_that_does_not_fit_changes_nothing() -> None:
     tiered = moved()
     rows = list(manifest_of(tiered).segments)
     new = compacted(tiered, rows[1:4], 2)
-    for old, what in ((rows[1:3], "offsets"), ([rows[1], rows[3]], "neighbours"), ([], "both")):
+    for old, what in ((rows[1:3], "offsets"), ([rows[1], rows[3]], "adjacent"), ([], "both")):
         with pytest.raises(InvalidRequest, match=what):
             exchange(tiered.directory, NAME, old, [new])
     log = next(key for key in tiered.store.objects if new.uid in key and key.endswith(".log"))
