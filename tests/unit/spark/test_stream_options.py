@@ -1,9 +1,13 @@
 """Options of a stream: limits, starts, and what has no meaning in a stream or in a batch."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InvalidRequest
+from tidelog.spark.options import READ_OPTIONS
 from tidelog.spark.stream_options import (
     STREAM_OPTIONS,
     BatchLimits,
@@ -101,6 +105,20 @@ def test_bytes_are_for_directories() -> None:
 def test_options_of_batches_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(InvalidRequest, match=r"is for batches: .* stream"):
         read_stream_options(DIRECTORY | {name: "1"})
+
+
+def test_docs_name_the_options_that_streams_refuse() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
+    sentence = text.partition("Streams accept all options above except ")[2].partition(", which")[0]
+    assert set(re.findall("`([^`]+)`", sentence)) == set(filter(_is_for_batches, READ_OPTIONS))
+
+
+def _is_for_batches(name: str) -> bool:
+    try:
+        read_stream_options(DIRECTORY | {name: "1"})
+    except InvalidRequest as error:
+        return "is for batches" in str(error)
+    return False
 
 
 @pytest.mark.parametrize("name", STREAM_OPTIONS)

@@ -262,13 +262,14 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of keys whose last records are in another order on B than on A.
 
-    Compares keys that share their partition on A and their partition on B. Each such key has a rank
-    by its last record's offset on either side. A block is a smallest range of ranks that contains
-    the same keys on both sides. In a block, the keys whose ranks differ are displaced. However, if
-    removing fewer than half as many keys leaves all others in order, only these are displaced.
+    Each pair of partitions, one on A and one on B, is checked by itself. On each side, its keys are
+    ranked by the offset of their last record. The ranks are divided into the smallest ranges that
+    contain the same keys on both sides. In each range, the keys whose two ranks differ are
+    displaced. Exception: if removing fewer than half as many keys leaves all others in order, only
+    the removed keys are displaced.
 
-    So two keys that changed places are displaced, but not the keys between them. And a key that
-    moved past many others is displaced, but the others are not.
+    Example: if two keys have changed places, both are displaced, but not the keys between them. If
+    one key has moved past many others, only this key is displaced.
     """
     order = np.lexsort(
         (pairs[:, PAIR_A_OFFSET], pairs[:, PAIR_B_PARTITION], pairs[:, PAIR_A_PARTITION])

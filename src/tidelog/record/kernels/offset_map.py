@@ -5,10 +5,10 @@ the map. When a record replaces another of its key, the bit of the replaced one 
 search for winners is needed. On request there are also versions (the highest wins instead of the
 last record, KIP-280) and the keys themselves (which distinguish different keys with equal hashes).
 
-Slots come from the first 32 bits of the hash and are probed linearly until the key or an empty
-slot, so no key is missed. Records wait in a window with two halves: the slots of one half are
-prefetched while the other half is read and hashed. The window is stored by columns, because several
-hashes computed side by side take the time of one.
+The first 32 bits of a key's hash give the first slot. The search continues with the next slots
+until it finds the key or an empty slot. Records first enter a window of two halves: while the
+records of one half are read and hashed, the slots of the other half are prefetched. Each field of
+the window's records is a column, because several hashes computed side by side take the time of one.
 
 A sample of keys contains those whose hash ends with enough zero bits.
 
@@ -145,7 +145,8 @@ def hash_rows(
     """Hash the keys of some rows, and compute the slots where the search begins.
 
     Shape:
-        data: uint8[...], contains the keys: KEY_AT and KEY_SIZE, with size -1 for none.
+        data: uint8[...], contains the keys. Columns KEY_AT and KEY_SIZE of the window are their
+            places in it; the size is -1 if there is no key.
         start: The first row.
         count: Number of rows.
         slots: Number of slots in the map.

@@ -66,18 +66,18 @@ MEMBER_CHARACTERS_MAX: Final = 36
 
 
 TEXTS: Final[dict[int, str]] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not do it.",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not process the request.",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no such topic or partition here.",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "What is kept of the share group can't be had now.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The state of the share group is not available now.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-    ErrorCode.INVALID_REQUEST: "What the request says of its records can't be.",
+    ErrorCode.INVALID_REQUEST: "The request has an invalid value or combination of values.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
     ErrorCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
     ErrorCode.INVALID_RECORD_STATE: "A record is not acquired by this member, or no longer.",
     ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
     ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
-    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "There are as many share sessions as there may be.",
+    ErrorCode.SHARE_SESSION_LIMIT_REACHED: "The number of share sessions has reached its limit.",
 }
 
 

@@ -348,8 +348,8 @@ class Limits:
 class ReadEnds:
     """Ends of reads of a partition: the next read usually begins there, without an index lookup.
 
-    Each entry is only a hint: the reader checks that a batch of that offset is there. A replaced
-    segment is another one. Safe for several threads.
+    Each entry is only a hint: the reader checks that a batch begins there with this offset. Entries
+    of a segment are no longer used after its replacement. Safe for several threads.
     """
 
     __slots__ = ("_places",)

@@ -460,8 +460,8 @@ class LogCheck:
             _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
         )
         remedy = (
-            f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, the next"
-            " segment, and a truncation would lose that, too"
+            f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, where the next"
+            f" segment begins, and a truncation to {expected} would lose all records from there on"
             if is_bounded
             else f"{_RESTORE}; no opening for writing cuts it"
             if self.partition.is_refused

@@ -107,8 +107,8 @@ class Losses:
 
         Args:
             segments: Of the log, oldest first; the last one is not finished.
-            number: Number of the first segment that does not matter.
-            floor_offset: Smallest offset that matters.
+            number: Index of the first segment that is not checked.
+            floor_offset: Losses that end at or below this offset are ignored.
             may_block: Whether files may be read; if not, ColdRead is raised instead.
         """
         if number > self.checked:
