@@ -24,7 +24,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
-from tidelog.errors import ClusterFailure, OffsetOutOfRange
+from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownGroup
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:
@@ -164,24 +164,35 @@ def _looker(
     options: LagOptions,
     own: "OwnLogs | None",
 ) -> "Looks":
-    """Return a function that observes all partitions of each group, which are chosen now."""
+    """Return a function that observes all partitions of each group, which are chosen now.
+
+    Of all groups, those that don't exist any more are left out.
+    """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
 
     chosen = _partitions(surroundings, cluster, options)
     counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
-    return lambda: {
-        group: work.observe(
-            cluster,
-            group,
-            partitions,
-            clock=surroundings.env.clock,
-            counter=counter,
-            own=own,
-            isolation=options.isolation,
-        )
-        for group, partitions in chosen.items()
-    }
+
+    def look() -> "dict[str, list[Observation]]":
+        seen = {}
+        for group, partitions in chosen.items():
+            try:
+                seen[group] = work.observe(
+                    cluster,
+                    group,
+                    partitions,
+                    clock=surroundings.env.clock,
+                    counter=counter,
+                    own=own,
+                    isolation=options.isolation,
+                )
+            except UnknownGroup:
+                if options.group is not None:
+                    raise
+        return seen
+
+    return look
 
 
 def _partitions(

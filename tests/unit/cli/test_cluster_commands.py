@@ -20,7 +20,13 @@ from tidelog.cli.places import Access, Place
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.cli.times import duration_ms
 from tidelog.env import Env, ManualClock
-from tidelog.errors import ClusterFailure, InvalidTime, MissingDependency, UnknownTopic
+from tidelog.errors import (
+    ClusterFailure,
+    InvalidTime,
+    MissingDependency,
+    UnknownGroup,
+    UnknownTopic,
+)
 from tidelog.remote.view import Committed, Member
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -266,6 +272,17 @@ def test_limits_and_looks_of_all_groups(crowd: Desk) -> None:
     assert crowd.lag(group=None, max_lag=2, watch=True, samples=2) is ExitCode.FINDINGS
     assert "far: flights-0: at most 4 records left, limit 2" in crowd.err.getvalue()
     assert len(crowd.rows) == 2 * 4
+
+
+def test_a_group_that_is_deleted_between_looks(crowd: Desk) -> None:
+    def delete() -> None:
+        crowd.cluster.offsets.pop("far", None)
+
+    crowd.on_wait = delete
+    assert crowd.lag(group=None, watch=True, samples=3) is ExitCode.OK
+    assert [row["group"] for row in crowd.rows] == ["far", "far", *[GROUP, "done"] * 3]
+    with pytest.raises(UnknownGroup):
+        crowd.lag(group="far")
 
 
 def test_a_cluster_without_groups() -> None:
