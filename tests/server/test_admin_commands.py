@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,8 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
         ("delete-records flights:0 --offset 9 --yes", "ends at 4"),
         ("delete-records flights:7 --offset 1", "partitions are 0 to 0"),
         ("delete-records flights --offset 1", "an offset is of one partition"),
+        ("delete-records flights:0 --offset 1 --untimed", "--untimed: it goes with --before"),
+        ("delete-records flights:0 --offset 1 --clock append", "--clock: it goes with --before"),
         ("delete-records flights", "up to where?"),
     ):
         assert shell.run(line)[0] == ExitCode.USAGE
@@ -326,6 +329,18 @@ def test_records_without_a_timestamp_are_not_deleted_by_one(
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 6
     cli.ok(*line.split(), "1970-01-04Z", "--untimed")
     assert len(cli.ok("read", "flights", "-o", "json").objects) == 2
+
+
+def test_records_without_a_timestamp_are_found_without_arrow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = Cli(tmp_path / "data")
+    cli.ok("create", "flights", "--config", "retention.ms=-1")
+    cli.append(at(-1), at(DAY_MS), at(-1), at(5 * DAY_MS))
+    monkeypatch.setitem(sys.modules, "tidelog.scan.reader", None)
+    refused = cli.run("delete-records", "flights", "--before", "1970-01-04Z")
+    assert refused.code == ExitCode.USAGE
+    assert "flights-0: 2 records before offset 3 without a timestamp" in refused.err
 
 
 def test_partitions_and_deleted_records_of_a_directory(tmp_path: Path) -> None:

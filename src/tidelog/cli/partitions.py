@@ -15,6 +15,7 @@ from tidelog.cli.options import (
     format_option,
     given,
     option,
+    refuse_typed,
     target_argument,
     topic_argument,
     with_options,
@@ -22,6 +23,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.places import Place, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.errors import MissingDependency
 from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 
@@ -124,6 +126,8 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
         raise UsageProblem("up to where? Give --before TIME or --offset N")
     if options.offset is not None and number is None:
         raise UsageProblem(f"an offset is of one partition: write {topic}:P")
+    if options.offset is not None:
+        refuse_typed(("clock", "untimed"), "it goes with --before")
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
         names = directory.partitions(topic)
         if number is not None:
@@ -202,11 +206,15 @@ def _without_timestamp(
         return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
     everything = RequestedRange(least_offset=start, limit_offset=end)
     # `without_time` of a count may be too small, see there: the difference is exact.
-    return sum(
-        sign
-        * directory.source.count([name], wanted, clock=ClockName.RECORD, isolation=level).records
-        for sign, wanted in ((1, everything), (-1, replace(everything, start_ms=0)))
-    )
+    try:
+        return sum(
+            sign
+            * directory.source.count([name], one, clock=ClockName.RECORD, isolation=level).records
+            for sign, one in ((1, everything), (-1, replace(everything, start_ms=0)))
+        )
+    except MissingDependency:
+        one_by_one = directory.partition(name.topic, name.partition).records(start, end)
+        return sum(record.timestamp == NO_TIMESTAMP for record in one_by_one)
 
 
 def _ensure_known(
