@@ -4,10 +4,15 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.worlds.directories.logs import new_log, put, reopen
+from tests.worlds.directories.logs import new_log, put, read, reader_of, reopen, write
+from tests.worlds.directories.plain_cleaner import PlainWorker
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
 
 import tidelog
+from tidelog.errors import CorruptData
+from tidelog.record.header import MAGIC_AT
+from tidelog.storage.compaction.cleaner import clean_partition
+from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
@@ -49,6 +54,41 @@ def test_markers_before_the_first_record() -> None:
     env.clock.jump(first)
     put(log, 7)
     assert (record_span(log), append_span(log)) == (TimeSpan(7, 7), TimeSpan(first, first))
+
+
+@pytest.mark.parametrize("damaged", range(3))
+def test_append_times_before_damage_are_known(damaged: int) -> None:
+    env, directory, log = new_log()
+    first = env.clock.now_ms()
+    for number in range(3):
+        env.clock.jump(first + number * 1_000)
+        put(log, number)
+    size = log.size_bytes() // 3
+    log.roll()
+    directory.close()
+    name = f"{0:020}.log"
+    data = bytearray(read(env, name))
+    data[damaged * size + MAGIC_AT] = 99
+    write(env, name, bytes(data))
+    view = reader_of(env)
+    with pytest.raises(CorruptData):
+        list(view.records())
+    known = [first + number * 1_000 for number in range(damaged)]
+    assert append_span(view) == (TimeSpan(known[0], known[-1]) if known else NOTHING)
+
+
+def test_a_batch_whose_records_from_the_log_start_on_were_compacted_away() -> None:
+    env, directory, log = new_log({"cleanup.policy": "compact,delete"})
+    log.append([NewRecord(key=b"%d" % key, value=b"v", timestamp=5) for key in range(3)])
+    log.roll()
+    log.append([NewRecord(key=b"2", value=b"v", timestamp=4)])
+    log.roll()
+    clean_partition(directory, log.topic_partition, PlainWorker(env), CleanerOptions(is_asked=True))
+    log.delete_records(2)
+    env.clock.jump(env.clock.now_ms() + 1_000)
+    end_transaction(log)
+    assert [(one.offset, one.timestamp) for one in log.records()] == [(3, 4)]
+    assert record_span(log) == TimeSpan(4, 4)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -336,11 +336,19 @@ def append_span(log: LogView) -> TimeSpan:
     if start is None or end is None:
         return TimeSpan(None, None)
     times = append_range(log, start, end)
-    first_ms, last_ms = log.append_time_of(start), log.append_time_of(end - 1)
+    first_ms, last_ms = _append_ms(log, start), _append_ms(log, end - 1)
     return TimeSpan(
         times.first_ms if first_ms is None else first_ms,
         times.last_ms if last_ms is None else last_ms,
     )
+
+
+def _append_ms(log: LogView, offset: int) -> int | None:
+    """Return the append time at an offset; None if it is unknown, or in a damaged batch alone."""
+    try:
+        return log.append_time_of(offset)
+    except CorruptData:
+        return None
 
 
 def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
@@ -352,18 +360,25 @@ def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
 
 
 def _first_data_offset(log: LogView) -> int | None:
+    """Return the offset of the first data record; the log start if damage hides it."""
     start = log.log_start_offset
-    batch = next(_data_batches(log, start, log.log_end_offset), None)
+    try:
+        batch = next(_data_batches(log, start, log.log_end_offset), None)
+    except CorruptData:
+        return start
     return None if batch is None else max(batch.base_offset, start)
 
 
 def _end_of_data(log: LogView) -> int | None:
-    """Return the offset after the last data record, None without one."""
+    """Return the offset after the last data record, None without one; the log end if damaged."""
     first, end = log.log_start_offset, log.log_end_offset
     step = 1
     while first < end:
         start = max(end - step, first)
-        ends = [batch.last_offset + 1 for batch in _data_batches(log, start, end)]
+        try:
+            ends = [batch.last_offset + 1 for batch in _data_batches(log, start, end)]
+        except CorruptData:
+            return end
         if ends:
             return min(ends[-1], end)
         if start == first:
@@ -396,5 +411,6 @@ def _largest_data_ms(log: LogView, segment: Segment, start: int) -> int:
         if batch.base_offset >= start:
             best = max(best, batch.max_timestamp)
         else:
-            best = max(best, *_timestamps(segment, start, batch.last_offset + 1))
+            own = _timestamps(segment, start, batch.last_offset + 1)
+            best = max(best, max(own, default=NO_TIMESTAMP))
     return best
