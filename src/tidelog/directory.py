@@ -391,8 +391,9 @@ class Directory(FrontDoor):
     def _records(
         self, topic: str, isolation: IsolationLevel
     ) -> Iterator[tuple[TopicPartition, Record]]:
-        for name in self.partitions(topic):
-            for record in self.partition(topic, name.partition).timed_records(isolation):
+        now = self._now()
+        for name in now.partitions(topic):
+            for record in now.reader(topic, name.partition).timed_records(isolation):
                 yield name, record
 
     @property

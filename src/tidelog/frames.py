@@ -306,6 +306,7 @@ def directory_text(log_dir: LogDir) -> str:
     """
     parts = [repr(log_dir.path), "writable" if log_dir.is_writable else "read only"]
     try:
+        log_dir.refresh()
         topics = log_dir.topics().values()
         parts.append(plural(len(topics), "topic"))
         partitions = sum(len(info.present) for info in topics)
@@ -322,6 +323,7 @@ def _size_of(log_dir: LogDir, info: TopicInfo) -> int:
 
 def directory_html(log_dir: LogDir) -> str:
     """Return a directory as an HTML table: its topics, their offset counts and sizes."""
+    log_dir.refresh()
     topics: Mapping[str, TopicInfo] = log_dir.topics()
     rows = [_topic_row(log_dir, info) for info in islice(topics.values(), LINES_SHOWN)]
     headings = ("topic", "partitions", "offsets", "log", "settings")

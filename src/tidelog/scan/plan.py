@@ -258,8 +258,8 @@ def with_directory(
 ) -> _Result:
     """Call `action` with the current state of the directory, and return its result.
 
-    A directory open for reading shows its state at the time of opening, so it is opened again for
-    the call. The call is repeated if a file is deleted during it.
+    A directory open for reading shows its state at its last refresh, so it is opened again for the
+    call. The call is repeated if a file is deleted during it.
     """
     path, files = (source, env) if isinstance(source, str) else (source.path, source.env)
     with typed_reads(path):

@@ -187,6 +187,12 @@ class FilePool:
         with self._lock:
             self._let_go(path)
 
+    def forget_below(self, folder: str) -> None:
+        """Drop the handles of a folder's files, whose names may refer to other files by now."""
+        with self._lock:
+            for path in [each for each in self._open if each.startswith(f"{folder}/")]:
+                self._let_go(path)
+
     def close(self) -> None:
         """Close every handle."""
         self.decoded.clear()
@@ -281,6 +287,13 @@ class MapCache:
         with self._lock:
             self._copied.pop(path, None)
             self._maps.pop(path, None)
+
+    def forget_below(self, folder: str) -> None:
+        """Drop the maps of a folder's files, whose names may refer to other files by now."""
+        with self._lock:
+            for path in [each for each in self._maps if each.startswith(f"{folder}/")]:
+                self._copied.pop(path, None)
+                self._maps.pop(path, None)
 
     def clear(self) -> None:
         """Drop every map."""

@@ -2,13 +2,16 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
+from tests.faults.hooked import HookedDisk
 from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.directory import Directory
-from tidelog.errors import CorruptBatch, OffsetsGone, UnknownTopic
+from tidelog.env import Env
+from tidelog.errors import CorruptBatch, MissingFile, OffsetsGone, UnknownTopic
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.log.log_reader import LogView
@@ -100,6 +103,63 @@ class TestAnswersAreOfNow:
         writer.flush()
         assert [record.key for _, record in reader.records("t")] == [b"k1"]
 
+    def test_a_topic_that_was_created_again_with_segments_of_the_same_names(self) -> None:
+        env = seeded_env(1)
+        writer = Directory.open(PATH, writable=True, env=env)
+        reader = Directory.open(PATH, env=env)
+        for keys in ((1, 2, 3), (4, 5), (6, 7, 8, 9)):
+            writer.create_topic("t")
+            writer.append("t", keyed(*keys[:2]))
+            writer.log("t", 0).roll()
+            writer.append("t", keyed(*keys[2:]))
+            writer.flush()
+            read = [record.key for _, record in reader.records("t")]
+            assert read == [b"k%d" % key for key in keys]
+            writer.delete_topic("t")
+
+    def test_settings_that_change_while_segments_are_replaced(self) -> None:
+        env, writer = written(COMPACTED)
+        reader = Directory.open(PATH, env=env)
+        assert len(list(reader.records("t"))) == 21
+        compact(env, writer)
+        writer.alter_config("t", {"retention.ms": "5"})
+        fresh = Directory.open(PATH, env=env)
+        assert list(reader.records("t")) == list(fresh.records("t"))
+
+    def test_zone_maps_that_are_written_after_a_read(self) -> None:
+        env, writer = written(PLAIN)
+        path = f"{PATH}/t-0/00000000000000000004.zones"
+        env.files.rename(path, f"{path}.later")
+        reader = Directory.open(PATH, env=env)
+        assert reader.partition("t", 0).segments[1].zones is None
+        env.files.rename(f"{path}.later", path)
+        assert reader.partition("t", 0).segments[1].zones is not None
+        writer.close()
+
+    def test_a_directory_that_was_removed(self, tmp_path: Path) -> None:
+        path = tmp_path / "log"
+        Directory.open(path, writable=True).close()
+        reader = Directory.open(path)
+        assert not reader.topics()
+        path.rename(tmp_path / "elsewhere")
+        with pytest.raises(MissingFile, match="there is no such directory any more"):
+            reader.topics()
+        assert repr(reader) == f"Directory('{path}', read only, MissingFile)"
+
+    def test_representations(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        before = repr(reader), reader._repr_html_()
+        env.clock.advance(1_000)
+        writer.create_topic("u")
+        writer.append("t", keyed(1, 2, 3))
+        writer.flush()
+        fresh = Directory.open(PATH, env=env)
+        after = repr(reader), reader._repr_html_()
+        assert after == (repr(fresh), fresh._repr_html_())
+        assert after[0] != before[0]
+        assert after[1] != before[1]
+
     def test_records_that_were_deleted(self) -> None:
         env, writer = written(PLAIN)
         reader = Directory.open(PATH, env=env)
@@ -158,6 +218,31 @@ class TestSegmentsReplacedUnderAView:
         assert read == sorted(set(read))
         assert set(read) >= set(kept)
 
+    @pytest.mark.parametrize("count", range(21))
+    def test_calls_of_the_directory_between_records(self, count: int) -> None:
+        env, writer = written(COMPACTED)
+        directory = Directory.open(PATH, env=env)
+        readings = [directory.records("t") for _ in range(2)]
+        before = [[each.offset for _, each in itertools.islice(one, count)] for one in readings]
+        compact(env, writer)
+        assert directory.end_offsets([NAME]) == {NAME: 21}
+        kept = offsets(directory.partition("t", 0))
+        for known, one in zip(before, readings, strict=True):
+            read = known + [record.offset for _, record in one]
+            assert read == sorted(set(read))
+            assert set(read) >= set(kept)
+
+    def test_a_topic_that_is_created_again_under_a_read(self) -> None:
+        env, writer = written(PLAIN)
+        reading = Directory.open(PATH, env=env).partition("t", 0).records()
+        assert next(reading).offset == 0
+        writer.delete_topic("t")
+        writer.create_topic("t", config=PLAIN)
+        writer.append("t", keyed(*range(30)))
+        writer.flush()
+        with pytest.raises(MissingFile):
+            list(reading)
+
     def test_deleted_segments_are_gone(self) -> None:
         env, writer = written(PLAIN)
         directory = Directory.open(PATH, env=env)
@@ -176,6 +261,43 @@ class TestSegmentsReplacedUnderAView:
         ):
             list(reading)
         assert [record.offset for record in unread] == list(range(12, 21))
+
+
+class TestReadsDuringASwap:
+    """The reader looks at each call by which a compaction swaps its segments in."""
+
+    @pytest.mark.parametrize("how", ["directory", "view"])
+    def test_they_find_the_segments_before_or_after_it(self, tmp_path: Path, how: str) -> None:
+        path = str(tmp_path / "log")
+        disk = HookedDisk()
+        writer = Directory.open(path, writable=True, env=Env(files=disk))
+        writer.create_topic("t", config=COMPACTED)
+        for number in range(5):
+            writer.append("t", keyed(number, number + 1, number + 2, 9))
+            writer.log("t", 0).roll()
+        writer.append("t", keyed(50))
+        writer.flush()
+        reader = Directory.open(path)
+        view = reader.partition("t", 0)
+        looks: list[list[int]] = []
+
+        def look(call: str, _path: str) -> None:
+            if call in ("rename", "sync_dir", "remove"):
+                disk.hook = lambda _call, _path: None
+                if how == "view":
+                    view.refresh()
+                looks.append(offsets(view if how == "view" else reader.partition("t", 0)))
+                disk.hook = look
+
+        before = offsets(view)
+        disk.hook = look
+        clean_partition(writer.log_dir, NAME, PlainWorker(Env()), ASKED)
+        disk.hook = lambda _call, _path: None
+        after = offsets(Directory.open(path).partition("t", 0))
+        assert before != after
+        seen = [before, *looks, offsets(reader.partition("t", 0))]
+        assert [offsets for offsets, _ in itertools.groupby(seen)] == [before, after]
+        assert len(looks) > 5
 
 
 class TestDamageIsStillDamage:

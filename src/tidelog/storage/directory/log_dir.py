@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 from tidelog.closing import Closing
 from tidelog.config import ConfigNote
 from tidelog.env import Env, HeldHere, LockHandle, forget, is_remote, os_env
-from tidelog.errors import Closed, DirectoryLocked, InvalidRequest, ReadOnly, TidelogError
+from tidelog.errors import (
+    Closed,
+    DirectoryLocked,
+    InvalidRequest,
+    MissingFile,
+    ReadOnly,
+    TidelogError,
+)
 from tidelog.storage import commits, files, text_files
 from tidelog.storage.clocks.append_clock import ClockWatch
 from tidelog.storage.directory.offset_checkpoints import OffsetCheckpoints
@@ -334,12 +341,20 @@ class LogDir(Closing):
         """Read the current topics and log starts from disk; readers show their current records.
 
         Does nothing in a directory that is open for writing.
+
+        Raises:
+            MissingFile: The directory was removed.
+            StorageFailure: The disk failed.
         """
         if self.is_writable:
             return
         forget(self.env.files, self.path)
         with typed_reads(self.path):
-            stamp = files.settled_stamp(self.env, self.path)
+            try:
+                stamp = files.settled_stamp(self.env, self.path)
+            except FileNotFoundError as error:
+                reason = "there is no such directory any more"
+                raise MissingFile(self.path, "read", reason) from error
             if stamp is None or stamp != self._stamp:
                 self.topic_admin.refresh()
                 self._checkpoints.refresh()

@@ -129,6 +129,7 @@ class OpenPartitions:
             if is_same and not shown.overlay:
                 known.refresh(start)
                 return known
+            shown.forget_files()
         with typed_reads(self._context.path):
             overlay = self._commits.overlay(name)
         context = self._segment_context(name, info, overlay)

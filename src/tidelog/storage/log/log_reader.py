@@ -9,6 +9,7 @@ import functools
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
@@ -75,10 +76,11 @@ def _typed_read(
     @functools.wraps(method)
     def read(view: _View, /, *args: _Args.args, **kwargs: _Args.kwargs) -> _Answer:
         for _ in range(_REPLACED_MAX):
+            segments = view.segments
             try:
                 return method(view, *args, **kwargs)
             except (OSError, CorruptData) as error:
-                view.ensure_stale(error)
+                view.ensure_stale(error, segments)
         return method(view, *args, **kwargs)
 
     return read
@@ -102,10 +104,18 @@ class LogView(ABC):
     def refresh(self) -> None:
         """Read the current state from disk."""
 
-    def ensure_stale(self, error: OSError | CorruptData) -> None:
+    def ensure_stale(
+        self,
+        error: OSError | CorruptData,
+        segments: Sequence[Segment],  # noqa: ARG002 - for `LogReader`
+    ) -> None:
         """Return if another process had replaced segments when a read failed; else raise its error.
 
         The view shows the current segments then. A log that this process writes is never stale.
+
+        Args:
+            error: Error of the read.
+            segments: The view's `segments` when the read began.
 
         Raises:
             StorageFailure: The disk failed.
@@ -279,19 +289,20 @@ class LogView(ABC):
         log = self._list
         failures = 0
         while True:
+            segments = log.all
             try:  # faster than `_typed_read`, whose keywords cost as much as a search
                 time_ms = timestamp_ms
                 if clock is ClockName.APPEND:
                     log.trusted_end()
                     time_ms -= self.append_slack_ms
                 return (search or log.search).find(
-                    log.all, time_ms, log.start_offset, clock, may_block, steps_over_losses
+                    segments, time_ms, log.start_offset, clock, may_block, steps_over_losses
                 )
             except (OSError, CorruptData) as error:
                 if failures == _REPLACED_MAX:
                     raise
                 failures += 1
-                self.ensure_stale(error)
+                self.ensure_stale(error, segments)
 
     @_typed_read
     def max_timestamp(
@@ -418,6 +429,7 @@ class LogView(ABC):
         """
         failures, next_offset = 0, start
         while True:
+            segments = self.segments
             try:
                 for record in read(next_offset, end):
                     yield record
@@ -426,7 +438,7 @@ class LogView(ABC):
                 if failures == _REPLACED_MAX:
                     raise
                 failures += 1
-                self.ensure_stale(error)
+                self.ensure_stale(error, segments)
             else:
                 return
             first = self._list.start_offset
@@ -495,13 +507,15 @@ class LogReader(LogView):
         try:
             self._list.refresh()
         except OSError as error:
-            super().ensure_stale(error)
+            super().ensure_stale(error, self.segments)
 
-    def ensure_stale(self, error: OSError | CorruptData) -> None:
-        """See `LogView.ensure_stale`."""
-        if isinstance(error, FileNotFoundError | CorruptData) and self._list.follow_changes():
-            return
-        super().ensure_stale(error)
+    def ensure_stale(self, error: OSError | CorruptData, segments: Sequence[Segment]) -> None:
+        """See `LogView.ensure_stale`; a refresh since the read began counts as well."""
+        if isinstance(error, FileNotFoundError | CorruptData):
+            with suppress(OSError):
+                if self.segments is not segments or self._list.follow_changes():
+                    return
+        super().ensure_stale(error, segments)
 
     @_typed_read
     def producer_states(self) -> ProducerStates:

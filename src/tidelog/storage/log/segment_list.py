@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import forget
-from tidelog.errors import MissingDependency
+from tidelog.errors import CorruptFile, MissingDependency
 from tidelog.storage import commits, files
 from tidelog.storage.clocks.append_clock import NEVER
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -35,6 +35,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.storage.segment.time_search import TimeSearch, stamped_ms
 from tidelog.storage.segment.txn_index import TxnIndex
+from tidelog.storage.text_files import read_partition_metadata
 from tidelog.storage.tier.log_tier import LogTier
 from tidelog.types import NO_TIMESTAMP
 
@@ -191,8 +192,11 @@ class SegmentList:
     def follow_changes(self) -> bool:
         """Read the current state from disk if finished segments have changed; return whether.
 
-        Those that are replaced, removed, rolled or tiered by another process count, not appends.
+        Those that are replaced, removed, rolled or tiered by another process count, not appends,
+        and not the segments of a topic that was created again under the same name.
         """
+        if self._is_other_topic():
+            return False
         forget(self.context.env.files, self.context.directory)
         named, rows = self._named, self.tier.rows
         is_changed = bases_among(self.context, file_names(self.context)) != named or any(
@@ -202,12 +206,22 @@ class SegmentList:
             self.refresh()
         return is_changed or self.tier.rows != rows
 
+    def _is_other_topic(self) -> bool:
+        context = self.context
+        try:
+            now = read_partition_metadata(context.env.files, context.directory)
+        except CorruptFile:
+            return False  # a power loss tore it
+        return context.topic_id.int != 0 and now not in (None, context.topic_id)
+
     def _renew_overlay(self, names: Sequence[str]) -> None:
         """Read the current commits if there may be one."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
             overlay = commits.overlay(context.env.files, root, context.topic_partition)
+            if overlay != context.overlay:
+                context.forget_files()
             self.context = dataclasses.replace(context, overlay=overlay)
 
     def _read_segments(self, names: Sequence[str]) -> None:

@@ -78,9 +78,14 @@ class ClosedSegment(Segment):
             return True
 
     def forget_stale_files(self) -> None:
-        """Drop maps and indexes if another file has the log's name by now."""
+        """Drop maps and indexes if another file has the log's name by now.
+
+        A missing zone map is looked for again: it is written some time after the roll.
+        """
         if self.was_replaced():
             self.unload()
+        elif self._zones is None:
+            self._zones_loaded = False
 
     def go_aside(self) -> None:
         """Read from the `.deleted` names from now on, after the files were renamed."""

@@ -109,6 +109,11 @@ class SegmentContext:
             return f"{self.directory}/{staged}"
         return f"{self.directory}/{name}"  # the writer has renamed the staged file since
 
+    def forget_files(self) -> None:
+        """Drop handles and maps of all files of the partition: names may refer to others by now."""
+        self.pool.forget_below(self.directory)
+        self.maps.forget_below(self.directory)
+
 
 def _ignore(_line: str) -> None:
     """Drop reports, for contexts of one task whose caller reports damage itself."""
