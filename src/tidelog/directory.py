@@ -186,7 +186,7 @@ class Directory(FrontDoor):
         return self._now().partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition, for reading: as it is now, until its `refresh`."""
+        """Return one partition, for reading: as it is now, until a later call reads it again."""
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":

@@ -129,7 +129,8 @@ def _answers(
         if options.clock is ClockName.APPEND:
             raise UsageProblem("max is about the record clock; by append time the last is latest")
         if isinstance(directory, Directory):
-            return [directory.partition(p.topic, p.partition).max_timestamp() for p in partitions]
+            readers = (directory.log_dir.reader(p.topic, p.partition) for p in partitions)
+            return [reader.max_timestamp() for reader in readers]
         largest = directory.cluster.max_timestamps(partitions)
         return [largest[p] for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)

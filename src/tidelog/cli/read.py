@@ -101,7 +101,7 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
         source: _Source
         if isinstance(directory, Directory):
-            logs = [directory.partition(p.topic, p.partition) for p in partitions]
+            logs = [directory.log_dir.reader(p.topic, p.partition) for p in partitions]
             source = _LogSource(surroundings, directory, logs, options)
         else:
             source = _ClusterSource(surroundings, directory, partitions, options)

@@ -69,7 +69,7 @@ def why(
             directory.partition(topic, number)  # an unknown partition's error lists them
             partitions = [TopicPartition(topic, number)]
         stories = [
-            (name, explain(directory.partition(topic, name.partition), config))
+            (name, explain(directory.log_dir.reader(topic, name.partition), config))
             for name in partitions
         ]
     if kind is Format.TABLE:

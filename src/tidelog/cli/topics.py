@@ -435,7 +435,7 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
     from tidelog.storage.directory.topic_retention import Notes, storm_of
     from tidelog.storage.log.segment_times import append_range, record_range
 
-    log = directory.partition(topic, number)
+    log = directory.log_dir.reader(topic, number)
     notes = Notes(log)
     record_times = record_range(log)
     storm = storm_of(log, notes)

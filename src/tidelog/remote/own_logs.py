@@ -125,15 +125,12 @@ class OwnLogs:
         return self._ask(partition, ask)
 
     def _ask(self, partition: TopicPartition, ask: Callable[[LogView], _Answer]) -> _Answer:
-        log = self._directory.partition(partition.topic, partition.partition)
         for _ in range(_TRIES - 1):
-            log.refresh()
             try:
-                return ask(log)
+                return ask(self._directory.partition(partition.topic, partition.partition))
             except FileNotFoundError:
                 continue
-        log.refresh()
-        return ask(log)
+        return ask(self._directory.partition(partition.topic, partition.partition))
 
 
 def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedRecord | None:

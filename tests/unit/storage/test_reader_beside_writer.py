@@ -14,6 +14,7 @@ from tidelog.env import Env
 from tidelog.errors import CorruptBatch, MissingFile, OffsetsGone, UnknownTopic
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
+from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import (
     ClockName,
@@ -145,6 +146,24 @@ class TestAnswersAreOfNow:
         with pytest.raises(MissingFile, match="there is no such directory any more"):
             reader.topics()
         assert repr(reader) == f"Directory('{path}', read only, MissingFile)"
+
+    def test_a_call_reads_the_directory_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In an object store, each look at a directory is several requests."""
+        env, writer = written(PLAIN)
+        writer.log_dir.add_partitions("t", 9)
+        reader = Directory.open(PATH, env=env)
+        looks: list[None] = []
+        refresh = LogDir.refresh
+
+        def look(log_dir: LogDir) -> None:
+            looks.append(None)
+            refresh(log_dir)
+
+        monkeypatch.setattr(LogDir, "refresh", look)
+        assert len(list(reader.records("t"))) == 21
+        assert len(looks) == 1
+        reader.end_offsets([TopicPartition("t", number) for number in range(9)])
+        assert len(looks) == 2
 
     def test_representations(self) -> None:
         env, writer = written(PLAIN)

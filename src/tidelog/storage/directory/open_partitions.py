@@ -88,8 +88,8 @@ class OpenPartitions:
         self._tiers = TierAccess.over(tier_files_of(context.env))
         self._logs: dict[TopicPartition, Log] = {}
         self._readers: dict[TopicPartition, LogReader] = {}
-        # Readers that show the partition as it was before the last `refresh`.
-        self._outdated: set[TopicPartition] = set()
+        # Partitions whose readers show the state since the last `refresh`.
+        self._current: set[TopicPartition] = set()
         # Logs that threads are opening. Such a thread uses only the partition's own files and state
         # of all logs that is thread-safe.
         self._openings: dict[TopicPartition, Future[Log]] = {}
@@ -110,12 +110,12 @@ class OpenPartitions:
         if self._context.is_writable:
             return self.log(name)
         reader = self._readers.get(name)
-        if reader is None or name in self._outdated:
-            reader = self._readers[name] = self._current(name, reader)
-            self._outdated.discard(name)
+        if reader is None or name not in self._current:
+            reader = self._readers[name] = self._renewed(name, reader)
+            self._current.add(name)
         return reader
 
-    def _current(self, name: TopicPartition, known: LogReader | None) -> LogReader:
+    def _renewed(self, name: TopicPartition, known: LogReader | None) -> LogReader:
         """Return a reader of the partition's current state: the known one with what it has loaded.
 
         A new one if the topic was created again, its settings changed, or a commit was under way.
@@ -382,7 +382,7 @@ class OpenPartitions:
 
     def refresh(self) -> None:
         """Show the current state in readers from the next call of `reader` on."""
-        self._outdated.update(self._readers)
+        self._current.clear()
 
     def close(self) -> tuple[StorageFailure | None, bool]:
         """Close every log, even if some fail.
