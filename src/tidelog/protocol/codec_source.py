@@ -10,7 +10,7 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptMessage, InvalidRequest
-from tidelog.protocol.schema import Field, Form, Kind, fields_of
+from tidelog.protocol.schema import Field, Form, Kind, compiled_function, fields_of
 from tidelog.protocol.wire import STRING_BYTES_MAX, TAGS_MAX
 
 if TYPE_CHECKING:
@@ -103,11 +103,7 @@ class Source:
 
     def made(self, name: str, what: str) -> Callable[..., object]:
         """Compile the source and return its function `name`."""
-        code = compile("\n".join(self._lines), f"<{what}>", "exec")
-        exec(code, self._names)  # noqa: S102  # lines made above, from declarations alone
-        function = self._names[name]
-        assert callable(function)
-        return function
+        return compiled_function(name, self._lines, self._names, what)
 
     def text(self) -> str:
         """Return the source, for debugging."""

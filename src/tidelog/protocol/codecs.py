@@ -176,6 +176,15 @@ def struct_least_bytes(kind: "type[DataclassInstance]", version: int, *, flexibl
     return max(sum(least_bytes(f.kind, version, flexible=flexible) for f in fields) + flexible, 1)
 
 
+_FORM_BYTES: Final = {
+    Form.ARRAY: _LIST_BYTES,
+    Form.UUID: 0,
+    Form.INT64: _INT64_BYTES,
+    Form.STRING: 0,
+    Form.BYTES: 0,
+}
+
+
 def _memory_bytes(kind: Kind[object], version: int) -> int:
     """Return the maximum memory of one value's objects, in bytes.
 
@@ -186,14 +195,7 @@ def _memory_bytes(kind: Kind[object], version: int) -> int:
         fields = fields_of(struct_of(kind), version)
         held = sum(_memory_bytes(f.kind, version) for f in fields if _takes_memory(f))
         return _OBJECT_BYTES + _SLOT_BYTES * len(fields) + held
-    others = {
-        Form.ARRAY: _LIST_BYTES,
-        Form.UUID: 0,
-        Form.INT64: _INT64_BYTES,
-        Form.STRING: 0,
-        Form.BYTES: 0,
-    }
-    return others.get(kind.form, _NUMBER_BYTES)
+    return _FORM_BYTES.get(kind.form, _NUMBER_BYTES)
 
 
 def _takes_memory(field: Field) -> bool:
