@@ -256,7 +256,9 @@ def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
         return Target(place=end)
     skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
-        raise UsageProblem("--max-skew is about producers' clocks; --clock append needs none")
+        raise UsageProblem(
+            "--max-skew applies to producers' clocks; leave it out with --clock append"
+        )
     return Target(
         time_ms=times.read_point(surroundings, options.to, options.zone),
         clock=options.clock,

@@ -127,7 +127,9 @@ def _answers(
         return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
     if options.at == MAX:
         if options.clock is ClockName.APPEND:
-            raise UsageProblem("max is about the record clock; by append time the last is latest")
+            raise UsageProblem(
+                "max exists by the record clock only; by append time the last record is latest"
+            )
         if isinstance(directory, Directory):
             readers = (directory.log_dir.reader(p.topic, p.partition) for p in partitions)
             return [reader.max_timestamp() for reader in readers]
@@ -180,7 +182,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     read_committed those with transactions; --wide shows how much was read.
     """
     if options.place.access is not None and options.zone_cache is not None:
-        raise UsageProblem("--zone-cache is about a directory's files; leave it out")
+        raise UsageProblem("--zone-cache applies to a directory's files; leave it out for a broker")
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )

@@ -277,7 +277,7 @@ def _open_target(
         return open_directory(surroundings, options.place.data, writable=True, accept_clock=accept)
     if options.accept_clock:
         raise UsageProblem(
-            "--accept-clock is about a directory's clock; for a broker run"
+            "--accept-clock applies to a directory's clock; for a broker run"
             " `tidelog accept-clock --data DIR` where its directory is"
         )
     return open_remote(surroundings, options.place.access)

@@ -215,7 +215,7 @@ class BrokerConfig(Settings):
         TEXT,
         "DEFAULT",
         "What a certificate's owner is called: RULE:pattern/replacement/[LU] or DEFAULT, comma"
-        " separated; the first that is about a subject counts.",
+        " separated; the first rule that matches a subject applies.",
     )
 
     authorizer_class_name: str = config_field(
@@ -228,7 +228,7 @@ class BrokerConfig(Settings):
         TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
     )
     allow_everyone_if_no_acl_found: bool = config_field(
-        FLAG, "false", "What holds for a resource that no ACL is about."
+        FLAG, "false", "Whether everyone may use a resource for which no ACL exists."
     )
 
     num_partitions: int = config_field(

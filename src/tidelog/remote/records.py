@@ -300,7 +300,9 @@ class ClusterRecords(RecordSource):
     ) -> Count:
         """See `RecordSource`; fetches all records, because brokers can't count."""
         if zone_cache is not None:
-            raise InvalidRequest("a zone cache is about a directory's files; leave it out")
+            raise InvalidRequest(
+                "a zone cache applies to a directory's files; leave it out for a broker"
+            )
         needs_arrow()
         columns, names = ("offset",), self.partitions(topics)
         planned = self.plan(names, wanted, clock=clock, isolation=isolation, columns=columns)

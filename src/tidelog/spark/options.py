@@ -395,9 +395,9 @@ REASON: Final = "_corrupt_record"
 
 
 _NOT_OF_BROKERS: Final = {
-    "zoneCache": "is about directories; brokers have no zone maps",
-    "splitBytes": "is about directories; brokers know no sizes, give maxRecordsPerPartition",
-    "readUntil": "is about directories; brokers show what their replicas have",
+    "zoneCache": "applies to directories only; brokers have no zone maps",
+    "splitBytes": "applies to directories only; brokers know no sizes, give maxRecordsPerPartition",
+    "readUntil": "applies to directories only; brokers show what their replicas have",
 }
 
 
@@ -419,14 +419,16 @@ _NOT_OF_TABLES: Final = (
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
-        "is about splits; a table has a task for each partition (tidelog.spark.table has more)",
+        "applies to splits only; a table has a task for each partition (tidelog.spark.table has"
+        " more)",
     )
     | dict.fromkeys(
-        ("isolation", "kafka.isolation.level"), "is about records; tables show committed ones alone"
+        ("isolation", "kafka.isolation.level"),
+        "applies to records only; tables show only committed records",
     )
     | {
-        "failOnDataLoss": "is about ranges; a table that has lost records is an error",
-        "pushdown": "is about records; a filter on a table is applied behind it",
+        "failOnDataLoss": "applies to ranges only; a table that has lost records is an error",
+        "pushdown": "applies to records only; a filter on a table is applied behind it",
     }
 )
 
@@ -438,7 +440,7 @@ _OF_BROKERS: Final = dict.fromkeys(
         "fetchOffset.retryIntervalMs",
         "groupIdPrefix",
     ),
-    "is about brokers; a directory is read from its files",
+    "applies to brokers only; a directory is read from its files",
 )
 
 
@@ -658,7 +660,7 @@ def _place(options: Options) -> tuple[str, str]:
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:
         prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
-        raise InvalidRequest(f"option {prefix}.{min(others)} is about {owner}, which are not read")
+        raise InvalidRequest(f"option {prefix}.{min(others)} applies to {owner} only; none is read")
     return path, bootstrap
 
 

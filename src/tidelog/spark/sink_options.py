@@ -185,7 +185,9 @@ def _check_directory(path: str, options: Options) -> None:
             " only be read (see docs/tiers.md for how it gets there)"
         )
     if others := options.prefixed("kafka."):
-        raise InvalidRequest(f"option kafka.{min(others)} is about brokers, path is a directory")
+        raise InvalidRequest(
+            f"option kafka.{min(others)} applies to brokers only; path is a directory"
+        )
     if (options.text("delivery") or EXACTLY_ONCE).strip().lower() != EXACTLY_ONCE:
         raise InvalidRequest(
             f"option delivery={options.text('delivery')}: a directory is always written exactly"

@@ -112,7 +112,7 @@ _BATCH_ONLY: Final = dict.fromkeys(
     "is for batches: a stream has no end; Trigger.AvailableNow reads all present records",
 ) | {
     "timeRange": "is for batches: a stream reads on from a position; filter by timestamp behind it",
-    "strict": "is for batches: it is about the records of a time range, and a stream has none",
+    "strict": "is for batches: it applies to the records of a time range, and a stream has none",
     "zoneCache": "is for batches: zone maps serve time ranges, and a stream has none",
     "table": "is for batches: a table changes with each record",
     "asOf": "is for batches: it goes with table",
@@ -224,12 +224,12 @@ def _refuse(texts: Mapping[str, str], reasons: Mapping[str, str]) -> None:
 def _check_place(options: Options, source: SourceOptions) -> None:
     if source.is_broker and options.text("maxBytesPerTrigger") is not None:
         raise InvalidRequest(
-            "option maxBytesPerTrigger is about directories; brokers tell no sizes of ranges,"
+            "option maxBytesPerTrigger applies to directories only; brokers report no sizes,"
             " give maxOffsetsPerTrigger"
         )
     if not source.is_broker and options.text("commitGroup") is not None:
         raise InvalidRequest(
-            "option commitGroup is about brokers; a directory that is read is not written to"
+            "option commitGroup applies to brokers only; a directory that is read is not written to"
         )
 
 

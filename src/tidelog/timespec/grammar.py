@@ -218,7 +218,7 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
     first = max(start, 0)
     if first >= end:
         printed = f"from {format_ms(first, zone)} to before {format_ms(end, zone)}"
-        raise InvalidTime(text, f"holds nothing: {printed}; the end comes after the start")
+        raise InvalidTime(text, f"holds nothing: {printed}; the end must come after the start")
     return start, end
 
 

@@ -106,14 +106,14 @@ BROKER = {"kafka.bootstrap.servers": "there:9092", "subscribe": "tides"}
 
 def test_a_broker_and_a_directory_have_their_own_options() -> None:
     for name in ("zoneCache", "splitBytes", "readUntil"):
-        with pytest.raises(InvalidRequest, match=f"option {name} is about directories"):
+        with pytest.raises(InvalidRequest, match=f"option {name} applies to directories only"):
             read_source_options({**BROKER, name: "1"})
     for name in ("groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries"):
-        with pytest.raises(InvalidRequest, match=f"option {name} is about brokers"):
+        with pytest.raises(InvalidRequest, match=f"option {name} applies to brokers only"):
             read_source_options({**BASE, name: "1"})
-    with pytest.raises(InvalidRequest, match=r"kafka\.client\.id is about brokers"):
+    with pytest.raises(InvalidRequest, match=r"kafka\.client\.id applies to brokers only"):
         read_source_options({**BASE, "kafka.client.id": "x"})
-    with pytest.raises(InvalidRequest, match=r"store\.region is about object stores"):
+    with pytest.raises(InvalidRequest, match=r"store\.region applies to object stores only"):
         read_source_options({**BROKER, "store.region": "x"})
     with pytest.raises(InvalidRequest, match="not both"):
         read_source_options({**BROKER, "path": "/data"})

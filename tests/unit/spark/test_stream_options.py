@@ -76,7 +76,7 @@ def test_starts() -> None:
         ),
         ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "not a length of time"),
         ({"maxOffsetPerTrigger": "8"}, "did you mean maxOffsetsPerTrigger"),
-        ({"commitGroup": "watched"}, "commitGroup is about brokers"),
+        ({"commitGroup": "watched"}, "commitGroup applies to brokers only"),
     ],
 )
 def test_refused(given: dict[str, str], said: str) -> None:
@@ -85,7 +85,7 @@ def test_refused(given: dict[str, str], said: str) -> None:
 
 
 def test_bytes_are_for_directories() -> None:
-    with pytest.raises(InvalidRequest, match="maxBytesPerTrigger is about directories"):
+    with pytest.raises(InvalidRequest, match="maxBytesPerTrigger applies to directories only"):
         read_stream_options(BROKER | {"maxBytesPerTrigger": "1000"})
     assert read_stream_options(BROKER | {"commitGroup": "watched"}).commit_group == "watched"
 

@@ -196,7 +196,9 @@ def read_pattern(request: Request, options: MirrorOptions) -> str | None:
     """Return the pattern without excluded topics; raises UsageProblem without a pattern."""
     if options["pattern"] is None:
         if request.excluded or options["name"] != TOPIC_WORD:
-            raise UsageProblem("--exclude and --name are about topics that a --pattern finds")
+            raise UsageProblem(
+                "--exclude and --name apply to topics that a --pattern finds; give a --pattern"
+            )
         return None
     return excluding(options["pattern"], request.excluded)
 

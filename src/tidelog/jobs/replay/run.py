@@ -554,7 +554,7 @@ def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times
     """Return the range in ms; raises InvalidTime, and InvalidRequest if it is empty."""
     start_ms, end_ms = point_ms(start, now_ms), point_ms(end, now_ms)
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        raise InvalidRequest(f"{start} to {end} holds nothing: the end comes after the start")
+        raise InvalidRequest(f"{start} to {end} holds nothing: the end must come after the start")
     return start_ms, end_ms
 
 

@@ -157,7 +157,7 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
         short = rule.apply(name)
         if short is not None:
             return short
-    raise LoginFailed(f"no rule of {_SETTING} is about the certificate's subject")
+    raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
 # Less than the time that a connection has to log in.

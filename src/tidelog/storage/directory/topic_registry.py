@@ -722,7 +722,7 @@ class _Names:
     def check(self, name: str) -> None:
         """Raise TopicExists or InvalidTopic if a topic of that name can't be added."""
         if name in self._names:
-            raise TopicExists(f"topic {name} exists already")
+            raise TopicExists(f"topic {name} already exists")
         other = self._twins.get(name.replace(".", "_"))
         if other is not None:
             raise InvalidTopic(f"topic {name} differs from {other} only in '.' and '_'")

@@ -347,7 +347,7 @@ class TierView:
         topic_id = context.topic_id
         if topic_id.int and record.manifest.topic_id != topic_id.hex:
             raise CorruptFile(
-                f"it is about topic id {record.manifest.topic_id}, this topic's is {topic_id.hex}:"
+                f"it belongs to topic id {record.manifest.topic_id}, not to {topic_id.hex}:"
                 " a copy from another topic's directory? Remove it if so",
                 path=record_path(context.directory),
             )

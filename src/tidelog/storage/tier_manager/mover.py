@@ -143,7 +143,7 @@ def merge(
 def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
     if (stored.topic_id, stored.partition) != (own.topic_id, own.partition):
         raise TierConflict(
-            f"{where}: the manifest is about partition {stored.partition} of topic id"
+            f"{where}: the manifest belongs to partition {stored.partition} of topic id"
             f" {stored.topic_id}, not {own.partition} of {own.topic_id}"
         )
 
