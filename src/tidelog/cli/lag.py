@@ -1,5 +1,6 @@
 """`tidelog lag`: shows the lag of a consumer group, or of all of them, once or repeatedly."""
 
+import contextlib
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isinf
@@ -164,19 +165,22 @@ def _looker(
     options: LagOptions,
     own: "OwnLogs | None",
 ) -> "Looks":
-    """Return a function that observes all partitions of each group, which are chosen now.
+    """Return a function that observes all partitions of each group.
 
-    Of all groups, those that don't exist any more are left out.
+    A named group's partitions are chosen now. All groups are listed again for each sample, so that
+    new groups appear and deleted ones disappear.
     """
     from tidelog.remote import group_lag as work
     from tidelog.remote import own_logs
 
-    chosen = _partitions(surroundings, cluster, options)
+    named: set[str] = set()
+    chosen = None if options.group is None else _partitions(surroundings, cluster, options, named)
     counter = own_logs.counter(cluster, own, by_reading=options.count, isolation=options.isolation)
 
     def look() -> "dict[str, list[Observation]]":
         seen = {}
-        for group, partitions in chosen.items():
+        groups = chosen or _partitions(surroundings, cluster, options, named)
+        for group, partitions in groups.items():
             try:
                 seen[group] = work.observe(
                     cluster,
@@ -196,9 +200,12 @@ def _looker(
 
 
 def _partitions(
-    surroundings: Surroundings, cluster: "ClusterView", options: LagOptions
+    surroundings: Surroundings, cluster: "ClusterView", options: LagOptions, named: set[str]
 ) -> "dict[str, list[TopicPartition]]":
-    """Return the partitions to observe by group; a group without offsets in them is named."""
+    """Return the partitions to observe by group.
+
+    A note names the groups without offsets in them, except those in `named`, and adds them there.
+    """
     from tidelog.remote.group_rewind import chosen_partitions
 
     wanted = places.wanted_topics(options.topics)
@@ -211,9 +218,11 @@ def _partitions(
         committed = {name.topic for name in cluster.committed(group)}
         topics = [one for one in wanted if one[0] in committed]
         if committed and (topics or not wanted):
-            chosen[group] = chosen_partitions(cluster, group, topics)
-        else:
+            with contextlib.suppress(UnknownGroup):  # deleted since the groups were listed
+                chosen[group] = chosen_partitions(cluster, group, topics)
+        elif group not in named:
             without.append(group)
+    named.update(without)
     if without:
         surroundings.note(
             f"left out, without offsets: {output.plural(len(without), 'group')}"

@@ -27,6 +27,7 @@ from tidelog.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from tidelog.remote import group_rewind
 from tidelog.remote.view import Committed, Member
 from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
@@ -283,6 +284,38 @@ def test_a_group_that_is_deleted_between_looks(crowd: Desk) -> None:
     assert [row["group"] for row in crowd.rows] == ["far", "far", *[GROUP, "done"] * 3]
     with pytest.raises(UnknownGroup):
         crowd.lag(group="far")
+
+
+def test_a_group_that_is_new_between_looks(crowd: Desk) -> None:
+    def commit() -> None:
+        crowd.cluster.put("new", {FLIGHTS_0: 2})
+        crowd.cluster.put("idle", {})
+
+    crowd.on_wait = commit
+    assert crowd.lag(group=None, watch=True, samples=3, topics=("flights",)) is ExitCode.OK
+    assert [row["group"] for row in crowd.rows] == [
+        *("far", GROUP, "done"),
+        *("far", GROUP, "new", "done") * 2,
+    ]
+    assert crowd.err.getvalue().splitlines() == [
+        f"note: left out, without offsets: 1 group ({group})" for group in ("new", "idle")
+    ]
+
+
+def test_a_group_that_is_deleted_while_its_partitions_are_chosen(
+    crowd: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = group_rewind.chosen_partitions
+
+    def choose_late(cluster: FakeCluster, group: str, wanted: object) -> object:
+        if group == "far":
+            crowd.cluster.offsets.pop("far", None)
+            raise UnknownGroup("far")
+        return choose(cluster, group, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(group_rewind, "chosen_partitions", choose_late)
+    assert crowd.lag(group=None) is ExitCode.OK
+    assert [row["group"] for row in crowd.rows] == [GROUP, "done"]
 
 
 def test_a_cluster_without_groups() -> None:
