@@ -11,7 +11,7 @@ from tests.worlds.directories.plain_cleaner import PlainWorker
 
 from tidelog.directory import Directory
 from tidelog.env import Env
-from tidelog.errors import CorruptBatch, MissingFile, OffsetsGone, UnknownTopic
+from tidelog.errors import Closed, CorruptBatch, MissingFile, OffsetsGone, UnknownTopic
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
@@ -331,3 +331,28 @@ class TestDamageIsStillDamage:
         file.close()
         with pytest.raises(CorruptBatch, match=r"00000000000000000004\.log"):
             list(view.records())
+
+
+CALLS: dict[str, Callable[[Directory], object]] = {
+    "topics": lambda directory: directory.topics(),
+    "topic": lambda directory: directory.topic("t"),
+    "partitions": lambda directory: directory.partitions("t"),
+    "partition": lambda directory: directory.partition("t", 0),
+    "ends": lambda directory: directory.end_offsets([NAME]),
+    "starts": lambda directory: directory.beginning_offsets([NAME]),
+    "lookup": lambda directory: directory.offsets_for_times({NAME: 0}),
+    "scan": lambda directory: directory.scan("t"),
+    "count": lambda directory: directory.count("t"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_closed_directory_answers_nothing(call: Callable[[Directory], object]) -> None:
+    env, writer = written(PLAIN)
+    reader = Directory.open(PATH, env=env)
+    call(reader)
+    reader.close()
+    for closed in (reader, writer):
+        closed.close()
+        with pytest.raises(Closed, match="/data: the directory is closed"):
+            call(closed)

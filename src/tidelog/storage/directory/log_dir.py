@@ -343,9 +343,11 @@ class LogDir(Closing):
         Does nothing in a directory that is open for writing.
 
         Raises:
+            Closed: The directory was closed.
             MissingFile: The directory was removed.
             StorageFailure: The disk failed.
         """
+        self._ensure_open()
         if self.is_writable:
             return
         forget(self.env.files, self.path)
@@ -361,9 +363,12 @@ class LogDir(Closing):
                 self._stamp = stamp
         self.open_partitions.refresh()
 
-    def _ensure_writable(self) -> None:
+    def _ensure_open(self) -> None:
         if self._is_closed:
             raise Closed(f"{self.path}: the directory is closed")
+
+    def _ensure_writable(self) -> None:
+        self._ensure_open()
         if not self.is_writable:
             raise ReadOnly(f"{self.path}: opened for reading; open it with writable=True")
 
