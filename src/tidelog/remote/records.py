@@ -15,13 +15,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural
 from tidelog.env import Env
 from tidelog.errors import (
     ClusterFailure,
     CorruptData,
     InvalidRequest,
-    MissingTimestamps,
 )
 from tidelog.frames import needs_arrow
 from tidelog.record.batch import RecordBatch
@@ -40,6 +38,7 @@ from tidelog.remote.time_lookup import (
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
 from tidelog.scan.source import RecordSource
+from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.files import decode_topic_id
 from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicChoice, TopicPartition
@@ -399,9 +398,4 @@ class ClusterRecords(RecordSource):
 
 
 def _check_times(split: Split, stats: ScanStats) -> None:
-    if stats.without_time:
-        raise MissingTimestamps(
-            f"{split.topic_partition}: {plural(stats.without_time, 'record')} without a time on the"
-            f" {split.clock} clock in offsets {split.start_offset} to {split.end_offset}, and"
-            f" strict was asked for"
-        )
+    ensure_times(stats, split.topic_partition, split.clock, split.start_offset, split.end_offset)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.amounts import plural
 from tidelog.arguments import reads_arguments
 from tidelog.env import Env
 from tidelog.errors import (
@@ -23,7 +22,6 @@ from tidelog.errors import (
     CorruptData,
     InvalidRequest,
     LostOffsets,
-    MissingTimestamps,
     OffsetsGone,
     StorageFailure,
     UnknownTopic,
@@ -37,7 +35,7 @@ from tidelog.scan.byte_sources import Ranges, RangeSource, all_ranges
 from tidelog.scan.plan import replan, with_directory
 from tidelog.scan.rows import COLUMNS, AppendRuns, RowMaker
 from tidelog.scan.rows import schema as rows_schema
-from tidelog.scan.split import Piece, ScanStats, Split
+from tidelog.scan.split import Piece, ScanStats, Split, ensure_times
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.segment.gaps import is_gap_loss, lost_gap
 from tidelog.types import INT64_MAX, Buffer, ClockName
@@ -266,12 +264,13 @@ class _SplitReader:
             self.stats.without_time += piece.without_time
             self.stats.counted += piece.records
             self._next_offset = max(self._next_offset, piece.end_offset)
-            if self.options.strict and self.stats.without_time:
-                records = plural(self.stats.without_time, "record")
-                raise MissingTimestamps(
-                    f"{split.topic_partition}: {records} without a time on the {split.clock}"
-                    f" clock in offsets {piece.start_offset} to"
-                    f" {piece.end_offset}, and strict=True was given"
+            if self.options.strict:
+                ensure_times(
+                    self.stats,
+                    split.topic_partition,
+                    split.clock,
+                    piece.start_offset,
+                    piece.end_offset,
                 )
 
     def _read_piece(

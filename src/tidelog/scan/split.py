@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from tidelog.errors import LostOffsets
+from tidelog.amounts import plural
+from tidelog.errors import LostOffsets, MissingTimestamps
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
 
 
@@ -265,3 +266,14 @@ class ScanStats:
         for part in parts:
             whole.add(part)
         return whole
+
+
+def ensure_times(
+    stats: ScanStats, name: TopicPartition, clock: ClockName, start_offset: int, end_offset: int
+) -> None:
+    """Raise MissingTimestamps if a strict read of [start_offset, end_offset) met unknown times."""
+    if stats.without_time:
+        raise MissingTimestamps(
+            f"{name}: {plural(stats.without_time, 'record')} without a time on the {clock} clock"
+            f" in offsets {start_offset} to {end_offset}, and strict is set"
+        )

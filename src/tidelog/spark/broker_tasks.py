@@ -7,16 +7,15 @@ allow that, records through librdkafka (both in `remote.rows`).
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.amounts import plural
 from tidelog.env import os_env
 from tidelog.errors import (
     LostOffsets,
-    MissingTimestamps,
     OffsetOutOfRange,
     OffsetsGone,
     UnknownTopic,
 )
 from tidelog.scan import ScanStats, Split
+from tidelog.scan.split import ensure_times
 from tidelog.spark.broker_settings import _LOG, consume_settings, read_settings
 from tidelog.spark.options import SourceOptions
 from tidelog.spark.tasks import BATCH_ROWS, freeze_garbage
@@ -151,12 +150,8 @@ class BrokerTask:
         _LOG.warning("not in the log any more: %s", lost)
 
     def _check_times(self, stats: ScanStats) -> None:
-        if self.options.strict and stats.without_time:
-            raise MissingTimestamps(
-                f"{self.name}: {plural(stats.without_time, 'record')} without a time on the"
-                f" {self.clock} clock in offsets {self.start_offset} to {self.end_offset}, and"
-                " strict was asked for"
-            )
+        if self.options.strict:
+            ensure_times(stats, self.name, self.clock, self.start_offset, self.end_offset)
 
     def _warn(self, stats: ScanStats) -> None:
         if stats.without_time and self.options.has_times:
