@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
@@ -15,6 +16,7 @@ from tidelog.errors import Closed, CorruptBatch, MissingFile, OffsetsGone, Unkno
 from tidelog.storage.compaction.cleaner import clean_partition
 from tidelog.storage.compaction.cleaning_plan import CleanerOptions
 from tidelog.storage.directory.log_dir import LogDir
+from tidelog.storage.files import SETTLED_MS
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import (
     ClockName,
@@ -23,6 +25,8 @@ from tidelog.types import (
     OffsetAndTimestamp,
     TopicPartition,
 )
+
+Call: TypeAlias = Callable[..., object]
 
 PATH = "/data"
 NAME = TopicPartition("t", 0)
@@ -356,3 +360,54 @@ def test_a_closed_directory_answers_nothing(call: Callable[[Directory], object])
         closed.close()
         with pytest.raises(Closed, match="/data: the directory is closed"):
             call(closed)
+
+
+class TestCallsOfAReader:
+    """A reader asks the disk again only for what may have changed."""
+
+    def test_finished_segments_of_an_unchanged_directory_are_left_alone(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        env, _ = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+        env.clock.advance(SETTLED_MS + 1)
+        expected = reader.offsets_for_times({NAME: 300})
+        touched: set[str] = set()
+        for name in ("stat", "open", "map"):
+            call = getattr(env.files, name)
+
+            def note(path: str, *rest: object, call: Call = call, **named: object) -> object:
+                touched.add(path)
+                return call(path, *rest, **named)
+
+            monkeypatch.setattr(env.files, name, note)
+        assert reader.offsets_for_times({NAME: 300}) == expected
+        segments = {path for path in touched if path.startswith(f"{PATH}/t-0/0")}
+        assert segments
+        assert all(path.startswith(f"{PATH}/t-0/00000000000000000020.") for path in segments)
+
+    def test_changes_are_seen_however_settled_the_directory_was(self) -> None:
+        env, writer = written(PLAIN)
+        reader = Directory.open(PATH, env=env)
+
+        def seen() -> list[int]:
+            env.clock.advance(SETTLED_MS + 1)
+            return offsets(reader.partition("t", 0))
+
+        assert seen() == list(range(21))
+        writer.append("t", keyed(51, time=2_000))
+        writer.flush()
+        assert seen() == list(range(22))
+        writer.log("t", 0).roll()
+        writer.append("t", keyed(52, time=2_000))
+        writer.flush()
+        assert seen() == list(range(23))
+        writer.log("t", 0).delete_records(8)
+        writer.log("t", 0).flush()
+        assert seen() == list(range(8, 23))
+        compacted, compactor = written(COMPACTED)
+        reader, env = Directory.open(PATH, env=compacted), compacted
+        before = seen()
+        assert seen() == before
+        compact(compacted, compactor)
+        assert seen() == offsets(compactor.partition("t", 0)) != before

@@ -22,6 +22,7 @@ from tidelog.storage.log.producer_loading import (
     file_names,
     find_aborted,
     limit_times,
+    linked_file,
     may_have_transactions,
 )
 from tidelog.storage.segment.active_segment import ActiveSegment, TailSegment, load_tail
@@ -77,8 +78,10 @@ class SegmentList:
         self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
-        # For a reader: the base offsets that the files' names gave.
+        # For a reader: the base offsets that the files' names gave, and the directory's stamp then,
+        # None if files may have changed since without a change of it.
         self._named: list[int] = []
+        self._stamp: files.FolderStamp | None = None
         self._has_transactions: bool | None = None
 
     def finished(self) -> list[ClosedSegment]:
@@ -179,15 +182,44 @@ class SegmentList:
     def refresh(self) -> None:
         """Read the current state from disk; unchanged closed segments keep their loaded data.
 
-        Names change while the holder of the lock carries out a commit: they are then read again.
+        If no file was added, renamed or removed, only the last segment is read. Names change while
+        the holder of the lock carries out a commit: they are then read again.
         """
+        forget(self.context.env.files, self.context.directory)
+        stamp = self._settled_stamp()
+        if stamp is not None and stamp == self._stamp and self.all:
+            self._renew_tail()
+            return
+        self._stamp = None
         for _ in range(_READS_MAX):
             forget(self.context.env.files, self.context.directory)
             names = file_names(self.context)
             self._renew_overlay(names)
             self._read_segments(names)
             if file_names(self.context) == names:
+                self._stamp = stamp if self._is_plain(names) else None
                 return
+
+    def _settled_stamp(self) -> files.FolderStamp | None:
+        try:
+            return files.settled_stamp(self.context.env, self.context.directory)
+        except FileNotFoundError:
+            return None
+
+    def _is_plain(self, names: Sequence[str]) -> bool:
+        """Whether changes of finished segments show in the directory's modification time."""
+        if self.context.overlay or self.tier.rows or any(name.endswith(_STAGED) for name in names):
+            return False
+        return bool(names) and linked_file(self.context) is None
+
+    def _renew_tail(self) -> None:
+        """Read the last segment again: another process may have appended to it or truncated it."""
+        last = self.all[-1]
+        last.forget_stale_files()
+        self.all = [*self.all[:-1], self._tail(last.base_offset)]
+        self._trusted = self._has_transactions = None
+        self.forget_maps()
+        self.start_offset = max(self.checkpointed_start, self.all[0].base_offset)
 
     def follow_changes(self) -> bool:
         """Read the current state from disk if finished segments have changed; return whether.
@@ -203,6 +235,7 @@ class SegmentList:
             segment.was_replaced() for segment in self.finished() if not segment.is_tiered
         )
         if is_changed or rows:
+            self._stamp = None
             self.refresh()
         return is_changed or self.tier.rows != rows
 
