@@ -109,4 +109,4 @@ def test_the_command_takes_patterns_and_settings(spark: "SparkSession", tmp_path
     arguments[2:3] = [source, "shop.orders"]
     del arguments[arguments.index("--pattern") : arguments.index("--exclude")]
     assert run(arguments, Surroundings(stdout=out, stderr=err)) == 3
-    assert "are about topics that a --pattern finds" in err.getvalue()
+    assert "apply to topics that a --pattern finds" in err.getvalue()

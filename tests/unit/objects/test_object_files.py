@@ -290,6 +290,14 @@ class TestCounts:
             assert reader.offset_for_time(T0 + 556) is not None
             assert store.requests == before
 
+    def test_a_refresh_lists_each_folder_once(self, large: Path, store: CountingStore) -> None:
+        with LogDir.open(store.url, env=env_of(store, block_bytes=65_536)) as there:
+            there.reader(TOPIC, 0)
+            store.reset()
+            there.refresh()
+            there.reader(TOPIC, 0)
+            assert store.calls["list"] == 2
+
     def test_reading_asks_for_each_byte_once(self, large: Path, store: CountingStore) -> None:
         env = env_of(store, block_bytes=65_536)
         found = plan(store.url, columns=["value"], env=env)

@@ -192,13 +192,13 @@ class SegmentList:
             return
         self._stamp = None
         for _ in range(_READS_MAX):
-            forget(self.context.env.files, self.context.directory)
             names = file_names(self.context)
             self._renew_overlay(names)
             self._read_segments(names)
             if file_names(self.context) == names:
                 self._stamp = stamp if self._is_plain(names) else None
                 return
+            forget(self.context.env.files, self.context.directory)
 
     def _settled_stamp(self) -> files.FolderStamp | None:
         try:
