@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,6 +20,15 @@ def test_a_signal_asks_the_block_to_stop(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler, which a program in a shell's background doesn't get."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_signal_ends_the_program() -> None:
     stopped = threading.Event()
     with stopped_by_signals(stopped, again_ends=True):
