@@ -424,7 +424,10 @@ class Directory(FrontDoor):
         return nullcontext()
 
     def close(self) -> None:
-        """Close everything; a writable directory writes the mark of a clean shutdown."""
+        """Close everything; a writable directory writes the mark of a clean shutdown.
+
+        Later questions to the directory raise Closed.
+        """
         self._log_dir.close()
 
 

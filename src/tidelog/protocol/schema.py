@@ -248,7 +248,7 @@ def _names_of(kind: type[Declaration]) -> list[str]:
     return [declared.name for declared in dataclasses.fields(cast("type[DataclassInstance]", kind))]
 
 
-def _constructor_of(kind: type[Declaration]) -> Callable[..., None]:
+def _constructor_of(kind: type[Declaration]) -> Callable[..., object]:
     """Compile the constructor for the fields of a class; `dataclass` takes four times as long."""
     arguments, lines = [], []
     names: dict[str, object] = {"_missing": dataclasses.MISSING}
@@ -268,7 +268,7 @@ def _constructor_of(kind: type[Declaration]) -> Callable[..., None]:
 
 def compiled_function(
     name: str, lines: Iterable[str], names: dict[str, object], what: str
-) -> Callable[..., None]:
+) -> Callable[..., object]:
     """Compile source made from declarations and return its function `name`.
 
     Args:
@@ -279,7 +279,7 @@ def compiled_function(
     """
     code = compile("\n".join(lines), f"<{what}>", "exec")
     exec(code, names)  # noqa: S102  # lines made from declarations alone
-    return cast("Callable[..., None]", names[name])
+    return cast("Callable[..., object]", names[name])
 
 
 @dataclass_transform(kw_only_default=True)
