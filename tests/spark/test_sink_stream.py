@@ -201,7 +201,7 @@ BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
         (BROKER | {"path": "/x"}, "not both"),
         (BROKER | {"lockWaitMs": "1"}, "brokers have no lock"),
         (BROKER | {"clock.ms": "1"}, "their own clock"),
-        ({"path": "/x", "markerTopic": "m"}, "is of brokers"),
+        ({"path": "/x", "markerTopic": "m"}, "applies to brokers only"),
         ({"path": "/x", "kafka.acks": "all"}, "kafka.acks applies to brokers only"),
         ({"path": "/x", "delivery": "idempotent"}, "always written exactly"),
         ({"path": "s3://b/x"}, "can only be read"),

@@ -654,13 +654,22 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
     )
 
 
+def not_of_directories(option: str) -> str:
+    """Return the message for an option of brokers beside the option path."""
+    return f"option {option} applies to brokers only, but path names a directory; leave it out"
+
+
 def _place(options: Options) -> tuple[str, str]:
     """Return path and brokers, one empty; raises InvalidRequest for an option of the other."""
     path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:
-        prefix, owner = ("store", "object stores") if bootstrap else ("kafka", "brokers")
-        raise InvalidRequest(f"option {prefix}.{min(others)} applies to {owner} only; none is read")
+        if bootstrap:
+            raise InvalidRequest(
+                f"option store.{min(others)} applies to object stores only, but"
+                " kafka.bootstrap.servers names brokers; leave it out"
+            )
+        raise InvalidRequest(not_of_directories(f"kafka.{min(others)}"))
     return path, bootstrap
 
 

@@ -14,7 +14,7 @@ from pyspark import TaskContext
 from tidelog.config import plain_settings
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
-from tidelog.spark.options import WRITE_OPTIONS, Options, read_serdes
+from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
 # Four times the default batch size of Kafka's producer: a bulk write has its records at hand, and
@@ -28,12 +28,13 @@ EXACTLY_ONCE: Final = "exactly-once"
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 _NOT_OF_BROKERS: Final = {
-    "clock.ms": "is of directories: brokers have their own clock",
-    "lockWaitMs": "is of directories: brokers have no lock",
+    "clock.ms": "applies to directories only: brokers have their own clock; leave it out",
+    "lockWaitMs": "applies to directories only: brokers have no lock; leave it out",
 }
 _NOT_OF_DIRECTORIES: Final = {
-    "transactionalIdPrefix": "is of brokers: a directory needs no transactions",
-    "markerTopic": "is of brokers: a directory notes its writers itself",
+    "transactionalIdPrefix": "applies to brokers only: a directory needs no transactions;"
+    " leave it out",
+    "markerTopic": "applies to brokers only: a directory records its writers itself; leave it out",
 }
 _REFUSED_CLIENT: Final = {
     "key.serializer": "give keyAs",
@@ -185,9 +186,7 @@ def _check_directory(path: str, options: Options) -> None:
             " only be read (see docs/tiers.md for how it gets there)"
         )
     if others := options.prefixed("kafka."):
-        raise InvalidRequest(
-            f"option kafka.{min(others)} applies to brokers only; path is a directory"
-        )
+        raise InvalidRequest(not_of_directories(f"kafka.{min(others)}"))
     if (options.text("delivery") or EXACTLY_ONCE).strip().lower() != EXACTLY_ONCE:
         raise InvalidRequest(
             f"option delivery={options.text('delivery')}: a directory is always written exactly"
