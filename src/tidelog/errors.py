@@ -13,11 +13,11 @@ Codes are those of Kafka's protocol, None if it has no code for the error.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from errno import ENOENT
 from typing import ClassVar, Final, Self
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 
 # Maximum number of characters of a value in an error message.
 _SHOWN_MAX: Final = 400

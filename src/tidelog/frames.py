@@ -7,13 +7,14 @@ imported by the calls named after them; numpy, pyarrow and numba by all calls th
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, plural
 from tidelog.display import LINES_SHOWN, RECORDS_SHOWN, records_html, rest_text, settings_text
 from tidelog.errors import MissingDependency, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan import Count, RequestedRange, ScanPlan, ScanStats
 from tidelog.scan.source import RecordSource

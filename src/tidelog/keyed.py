@@ -6,13 +6,13 @@ needs rows, and each call plans and reads again. `scan.keyed_table` folds the ke
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.amounts import bytes_text, plural
 from tidelog.display import records_html
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, TidelogError
 from tidelog.frames import ArrowSource, columns_of, first_rows, needs_arrow, schema_of
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan import RequestedRange
 from tidelog.scan.source import RecordSource

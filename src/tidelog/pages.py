@@ -10,12 +10,13 @@ no address of another place. A table shows `ROWS_FIRST` rows, folds the others, 
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from html import escape
 from operator import add
 from typing import Final, TypeAlias
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import shown, visible
 

@@ -16,7 +16,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from hashlib import sha256
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from xml.etree import ElementTree as ET
 
 from tidelog.amounts import bytes_text, duration_text, plural
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import shown, visible
 from tidelog.timespec.zones import zone_of
 from tidelog.types import HOUR_MS

@@ -4,13 +4,13 @@ All are immutable. The only logic is the conversion of a `NewRecord`'s fields an
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from operator import index
 from typing import Final, Literal, NamedTuple, NewType, Protocol, Self, TypeAlias
 
 from tidelog.errors import InvalidRequest, InvalidTime, InvalidTimestamp
+from tidelog.lazy_dataclass import dataclass
 
 # Types that every decoder accepts. (collections.abc.Buffer needs Python 3.12.)
 Buffer: TypeAlias = bytes | bytearray | memoryview

@@ -185,3 +185,10 @@ def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
     assert not CODECS & set(run(BROKER).split())
     for name in CODECS:
         assert find_spec(name) is not None, name
+
+
+def test_classes_of_the_source_are_compiled_at_their_first_use() -> None:
+    standard = re.compile(r"(?m)^\s*(from dataclasses import .*\bdataclass\b|@dataclasses\.)")
+    modules = (ROOT / "src").rglob("*.py")
+    found = [path.name for path in modules if standard.search(path.read_text())]
+    assert found == ["lazy_dataclass.py"]

@@ -1,7 +1,6 @@
 """`tidelog doctor`: checks a data directory for damage and suggests repairs."""
 
 import posixpath
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from tidelog.cli.surroundings import (
     interrupted_as,
 )
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

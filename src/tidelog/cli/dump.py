@@ -8,7 +8,7 @@ import posixpath
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
@@ -36,6 +36,7 @@ from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptData, CorruptFile, UnsupportedCompression, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c
 from tidelog.record.record import Record, read_control_type, read_end_marker

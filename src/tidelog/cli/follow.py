@@ -7,7 +7,6 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
@@ -30,6 +29,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import named
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, stopped_by_signals
 from tidelog.errors import ClusterFailure, CorruptMessage
+from tidelog.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from tidelog.control.client import ControlClient

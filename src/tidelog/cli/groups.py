@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -27,6 +26,7 @@ from tidelog.cli.places import Access, cluster_options, open_cluster, own_data_o
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.errors import GroupActive, RequestError, UnknownGroup, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName
 

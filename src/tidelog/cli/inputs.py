@@ -9,7 +9,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from io import BufferedReader, TextIOWrapper
@@ -21,6 +21,7 @@ from tidelog.cli.cells import CHARACTERS_SHOWN, encoder
 from tidelog.cli.options import Encoding, InputFormat
 from tidelog.cli.surroundings import InvalidInput, UsageProblem
 from tidelog.errors import InvalidTime, InvalidTimestamp, MissingDependency, SerdeError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import Header, NewRecord, check_time
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypedDict, cast
 
 import click
@@ -38,6 +37,7 @@ from tidelog.cli.records import (
     write_columns,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.types import ClockName, TopicPartition
 

@@ -1,7 +1,6 @@
 """`tidelog lag`: shows the lag of a consumer group, or of all of them, once or repeatedly."""
 
 import contextlib
-from dataclasses import dataclass
 from enum import StrEnum
 from math import isinf
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -26,6 +25,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, own_data_option, topics_option
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownGroup
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import IsolationLevel
 
 if TYPE_CHECKING:

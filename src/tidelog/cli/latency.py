@@ -1,7 +1,6 @@
 """`tidelog latency`: shows ingestion latency, and what watermarks would lose of late records."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +25,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import open_directory, parse_target, partitions_of
 from tidelog.cli.surroundings import Surroundings
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.latency import (
     PERCENTS,
     RELATIVE_ERROR,

@@ -1,6 +1,5 @@
 """`tidelog offsets` and `tidelog count`: look up offsets by time, and count records in a range."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -25,6 +24,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_topics, parse_choice, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.types import (
     NO_TIMESTAMP,

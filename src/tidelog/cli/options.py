@@ -7,7 +7,7 @@ places.py). Imports no storage: `app` needs this module for `--help`.
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from enum import Enum, StrEnum
 from functools import wraps
 from inspect import signature
@@ -28,6 +28,7 @@ from tidelog.arguments import Inexact, choice, choices_of, kinds_of, word_of
 from tidelog.cli import completion
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.jobs.options import CLOCK, COMPRESSION, REQUIRED, Option, isolation, options_of
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import ClockName, IsolationLevel
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """`tidelog partitions` and `tidelog delete-records`: more partitions, and fewer records."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -24,6 +24,7 @@ from tidelog.cli.options import (
 from tidelog.cli.places import Place, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import MissingDependency
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
 

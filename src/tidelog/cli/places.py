@@ -7,7 +7,6 @@ are parsed here as well. The modules that open a place are imported only when on
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -18,6 +17,7 @@ from tidelog.cli.options import bundled, data_option
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
 from tidelog.cli.times import duration_ms
 from tidelog.errors import DirectoryLocked, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import field
 from io import BytesIO
 from pathlib import Path
 from shutil import copyfileobj
@@ -36,6 +36,7 @@ from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, b
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import ConfigError
 from tidelog.jobs.options import CODECS
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import TIME_HELP
 from tidelog.types import Codec, NewRecord, TimestampType

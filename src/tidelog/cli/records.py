@@ -5,7 +5,6 @@ IPC and Parquet. Functions on columns import pyarrow when they are called.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
 from io import IOBase
@@ -50,6 +49,7 @@ from tidelog.cli.output import (
 from tidelog.cli.places import Place, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import SerdeError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record
 from tidelog.timespec import TIME_HELP
 from tidelog.types import (

@@ -1,7 +1,7 @@
 """`tidelog users`, `tidelog acls`, `tidelog quotas`: who may use a cluster, and how much."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 import click
@@ -22,6 +22,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, cluster_options, open_cluster
 from tidelog.cli.surroundings import Surroundings, UsageProblem, read_settings_text
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.administration import (
     CLUSTER_NAME,
     CLUSTER_RESOURCE,

@@ -9,7 +9,6 @@ import gc
 import signal
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 import click
@@ -32,6 +31,7 @@ from tidelog.cli.surroundings import (
     raise_file_limit,
 )
 from tidelog.errors import ConfigError, ConfigErrors
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import format_ms
 
 if TYPE_CHECKING:

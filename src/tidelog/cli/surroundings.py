@@ -16,7 +16,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
@@ -41,6 +41,7 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import visible
 
 

@@ -1,7 +1,7 @@
 """`tidelog tier`: moves segments to an object store, and shows, checks and repairs tiers."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -31,6 +31,7 @@ from tidelog.cli.places import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, byte_progress
 from tidelog.errors import CorruptData
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import parse_duration
 from tidelog.types import NS_PER_MS, TopicPartition
 

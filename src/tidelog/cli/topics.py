@@ -5,7 +5,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +24,7 @@ from tidelog.cli.places import (
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settings
 from tidelog.errors import OffsetsGone
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
 

@@ -17,7 +17,7 @@ Source: Kafka 4.3's `KafkaConfig`, `DynamicBrokerConfig`, `SocketServerConfigs`,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Self, cast
 
 from tidelog.config.topic import (
@@ -48,14 +48,12 @@ from tidelog.config.values import (
     ConfigValue,
     Durability,
     MigrationPolicy,
-    Settings,
     address_limits,
     config_field,
     int32,
     int64,
     key_value,
     keys_of,
-    settings_class,
     text_of,
     unknown_setting,
     whole_number,
@@ -64,6 +62,7 @@ from tidelog.config.values import (
     words_once,
 )
 from tidelog.errors import ConfigError, ConfigErrors
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
 
 # Kafka's minimum: with less, a log is read many times.
@@ -108,8 +107,8 @@ _LEAST: Final = "Smallest value that a group's setting may have."
 _MOST: Final = "Largest value that a group's setting may have."
 
 
-@settings_class
-class BrokerConfig(Settings):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
     """All broker settings, by name with underscores; docs/config.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are

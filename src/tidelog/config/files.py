@@ -7,10 +7,11 @@ Source: java.util.Properties for the first format.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 
 _BYTE_ORDER_MARK: Final = "\ufeff"
 

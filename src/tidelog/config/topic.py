@@ -12,7 +12,6 @@ Source: Kafka 4.3's `LogConfig`; KIP-32 and KIP-33 for the older names.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self, cast
 
@@ -37,7 +36,6 @@ from tidelog.config.values import (
     ConfigValue,
     KeyHash,
     RetentionClock,
-    Settings,
     Synonym,
     config_field,
     ensure_tellable,
@@ -45,12 +43,12 @@ from tidelog.config.values import (
     int64,
     keys_of,
     parse_integer,
-    settings_class,
     text_of,
     unknown_setting,
     word_list,
 )
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import HOUR_MS, MINUTE_MS, ClockName, Codec, TimestampType
 
 
@@ -88,8 +86,8 @@ CLEANUP_COMPACT: Final = "compact"
 CLEANUP_DELETE: Final = "delete"
 
 
-@settings_class
-class TopicConfig(Settings):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
     """All topic settings, by name with underscores; docs/config.md describes each.
 
     Created by `parse`, which validates names and ranges; the constructor does not. Settings are

@@ -10,7 +10,7 @@ ISO 8601 durations as Java's Duration.parse reads them.
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from functools import partial
 from ipaddress import ip_address
@@ -22,7 +22,6 @@ from typing import (
     TypeAlias,
     TypeVar,
     cast,
-    dataclass_transform,
 )
 
 from tidelog.errors import ConfigError
@@ -534,57 +533,6 @@ def config_field(
     )
     made: object = field(default=value, repr=kind is not PASSWORD, metadata={"key": key})
     return cast("Value", made)
-
-
-class Settings:
-    """Base of a class of settings: a frozen value with keyword arguments.
-
-    Its methods go through the fields, because those that `dataclass` compiles for 160 fields take
-    10 ms of every start.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, **values: object) -> None:
-        """Set given values and defaults; raises TypeError for a name that is no field."""
-        for each in fields(self._fields()):
-            if each.name in values:
-                value = values.pop(each.name)
-            elif each.default_factory is not MISSING:
-                value = each.default_factory()
-            else:
-                value = each.default
-            object.__setattr__(self, each.name, value)
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {next(iter(values))}")
-
-    def _fields(self) -> "DataclassInstance":
-        return cast("DataclassInstance", self)
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, each.name) for each in fields(self._fields()))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Settings) or type(other) is not type(self):
-            return NotImplemented
-        return self._values() == other._values()
-
-    def __hash__(self) -> int:
-        return hash(self._values())
-
-    def __repr__(self) -> str:
-        shown = (each.name for each in fields(self._fields()) if each.repr)
-        texts = (f"{name}={getattr(self, name)!r}" for name in shown)
-        return f"{type(self).__qualname__}({', '.join(texts)})"
-
-
-SettingsT = TypeVar("SettingsT", bound=Settings)
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-def settings_class(declared: type[SettingsT]) -> type[SettingsT]:
-    """Make a class of `config_field`s a dataclass with the methods of `Settings`."""
-    return dataclass(frozen=True, init=False, repr=False, eq=False, slots=True)(declared)
 
 
 def keys_of(settings: "type[DataclassInstance]") -> tuple[ConfigKey, ...]:

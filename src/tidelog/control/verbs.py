@@ -9,10 +9,11 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final, TypeAlias
 
 from tidelog.errors import CorruptFile, CorruptMessage, InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.compaction.cleaner import CleaningReport
 from tidelog.storage.compaction.eligibility import CleaningDecision, DueReason
 from tidelog.storage.compaction.job import CleaningJob, CleaningResult

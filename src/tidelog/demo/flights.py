@@ -9,7 +9,6 @@ import importlib.util
 import io
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +22,7 @@ from pyarrow import csv
 import tidelog
 from tidelog.env import Env, ManualClock
 from tidelog.errors import MissingDependency
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.encode import choose_partitions, encode_table
 from tidelog.storage.log.append import BUILT
 from tidelog.storage.log.log import Log

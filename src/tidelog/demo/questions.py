@@ -7,7 +7,7 @@ with pandas' figures from the source file.
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ import tidelog
 from tidelog.demo.flights import FLIGHTS_TOPIC, ZONE, Flights, Ints, Longs, record_table
 from tidelog.env import Env, ManualClock
 from tidelog.errors import InexactTable
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.kernels.compiler import is_kept
 from tidelog.record.kernels.offset_map import map_batches
 from tidelog.types import ClockName, OffsetAndTimestamp

@@ -4,7 +4,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +16,7 @@ import tidelog
 from tidelog.demo.flights import DEFAULTS_USED, FLIGHTS_TOPIC, SETTINGS, ZONE
 from tidelog.demo.questions import AIRCRAFT_TOPIC, Answer, Checks, Crossing
 from tidelog.demo.questions import SETTINGS as AIRCRAFT_SETTINGS
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Provenance, Section, Table, Text
 from tidelog.pages import Report as Page
 from tidelog.plots import Numbers, Plot, Series, Unit

@@ -6,7 +6,7 @@ their rules, `system` implements them, `layers` has base classes for file system
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random, SystemRandom
 
 from tidelog.env.layers import LayeredFiles, ReadOnlyFile
@@ -35,6 +35,7 @@ from tidelog.env.system import (
     SystemClock,
     UnsyncedFiles,
 )
+from tidelog.lazy_dataclass import dataclass
 
 __all__ = [
     "MAX_BUFFERS_PER_WRITE",

@@ -10,10 +10,10 @@ Every implementation keeps these rules:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol, cast, runtime_checkable
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import Buffer
 
 

@@ -16,11 +16,11 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.types import TopicPartition
 

@@ -41,12 +41,13 @@ so a reader sees the map of one batch or of the next one. All numbers are big-en
 import json
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.partitioner import partition_of
 from tidelog.storage import files

@@ -14,7 +14,7 @@ Invariant: the keywords of a function, in order and with defaults, are the keys 
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import wraps
@@ -22,6 +22,7 @@ from typing import Final, TypeVar, cast, get_args, get_origin
 
 from tidelog.arguments import kinds_of, reads_arguments
 from tidelog.errors import InvalidChoice, InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import ClockName, Codec, Isolation, IsolationLevel
 
 _Function = TypeVar("_Function", bound=Callable[..., object])

@@ -6,7 +6,6 @@ which each job checks itself (`replay.run`, `mirror.plan`, `audit.state`).
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import (
     Any,  # noqa: TID251 - JSON, checked by the job
     TypeVar,
@@ -14,6 +13,7 @@ from typing import (
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES, read_file, write_atomically
 
 _State = TypeVar("_State")

@@ -7,13 +7,13 @@ of a time, so everything after the start is read there.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.chunks import Spans, joined, thinned, total
 from tidelog.jobs.target_check import Between, ExpectedWrite, config_of_broker, open_cluster
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.time_lookup import first_at_or_after, searched_by_append
 from tidelog.remote.view import ClusterView, Count, Watermarks
 from tidelog.spark.offset_ranges import OffsetRange

@@ -18,7 +18,7 @@ Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from tidelog.amounts import plural
 from tidelog.config import ConfigNote, RetentionClock, TopicConfig, plain_settings
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.view import Count
 from tidelog.spark.broker_settings import question_timeout_s
 from tidelog.spark.parts import Listener

@@ -17,7 +17,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from tidelog.env import (
@@ -32,6 +31,7 @@ from tidelog.env import (
     os_env,
 )
 from tidelog.env.system import map_descriptor
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.blocks import RUN_MAX, BlockCache, BlockReader, MemoryBlocks
 from tidelog.objects.folder_store import open_folder
 from tidelog.objects.fsspec_store import open_fsspec

@@ -8,12 +8,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 from tidelog.env import FileSystem
 from tidelog.errors import ConfigError, MissingDependency, StorageFailure
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.store import (
     NO_MODIFIED,
     PART_BYTES,

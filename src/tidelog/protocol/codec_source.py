@@ -10,7 +10,8 @@ from struct import Struct, unpack_from
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptMessage, InvalidRequest
-from tidelog.protocol.schema import Field, Form, Kind, compiled_function, fields_of
+from tidelog.lazy_dataclass import compiled_function
+from tidelog.protocol.schema import Field, Form, Kind, fields_of
 from tidelog.protocol.wire import STRING_BYTES_MAX, TAGS_MAX
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ Source: docs/protocol.md.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import cache
 from struct import calcsize, pack
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol import codec_source
 from tidelog.protocol.codec_source import (
     FIXED,

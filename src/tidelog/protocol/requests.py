@@ -12,13 +12,13 @@ Source: Kafka's protocol guide, request and response headers; KIP-482.
 
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from struct import Struct, error
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.codecs import Codec, WrittenItems, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api

@@ -1,7 +1,7 @@
 """Message declarations: dataclasses whose fields define their encoding, and `Api`.
 
     @message
-    class FetchPartition(Declaration):
+    class FetchPartition:
         partition: int = wire(INT32)
         current_leader_epoch: int = wire(INT32, since=9, default=-1)
         high_watermark: int = wire(INT64, since=18, tag=1, default=INT64_MAX)
@@ -13,8 +13,7 @@ Source: Kafka's protocol guide; KIP-482; docs/protocol.md.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cache
 from importlib import import_module
@@ -30,6 +29,7 @@ from typing import (
 )
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.wire import NO_UUID
 from tidelog.types import Buffer
 
@@ -211,81 +211,16 @@ def wire(
     return cast("T", made)
 
 
-class Declaration:
-    """Base class of messages: constructor, equality and `repr` by fields.
-
-    `dataclass` would compile these for each of some 400 classes, which takes a tenth of a broker's
-    start time. A message with a secret hides its fields: `__repr__ = object.__repr__`.
-    """
-
-    __slots__ = ()
-    __hash__ = None  # type: ignore[assignment] # its fields change
-
-    def __init__(self, **values: object) -> None:
-        """Compile the constructor of the class, which replaces this one, and call it.
-
-        A broker constructs few of its messages: readers set the fields of those that they read.
-        """
-        kind = type(self)
-        constructor = _constructor_of(kind)
-        type.__setattr__(kind, "__init__", constructor)
-        constructor(self, **values)
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in _names_of(type(self)))
-
-    def __repr__(self) -> str:
-        values = (f"{name}={getattr(self, name)!r}" for name in _names_of(type(self)))
-        return f"{type(self).__name__}({', '.join(values)})"
-
-
-DeclarationT = TypeVar("DeclarationT", bound=Declaration)
-
-
-def _names_of(kind: type[Declaration]) -> list[str]:
-    return [declared.name for declared in dataclasses.fields(cast("type[DataclassInstance]", kind))]
-
-
-def _constructor_of(kind: type[Declaration]) -> Callable[..., object]:
-    """Compile the constructor for the fields of a class; `dataclass` takes four times as long."""
-    arguments, lines = [], []
-    names: dict[str, object] = {"_missing": dataclasses.MISSING}
-    for number, declared in enumerate(dataclasses.fields(cast("type[DataclassInstance]", kind))):
-        name, default = declared.name, f"_default{number}"
-        if declared.default_factory is dataclasses.MISSING:
-            names[default] = declared.default
-            arguments.append(f"{name}={default}")
-            lines.append(f"    self.{name} = {name}")
-        else:
-            names[default] = declared.default_factory
-            arguments.append(f"{name}=_missing")
-            lines.append(f"    self.{name} = {default}() if {name} is _missing else {name}")
-    head = f"def __init__(self, {', '.join(['*', *arguments]) if arguments else ''}):"
-    return compiled_function("__init__", [head, *(lines or ["    pass"])], names, kind.__name__)
-
-
-def compiled_function(
-    name: str, lines: Iterable[str], names: dict[str, object], what: str
-) -> Callable[..., object]:
-    """Compile source made from declarations and return its function `name`.
-
-    Args:
-        name: Name of the function in the source.
-        lines: Lines of the source.
-        names: Objects that the source refers to; the function is added.
-        what: Description of the source, for tracebacks.
-    """
-    code = compile("\n".join(lines), f"<{what}>", "exec")
-    exec(code, names)  # noqa: S102  # lines made from declarations alone
-    return cast("Callable[..., object]", names[name])
+DeclarationT = TypeVar("DeclarationT")
 
 
 @dataclass_transform(kw_only_default=True)
 def message(declared: type[DeclarationT]) -> type[DeclarationT]:
-    """Make a class of `wire` fields a dataclass with the methods of `Declaration`."""
-    return dataclass(init=False, eq=False, repr=False, slots=True)(declared)
+    """Make a class of `wire` fields a dataclass whose constructor takes keywords alone.
+
+    A message with a secret hides its fields: `__repr__ = object.__repr__`.
+    """
+    return dataclass(slots=True, kw_only=True)(declared)
 
 
 class Field(NamedTuple):

@@ -9,11 +9,12 @@ Source: docs/format.md#record; KIP-82 (headers), KIP-98 (control records).
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.errors import CorruptRecord, InvalidRecord, InvalidTimestamp
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import encode_varlong, read_varint, read_varlong
 from tidelog.record.header import HEADERS_MAX
 from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, TimestampType

@@ -12,10 +12,10 @@ import math
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from tidelog.errors import SerdeError
+from tidelog.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 

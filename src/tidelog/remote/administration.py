@@ -8,7 +8,6 @@ Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from typing import (
@@ -20,6 +19,7 @@ from typing import (
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, InvalidRequest, NotAuthorized, PolicyViolation
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
 from tidelog.protocol.messages.configs import (
     AlterClientQuotasRequest,

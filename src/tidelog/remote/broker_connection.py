@@ -10,12 +10,13 @@ import os
 import select
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 
 from tidelog.env import Clock, SystemClock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptMessage, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.framing import MAX_FRAME_BYTES
 from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse

@@ -13,7 +13,6 @@ of that topic only.
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -21,6 +20,7 @@ from uuid import UUID
 from tidelog.amounts import plural
 from tidelog.directory import Directory
 from tidelog.env import Clock, Env
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.wire import NO_UUID
 from tidelog.remote.own_logs import Counter, OwnLogs, TimedRecord, first_record
 from tidelog.remote.view import ClusterView, Committed, Count, RemoteRecord, Watermarks

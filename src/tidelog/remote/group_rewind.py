@@ -9,11 +9,12 @@ Source: KIP-79, whose first use case this is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from tidelog.errors import GroupActive, InvalidRequest, UnknownGroup
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.own_logs import Counter, OwnLogs, by_offsets
 from tidelog.remote.time_lookup import first_on_clock
 from tidelog.remote.view import ClusterView, Committed, Count, Watermarks

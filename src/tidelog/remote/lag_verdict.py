@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import isinf
 
 from tidelog.amounts import duration_text, plural, verb
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
 # States that a group does not leave by reading on, with the words for them.

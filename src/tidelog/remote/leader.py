@@ -15,11 +15,11 @@ AbstractFetcherThread.getOffsetTruncationState.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.errors import ClusterFailure, CorruptMessage
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import (
     DESCRIBE_CONFIGS,
     FETCH,

@@ -6,11 +6,11 @@ state. Without the directory, counts are upper bounds.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from tidelog.directory import Directory
 from tidelog.errors import InvalidRequest, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.remote.view import ClusterView, Count
 from tidelog.storage import files

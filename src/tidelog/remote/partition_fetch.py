@@ -12,13 +12,14 @@ KIP-98, KIP-320, KIP-405.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 from uuid import UUID
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, OffsetOutOfRange, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tidelog.protocol.messages.list_offsets import (

@@ -12,7 +12,7 @@ compacted topic is inexact.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env
@@ -22,6 +22,7 @@ from tidelog.errors import (
     InvalidRequest,
 )
 from tidelog.frames import needs_arrow
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import in_order

@@ -7,7 +7,7 @@ give equal rows for the columns that librdkafka returns; it refuses other column
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -21,6 +21,7 @@ from tidelog.errors import (
     InvalidRequest,
     InvalidTimestamp,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.arrays import COLUMN_TYPES, TIME
 from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ROWS, decode

@@ -18,7 +18,7 @@ For one owner.
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
@@ -31,6 +31,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record, stamp_of
 from tidelog.remote import client as codes
 from tidelog.remote.partition_fetch import PartitionFetch

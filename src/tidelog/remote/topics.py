@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -22,6 +22,7 @@ from tidelog.errors import (
     TopicExists,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote import client as codes
 from tidelog.storage.files import decode_topic_id
 from tidelog.types import TopicPartition

@@ -4,9 +4,9 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import Header, IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
 
 

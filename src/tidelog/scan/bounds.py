@@ -3,11 +3,11 @@
 Reads records only to look up times. Source: KIP-79 for the offsets of times.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.split import RequestedRange
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
 from tidelog.types import (

@@ -6,7 +6,7 @@ without a zone cache) are read.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 
 from tidelog.amounts import plural
@@ -14,6 +14,7 @@ from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan.plan import ScanPlan, plan_count
 from tidelog.scan.split import RequestedRange, ScanStats, Split

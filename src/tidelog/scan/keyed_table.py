@@ -23,7 +23,7 @@ Imports numpy and pyarrow. Source: KIP-280; docs/tables.md.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from tidelog.amounts import plural, verb
 from tidelog.errors import LostOffsets, OffsetsGone
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.arrays import TIME
 from tidelog.record.columns.decode import ROWS
 from tidelog.scan.split import ScanStats

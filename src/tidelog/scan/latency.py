@@ -16,11 +16,12 @@ Source: KIP-32 for the two times.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tidelog.env import Env
 from tidelog.errors import MissingDependency
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.plan import list_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.storage.clocks.latency import (

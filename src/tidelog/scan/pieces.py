@@ -18,10 +18,11 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tidelog.env import is_remote, prefetch
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import Piece
 from tidelog.scan.zone_pruning import ZoneQuestion, ZoneRange, find_ranges

@@ -7,7 +7,6 @@ no lock, so a directory may be planned while a writer appends to it.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -17,6 +16,7 @@ from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest, LostOffsets, OffsetsGone, UnknownTopic
 from tidelog.garbage import collection_paused
+from tidelog.lazy_dataclass import dataclass
 from tidelog.report import html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets

@@ -10,7 +10,7 @@ An iterator is for one thread; several iterators are independent.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ from tidelog.errors import (
     StorageFailure,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects import env_for
 from tidelog.record.columns.batch_table import DecodeStats, Selection
 from tidelog.record.columns.decode import ROWS, decode, fold, tally

@@ -5,11 +5,11 @@ Both forms give the same result. Only `rows` needs Arrow, and imports it.
 
 import json
 import re
-from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,6 @@ Imports numpy.
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
@@ -16,6 +15,7 @@ import pyarrow.compute as pc
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.arrays import COLUMN_TYPES
 from tidelog.record.columns.decode import ROWS, view_types
 from tidelog.scan.split import Piece, Split

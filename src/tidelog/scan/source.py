@@ -7,10 +7,11 @@ state. Only `read` needs Arrow, and imports it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.env import Env
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
 from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, plan, with_directory

@@ -10,11 +10,12 @@ release on both sides.
 import dataclasses
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self
 
 from tidelog.amounts import plural
 from tidelog.errors import LostOffsets, MissingTimestamps
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName, IsolationLevel, TopicPartition
 
 

@@ -11,13 +11,14 @@ Imports numpy, pyarrow and numba.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from tidelog.env import Env
 from tidelog.errors import LostOffsets
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.kernels import times as kernels
 from tidelog.record.kernels.layout import FULL
 from tidelog.record.kernels.zones import BUCKET_MAX, BUCKETS

@@ -10,12 +10,12 @@ Source: KIP-280.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import plural, verb
 from tidelog.errors import ConfigError, CorruptFile, InexactTable
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
 from tidelog.storage.compaction.cleaning_plan import is_whole
 from tidelog.storage.segment.compaction_history import HISTORY_FILE, load_history, read_history

@@ -10,9 +10,10 @@ Pure: `TimeOrder` gets a function that reads a range.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, ClockName, TopicPartition

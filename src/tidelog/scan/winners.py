@@ -6,11 +6,11 @@ only a share of them (by bits of their hashes) and further passes read the recor
 For one thread. Imports numpy, pyarrow and numba.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.kernels.hashes import SIPHASH, hash_keys, make_hasher
 from tidelog.record.kernels.last_records import (
     ENTRIES,

@@ -14,13 +14,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final, TypeVar
 
 from tidelog import scan
 from tidelog.closing import Closing
 from tidelog.errors import ClusterFailure, InvalidRequest, OffsetsGone, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.broker_connection import connect_socket, split_server
 from tidelog.remote.cluster import Cluster, connect
 from tidelog.remote.leader import Leader, LeaderPartition, LeaderTopic

@@ -7,7 +7,7 @@ each setting.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from tidelog.env import os_env
 from tidelog.errors import (
     ConfigError,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.client import TIMEOUT_MAX_S
 from tidelog.remote.client_settings import POLL_RECORDS, WITHOUT_MEANING, translate_settings
 from tidelog.remote.cluster import TIMEOUT_S

@@ -13,7 +13,6 @@ Otherwise it writes rows and marker in one transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -32,6 +31,7 @@ from tidelog.errors import (
     TidelogError,
     WriterFenced,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote import rows as broker_rows
 from tidelog.remote.client import PURGED, typed_error
 from tidelog.remote.client_settings import QUEUE_KBYTES, translate_settings

@@ -4,7 +4,6 @@ It has two ways with equal rows: batches from the leader, decoded by column, or,
 allow that, records through librdkafka (both in `remote.rows`).
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.env import os_env
@@ -14,6 +13,7 @@ from tidelog.errors import (
     OffsetsGone,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan import ScanStats, Split
 from tidelog.scan.split import ensure_times
 from tidelog.spark.broker_settings import _LOG, consume_settings, read_settings

@@ -8,7 +8,7 @@ backends and tasks (`tidelog.spark.tasks`).
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +16,7 @@ from tidelog import scan
 from tidelog.closing import Closing
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects import env_for
 from tidelog.scan.bounds import Bounds as LogBounds
 from tidelog.spark.options import SourceOptions, scan_columns

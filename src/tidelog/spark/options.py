@@ -15,12 +15,13 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Final, TypeVar
 
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.store import local_path
 from tidelog.record.serde import SERDE_NAMES
 from tidelog.timespec import parse_point

@@ -8,11 +8,12 @@ and over Spark Connect. A job reports its progress to a `Listener`, which displa
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 from tidelog.spark.session import context_of
 from tidelog.spark.workers import PromptAck, make_ready

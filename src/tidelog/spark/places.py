@@ -6,12 +6,13 @@ place provides the options that `format("tidelog")` needs to reach it, for reads
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from os import PathLike, fspath
 from typing import Final, Self
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import PORT_MAX
 
 BROKER_SCHEME: Final = "kafka://"

@@ -10,7 +10,7 @@ them is either true or false. A comparison with a time is never true for a recor
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -32,6 +32,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan import RequestedRange
 from tidelog.spark.options import Given, SourceOptions
 from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition

@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -19,12 +19,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ number only to a sink's commit; tasks read it from their local properties.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from pyspark import TaskContext
@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from tidelog.config import plain_settings
 from tidelog.env import Env, ManualClock, os_env
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 

@@ -42,10 +42,11 @@ Source: KIP-320.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tidelog.errors import InvalidRequest, LostOffsets, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, TopicPartition
 
 VERSION: Final = 1

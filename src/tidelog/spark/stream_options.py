@@ -13,11 +13,12 @@ Source: the guide of Spark's Kafka connector.
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeVar
 
 from tidelog.env import Clock, Env, os_env
 from tidelog.errors import InvalidRequest, InvalidTime
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import (
     READ_OPTIONS,
     Given,

@@ -18,13 +18,14 @@ deleted meanwhile.
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.arguments import reads_arguments
 from tidelog.errors import InvalidRequest
 from tidelog.keyed import MEMORY_BYTES, Table, checked, fold_of
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects import env_for
 from tidelog.record.serde import SERDE_NAMES
 from tidelog.scan.source import DirectoryRecords, RecordSource

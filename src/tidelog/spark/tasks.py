@@ -16,7 +16,7 @@ import gc
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.errors import InvalidRequest, LostOffsets
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.bounds import Bounds
 from tidelog.scan.split import RequestedRange
 from tidelog.spark.options import SourceOptions

@@ -17,7 +17,7 @@ ReplicaManager.
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Self, TypeAlias
 
 from tidelog.amounts import plural, verb
@@ -34,6 +34,7 @@ from tidelog.errors import (
     StorageFailure,
     TidelogError,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.remote import client
 from tidelog.remote.broker_connection import Connect, connect_socket

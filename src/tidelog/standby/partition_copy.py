@@ -23,7 +23,7 @@ Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread, TransactionIndex
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from uuid import UUID
@@ -38,6 +38,7 @@ from tidelog.errors import (
     RequestError,
     TidelogError,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.protocol.schema import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.record.batch import RecordBatch

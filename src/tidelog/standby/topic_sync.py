@@ -8,7 +8,7 @@ Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Final
 from uuid import UUID
@@ -22,6 +22,7 @@ from tidelog.errors import (
     InconsistentTopicId,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import FIND_COORDINATOR, LIST_GROUPS, OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,

@@ -22,11 +22,12 @@ search.
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.amounts import plural, verb
 from tidelog.errors import InvalidRequest, UnsupportedForMessageFormat
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_empty_batch

@@ -1,11 +1,11 @@
 """Parses one point in time. The grammar is in docs/time.md."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 from tidelog.errors import InvalidTime
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec.units import (
     EPOCH_UNITS,
     NS_PER_SECOND,

@@ -7,7 +7,7 @@ Source: IANA time zone database, through `zoneinfo`.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from enum import Enum
 from functools import lru_cache
@@ -15,6 +15,7 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from tidelog.errors import InvalidTime
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec.units import NS_PER_SECOND
 from tidelog.types import NO_TIMESTAMP, NS_PER_MS
 

@@ -244,7 +244,8 @@ def test_messages_are_equal_by_their_fields_and_print_them() -> None:
 
     assert value(1) == value(1)
     assert value(1) != value(2)
-    assert value(1) != ConsumerProtocolSubscription()
+    other: object = ConsumerProtocolSubscription()
+    assert value(1) != other
     assert repr(value(1)).startswith("OffsetCommitValue(offset=1, ")
     assert "metadata='m'" in repr(value(1))
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -54,6 +53,7 @@ from tidelog.jobs.audit.results import (
     TopicFigures,
     audit_verdict,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Report, Section, plot_by_hour
 from tidelog.plots import SERIES_MAX
 from tidelog.spark.places import Place

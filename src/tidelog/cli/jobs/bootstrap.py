@@ -3,7 +3,6 @@
 import errno
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -43,6 +42,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, UsageProblem, interrupted_as
 from tidelog.jobs.bootstrap.options import BootstrapOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Report, Section, Text, without_secrets
 from tidelog.plots import Unit
 from tidelog.types import HOUR_MS

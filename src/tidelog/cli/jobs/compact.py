@@ -1,6 +1,5 @@
 """`tidelog spark compact`: compacts a directory by tasks of Spark."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import click
@@ -27,6 +26,7 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.surroundings import ExitCode, Surroundings, interrupted_as
 from tidelog.jobs.compact.options import CompactOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 
 COLUMNS: Final = output.columns(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,6 +21,7 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Access, timeout_option
 from tidelog.cli.surroundings import ExitCode, InvalidInput, Surroundings, UsageProblem
 from tidelog.jobs.failover.options import MEASURED, FailoverOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +39,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Cell, Columns, Row
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.lag.options import LagOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Report, Section, Text, plot_by_hour
 from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS

@@ -1,7 +1,6 @@
 """`tidelog spark latency`: shows ingestion latency, and the records that watermarks would lose."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +41,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.latency.options import LatencyOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Report, Section, Text, plot_by_hour
 from tidelog.plots import Numbers, Plot, Series, Unit
 from tidelog.storage.clocks.latency import (

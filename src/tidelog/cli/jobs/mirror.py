@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +46,7 @@ from tidelog.jobs.mirror.plan import (
     plan_mirror,
     read_renames,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Report, Section, Text
 
 if TYPE_CHECKING:

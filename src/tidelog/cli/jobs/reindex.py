@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +39,7 @@ from tidelog.cli.options import (
 from tidelog.cli.output import Columns, Row
 from tidelog.cli.surroundings import Surroundings
 from tidelog.jobs.reindex.options import ReindexOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Items, Report, Section
 
 if TYPE_CHECKING:

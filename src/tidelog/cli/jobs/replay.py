@@ -1,6 +1,5 @@
 """`tidelog spark replay`: replays a time range of a topic."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -42,6 +41,7 @@ from tidelog.cli.options import (
 from tidelog.cli.surroundings import ExitCode, Surroundings
 from tidelog.jobs.chunks import total
 from tidelog.jobs.replay.options import ReplayOptions
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import Report, Section
 from tidelog.plots import Unit
 from tidelog.spark.places import Place

@@ -13,7 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
@@ -32,6 +32,7 @@ from tidelog.cli.surroundings import (
     read_settings_text,
 )
 from tidelog.errors import InvalidTime, MissingDependency, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.pages import (
     Align,
     Items,

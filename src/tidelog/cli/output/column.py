@@ -1,10 +1,11 @@
 """Columns of tables: a name for all formats, and the kind of the cells. Also rows for scripts."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeAlias, cast
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import format_ms
 from tidelog.types import NO_TIMESTAMP
 

@@ -5,10 +5,10 @@ none. rich measures them; text of ASCII alone, the usual case, needs no import o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.cli.output.column import Column, Kind
+from tidelog.lazy_dataclass import dataclass
 
 GAP: Final = "  "
 # Text is shortened to these widths, not further: the last text column, keys and values, others.

@@ -8,7 +8,6 @@ Exact: nothing is sampled. With a state, the next run reads only new records.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -29,6 +28,7 @@ from tidelog.jobs.audit.results import (
 )
 from tidelog.jobs.audit.state import new_state, read_state, write_state
 from tidelog.jobs.options import takes_options
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import parallelism
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import context_of, described

@@ -18,7 +18,7 @@ replaces them by another batch with another checksum.
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.arguments import choices_of, level_of
@@ -29,6 +29,7 @@ from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.state import Mark, Run, encode_run
 from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.target_check import config_of_broker, open_cluster
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
 from tidelog.scan.split import RequestedRange, Split, encode_split

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from tidelog.amounts import plural
 from tidelog.jobs.audit.options import Kind
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import timestamp
 from tidelog.types import NO_TIMESTAMP, TopicPartition
 

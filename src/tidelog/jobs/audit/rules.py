@@ -24,12 +24,12 @@ decides.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.jobs.audit.options import KINDS, Kind
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP

@@ -20,7 +20,7 @@ records after the compared ones count.
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
@@ -49,6 +49,7 @@ from tidelog.jobs.audit.work import (
     key_parts,
     read_cells,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.key_tables import ROWS_MAX
 from tidelog.record.kernels import key_rows
 from tidelog.scan.plan import with_directory

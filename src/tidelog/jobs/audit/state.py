@@ -8,7 +8,7 @@ that it does not name belong to an audit that did not end, and are removed.
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import (
     Any,  # noqa: TID251 - JSON, checked here
     Final,
@@ -17,6 +17,7 @@ from typing import (
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.jobs.progress_file import ProgressFile
+from tidelog.lazy_dataclass import dataclass
 
 NOTE: Final = "audit.json"
 

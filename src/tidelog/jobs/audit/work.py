@@ -18,7 +18,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from tidelog.jobs.audit.options import KINDS
 from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
 from tidelog.jobs.audit.state_files import read_rows, write_rows
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.columns.key_tables import COLUMNS, ROWS_MAX, KeyTable, Reducer, joined
 from tidelog.record.kernels import key_rows

@@ -9,11 +9,12 @@ Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.target_check import ExpectedWrite
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.view import Count
 from tidelog.spark.options import nearest
 from tidelog.types import HOUR_MS

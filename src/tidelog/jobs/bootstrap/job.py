@@ -17,7 +17,6 @@ Source: KIP-33, use case 2.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.amounts import plural, verb
@@ -42,6 +41,7 @@ from tidelog.jobs.target_check import (
     taken_back,
     thresholds,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import check_shared_places, described

@@ -27,7 +27,7 @@ directory under its path, from which they read the partition's record.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, Unpack, cast
 
@@ -35,6 +35,7 @@ from tidelog.env import Env, OsFileSystem, os_env
 from tidelog.errors import CleaningFailed, DirectoryLocked, InvalidRequest
 from tidelog.jobs.compact.options import CompactOptions
 from tidelog.jobs.options import takes_options
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.object_files import env_for
 from tidelog.spark.parts import parallelism, run_parts
 from tidelog.spark.session import described, our_words

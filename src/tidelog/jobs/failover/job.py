@@ -15,7 +15,7 @@ read twice. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias
 
 from tidelog.amounts import plural, verb
@@ -43,6 +43,7 @@ from tidelog.jobs.offset_map import (
     SourcePartition,
     TargetOffset,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.view import ClusterView, Committed, Watermarks
 from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 

@@ -20,11 +20,12 @@ sum, stays right.
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import ClusterFailure, RequestError, UnknownTopic
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import PartitionData
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk

@@ -48,10 +48,10 @@ Source: KIP-33, use case 3; KIP-79.
 
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks

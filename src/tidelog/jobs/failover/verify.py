@@ -34,7 +34,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -45,6 +45,7 @@ from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.jobs.failover.job import FailoverPlan
 from tidelog.jobs.failover.rules import Start, StartKind, find_starts
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition

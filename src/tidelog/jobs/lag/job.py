@@ -10,7 +10,7 @@ is one, otherwise from the brokers.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.arguments import level_of
@@ -24,6 +24,7 @@ from tidelog.jobs.lag.work import (
     read_positions,
 )
 from tidelog.jobs.options import takes_options
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import Observation, PartitionLag, lag_of
 from tidelog.remote.view import Count
 from tidelog.scan.plan import plan

@@ -12,12 +12,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.directory import Directory
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote import group_lag as rules
 from tidelog.remote import own_logs
 from tidelog.remote.group_lag import Observation, observe_directory, read_groups

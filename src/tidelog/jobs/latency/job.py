@@ -19,7 +19,6 @@ if they send batches unchanged. Records without a known time are counted as miss
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -39,6 +38,7 @@ from tidelog.jobs.latency.tables import (
 )
 from tidelog.jobs.options import point_ms, takes_options
 from tidelog.jobs.target_check import open_cluster
+from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.time_lookup import LOOKUP_CLOCK as LOOKUPS
 from tidelog.remote.time_lookup import SETTING as STAMPS
 from tidelog.remote.topics import describe

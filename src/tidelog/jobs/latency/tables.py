@@ -1,10 +1,11 @@
 """Latencies of topics, and the rows of a latency report's three tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import estimate_text, plural
+from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import TopicLateness
 from tidelog.scan.latency_verdict import latency_verdict
 from tidelog.spark.parts import timestamp

@@ -27,7 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import Env, os_env
@@ -63,6 +63,7 @@ from tidelog.jobs.offset_map import (
     thin,
     write_map,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.directory_sink import attach_staged, batch_commit_id, drop_staged
 from tidelog.spark.sink_options import SinkOptions, StreamBatch, read_sink_options
 from tidelog.storage import files

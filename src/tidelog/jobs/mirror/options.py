@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final, Required, TypeAlias, TypedDict
 
@@ -10,6 +9,7 @@ from tidelog.env import Env
 from tidelog.jobs.chunks import Transform
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import FORCE, SINK, Option, isolation
+from tidelog.lazy_dataclass import dataclass
 
 # Placeholder in target names for the name of the source topic.
 TOPIC_WORD: Final = "{topic}"

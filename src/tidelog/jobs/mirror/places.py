@@ -16,7 +16,7 @@ numbers never change.
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config import DEFAULT_TOPIC_CONFIG, TopicConfig
@@ -50,6 +50,7 @@ from tidelog.jobs.target_check import (
     open_cluster,
     taken_back,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 from tidelog.storage import files
 from tidelog.storage.directory.topic_registry import NewTopic, check_new

@@ -10,7 +10,7 @@ in the order in which they were found.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import (
     Any,  # noqa: TID251 - JSON, checked here
     Final,
@@ -24,6 +24,7 @@ from tidelog.jobs.mirror.options import TOPIC_WORD, MirrorOptions
 from tidelog.jobs.offset_map import OffsetMap, Partitioning
 from tidelog.jobs.options import check_passed_on, check_sink_options, takes_options
 from tidelog.jobs.progress_file import ProgressFile
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place, as_place
 from tidelog.storage.files import check_topic_name
 from tidelog.types import IsolationLevel

@@ -22,7 +22,6 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Unpack
@@ -63,6 +62,7 @@ from tidelog.jobs.mirror.work import ORIGIN, RECORD, TARGET_PARTITION
 from tidelog.jobs.offset_map import OffsetMap, Partitioning, read_map, write_map
 from tidelog.jobs.options import takes_options
 from tidelog.jobs.target_check import Finding
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.session import check_shared_places, is_connect
 from tidelog.types import TimestampType
 

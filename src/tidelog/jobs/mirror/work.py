@@ -18,7 +18,7 @@ import struct
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 
 from tidelog.errors import CorruptData, InvalidRequest
 from tidelog.jobs.offset_map import DENSE, ROW, MapRow, Partitioning, append_rows, thin
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.encode import choose_partitions
 from tidelog.spark.sink_options import SinkOptions, task_number
 from tidelog.storage.directory.staging import StagedSegment

@@ -10,7 +10,7 @@ Adding files to that folder needs no lock, so a broker may use the directory at 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Unpack
 
@@ -25,6 +25,7 @@ from tidelog.jobs.reindex.work import (
     grouped,
     verify_zones,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.store import is_url
 from tidelog.scan.plan import list_partitions
 from tidelog.spark.parts import Listener, directory_env, run_parts

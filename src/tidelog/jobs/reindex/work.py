@@ -6,11 +6,12 @@ and `build_zones` without a cache. Their caller holds the directory's lock.
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING
 
 from tidelog.env import Env
 from tidelog.errors import CorruptData, StorageFailure, UnsupportedCompression, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Selection, Severity
 from tidelog.storage.checks.findings import note

@@ -5,7 +5,7 @@ from task to driver does not grow with the number of records.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tidelog.jobs.chunks import Spans
 from tidelog.jobs.source_ranges import Question
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import ClockName
 
 if TYPE_CHECKING:

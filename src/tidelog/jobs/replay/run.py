@@ -12,7 +12,7 @@ number writes it once. The file is replaced atomically and durably, and locked w
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import (
     TYPE_CHECKING,
     Any,  # noqa: TID251 - JSON, checked here
@@ -67,6 +67,7 @@ from tidelog.jobs.target_check import (
     new_target,
     taken_back,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.parts import NOBODY, Listener
 from tidelog.spark.places import Place
 from tidelog.spark.session import check_shared_places, described

@@ -14,10 +14,10 @@ A killed job may have written a chunk that its restart writes again. The targets
 import base64
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.places import Place
 
 if TYPE_CHECKING:

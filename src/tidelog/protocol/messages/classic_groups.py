@@ -18,7 +18,6 @@ from tidelog.protocol.schema import (
     NO_OPERATIONS,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -32,7 +31,7 @@ GROUP_KEY_TYPE: Final = 0
 
 
 @message
-class FindCoordinatorRequest(Declaration):
+class FindCoordinatorRequest:
     """Request for the coordinators of groups (key type 0) or transactional ids (1).
 
     It has one key up to version 3, several keys from version 4.
@@ -44,7 +43,7 @@ class FindCoordinatorRequest(Declaration):
 
 
 @message
-class Coordinator(Declaration):
+class Coordinator:
     """Coordinator of one key, with its address."""
 
     key: str = wire(STRING, since=4)
@@ -56,7 +55,7 @@ class Coordinator(Declaration):
 
 
 @message
-class FindCoordinatorResponse(Declaration):
+class FindCoordinatorResponse:
     """Response with one coordinator up to version 3, and one per key from version 4."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -69,7 +68,7 @@ class FindCoordinatorResponse(Declaration):
 
 
 @message
-class ListGroupsRequest(Declaration):
+class ListGroupsRequest:
     """Request for the groups that this broker coordinates; an empty filter matches all groups."""
 
     states_filter: list[str] = wire(array(STRING), since=4)
@@ -77,7 +76,7 @@ class ListGroupsRequest(Declaration):
 
 
 @message
-class ListedGroup(Declaration):
+class ListedGroup:
     """Group in the response: id, protocol type, state and type."""
 
     group_id: str = wire(STRING)
@@ -87,7 +86,7 @@ class ListedGroup(Declaration):
 
 
 @message
-class ListGroupsResponse(Declaration):
+class ListGroupsResponse:
     """Response with the matching groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -96,7 +95,7 @@ class ListGroupsResponse(Declaration):
 
 
 @message
-class OffsetFetchTopic(Declaration):
+class OffsetFetchTopic:
     """Topic in the request, with the numbers of its partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
@@ -104,7 +103,7 @@ class OffsetFetchTopic(Declaration):
 
 
 @message
-class OffsetFetchGroupTopic(Declaration):
+class OffsetFetchGroupTopic:
     """Topic in the request, with the numbers of its partitions; by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
@@ -113,7 +112,7 @@ class OffsetFetchGroupTopic(Declaration):
 
 
 @message
-class OffsetFetchGroup(Declaration):
+class OffsetFetchGroup:
     """Group in the request, with its topics; null requests all topics with a commit."""
 
     group_id: str = wire(STRING, since=8)
@@ -125,7 +124,7 @@ class OffsetFetchGroup(Declaration):
 
 
 @message
-class OffsetFetchRequest(Declaration):
+class OffsetFetchRequest:
     """Request for the offsets committed by one group (up to version 7) or several groups."""
 
     group_id: str = wire(STRING, until=7)
@@ -137,7 +136,7 @@ class OffsetFetchRequest(Declaration):
 
 
 @message
-class OffsetFetchPartitionResponse(Declaration):
+class OffsetFetchPartitionResponse:
     """Partition in the response, up to version 7; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, until=7)
@@ -148,7 +147,7 @@ class OffsetFetchPartitionResponse(Declaration):
 
 
 @message
-class OffsetFetchTopicResponse(Declaration):
+class OffsetFetchTopicResponse:
     """Topic in the response, with its partitions, up to version 7."""
 
     name: str = wire(STRING, until=7)
@@ -158,7 +157,7 @@ class OffsetFetchTopicResponse(Declaration):
 
 
 @message
-class OffsetFetchGroupPartitionResponse(Declaration):
+class OffsetFetchGroupPartitionResponse:
     """Partition in the response, from version 8; `committed_offset` is -1 without a commit."""
 
     partition_index: int = wire(INT32, since=8)
@@ -169,7 +168,7 @@ class OffsetFetchGroupPartitionResponse(Declaration):
 
 
 @message
-class OffsetFetchGroupTopicResponse(Declaration):
+class OffsetFetchGroupTopicResponse:
     """Topic in the response, with its partitions, from version 8; by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
@@ -180,7 +179,7 @@ class OffsetFetchGroupTopicResponse(Declaration):
 
 
 @message
-class OffsetFetchGroupResponse(Declaration):
+class OffsetFetchGroupResponse:
     """Group in the response, with its topics."""
 
     group_id: str = wire(STRING, since=8)
@@ -191,7 +190,7 @@ class OffsetFetchGroupResponse(Declaration):
 
 
 @message
-class OffsetFetchResponse(Declaration):
+class OffsetFetchResponse:
     """Response with the committed offsets of one group (up to version 7) or several groups."""
 
     throttle_time_ms: int = wire(INT32, since=3)
@@ -201,7 +200,7 @@ class OffsetFetchResponse(Declaration):
 
 
 @message
-class JoinGroupRequestProtocol(Declaration):
+class JoinGroupRequestProtocol:
     """Assignment protocol that the member supports, with the member's metadata for it."""
 
     name: str = wire(STRING)
@@ -209,7 +208,7 @@ class JoinGroupRequestProtocol(Declaration):
 
 
 @message
-class JoinGroupRequest(Declaration):
+class JoinGroupRequest:
     """Request to join or rejoin a group; an empty member id requests a new id."""
 
     group_id: str = wire(STRING)
@@ -223,7 +222,7 @@ class JoinGroupRequest(Declaration):
 
 
 @message
-class JoinGroupResponseMember(Declaration):
+class JoinGroupResponseMember:
     """Member in the leader's response, with its metadata for the chosen protocol."""
 
     member_id: str = wire(STRING)
@@ -232,7 +231,7 @@ class JoinGroupResponseMember(Declaration):
 
 
 @message
-class JoinGroupResponse(Declaration):
+class JoinGroupResponse:
     """Response with the generation; the leader's also contains all members."""
 
     throttle_time_ms: int = wire(INT32, since=2)
@@ -247,7 +246,7 @@ class JoinGroupResponse(Declaration):
 
 
 @message
-class SyncGroupRequestAssignment(Declaration):
+class SyncGroupRequestAssignment:
     """Assignment of one member, computed by the leader."""
 
     member_id: str = wire(STRING)
@@ -255,7 +254,7 @@ class SyncGroupRequestAssignment(Declaration):
 
 
 @message
-class SyncGroupRequest(Declaration):
+class SyncGroupRequest:
     """Request for the member's assignment; the leader's contains the assignments of all members."""
 
     group_id: str = wire(STRING)
@@ -268,7 +267,7 @@ class SyncGroupRequest(Declaration):
 
 
 @message
-class SyncGroupResponse(Declaration):
+class SyncGroupResponse:
     """Response with the member's assignment."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -279,7 +278,7 @@ class SyncGroupResponse(Declaration):
 
 
 @message
-class HeartbeatRequest(Declaration):
+class HeartbeatRequest:
     """Request that keeps the member's session alive."""
 
     group_id: str = wire(STRING)
@@ -289,7 +288,7 @@ class HeartbeatRequest(Declaration):
 
 
 @message
-class HeartbeatResponse(Declaration):
+class HeartbeatResponse:
     """Response; REBALANCE_IN_PROGRESS means that the member must rejoin."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -297,7 +296,7 @@ class HeartbeatResponse(Declaration):
 
 
 @message
-class MemberIdentity(Declaration):
+class MemberIdentity:
     """Member in the request, by its id; a static one by its instance id."""
 
     member_id: str = wire(STRING, since=3)
@@ -306,7 +305,7 @@ class MemberIdentity(Declaration):
 
 
 @message
-class LeaveGroupRequest(Declaration):
+class LeaveGroupRequest:
     """Request to remove one member (up to version 2) or several members."""
 
     group_id: str = wire(STRING)
@@ -315,7 +314,7 @@ class LeaveGroupRequest(Declaration):
 
 
 @message
-class MemberResponse(Declaration):
+class MemberResponse:
     """Result for one member."""
 
     member_id: str = wire(STRING, since=3)
@@ -324,7 +323,7 @@ class MemberResponse(Declaration):
 
 
 @message
-class LeaveGroupResponse(Declaration):
+class LeaveGroupResponse:
     """Response with a result for each member."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -333,7 +332,7 @@ class LeaveGroupResponse(Declaration):
 
 
 @message
-class DescribeGroupsRequest(Declaration):
+class DescribeGroupsRequest:
     """Request for the state and members of groups."""
 
     groups: list[str] = wire(array(STRING))
@@ -341,7 +340,7 @@ class DescribeGroupsRequest(Declaration):
 
 
 @message
-class DescribedGroupMember(Declaration):
+class DescribedGroupMember:
     """Member in the response, with its metadata and assignment."""
 
     member_id: str = wire(STRING)
@@ -353,7 +352,7 @@ class DescribedGroupMember(Declaration):
 
 
 @message
-class DescribedGroup(Declaration):
+class DescribedGroup:
     """Group in the response; a group that does not exist is reported as Dead, without members."""
 
     error_code: int = wire(INT16)
@@ -367,7 +366,7 @@ class DescribedGroup(Declaration):
 
 
 @message
-class DescribeGroupsResponse(Declaration):
+class DescribeGroupsResponse:
     """Response with the groups."""
 
     throttle_time_ms: int = wire(INT32, since=1)
@@ -375,14 +374,14 @@ class DescribeGroupsResponse(Declaration):
 
 
 @message
-class DeleteGroupsRequest(Declaration):
+class DeleteGroupsRequest:
     """Request to delete groups; only groups without members are deleted."""
 
     groups_names: list[str] = wire(array(STRING))
 
 
 @message
-class DeletableGroupResult(Declaration):
+class DeletableGroupResult:
     """Result for one group."""
 
     group_id: str = wire(STRING)
@@ -390,7 +389,7 @@ class DeletableGroupResult(Declaration):
 
 
 @message
-class DeleteGroupsResponse(Declaration):
+class DeleteGroupsResponse:
     """Response with a result for each group."""
 
     throttle_time_ms: int = wire(INT32)

@@ -15,7 +15,6 @@ from tidelog.protocol.schema import (
     STRING,
     UINT16,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -26,14 +25,14 @@ from tidelog.protocol.schema import (
 
 
 @message
-class QuorumPartition(Declaration):
+class QuorumPartition:
     """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
 @message
-class QuorumTopic(Declaration):
+class QuorumTopic:
     """Topic in the request, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -41,14 +40,14 @@ class QuorumTopic(Declaration):
 
 
 @message
-class DescribeQuorumRequest(Declaration):
+class DescribeQuorumRequest:
     """Request for the state of the quorum that replicates the cluster metadata."""
 
     topics: list[QuorumTopic] = wire(array(struct(QuorumTopic)))
 
 
 @message
-class QuorumReplica(Declaration):
+class QuorumReplica:
     """Voter or observer of the quorum; timestamps in ms since 1970, -1 if unknown."""
 
     replica_id: int = wire(INT32)
@@ -59,7 +58,7 @@ class QuorumReplica(Declaration):
 
 
 @message
-class DescribedQuorumPartition(Declaration):
+class DescribedQuorumPartition:
     """Partition in the response, with its leader, voters and observers."""
 
     partition_index: int = wire(INT32)
@@ -73,7 +72,7 @@ class DescribedQuorumPartition(Declaration):
 
 
 @message
-class DescribedQuorumTopic(Declaration):
+class DescribedQuorumTopic:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -81,7 +80,7 @@ class DescribedQuorumTopic(Declaration):
 
 
 @message
-class QuorumListener(Declaration):
+class QuorumListener:
     """Listener of a voter: name and address."""
 
     name: str = wire(STRING)
@@ -90,7 +89,7 @@ class QuorumListener(Declaration):
 
 
 @message
-class QuorumNode(Declaration):
+class QuorumNode:
     """Voter with its listeners."""
 
     node_id: int = wire(INT32)
@@ -98,7 +97,7 @@ class QuorumNode(Declaration):
 
 
 @message
-class DescribeQuorumResponse(Declaration):
+class DescribeQuorumResponse:
     """Response with the state of the quorum."""
 
     error_code: int = wire(INT16)
@@ -108,7 +107,7 @@ class DescribeQuorumResponse(Declaration):
 
 
 @message
-class FeatureUpdate(Declaration):
+class FeatureUpdate:
     """New level of a feature; level 0 disables it.
 
     The upgrade type is 1 for an upgrade, 2 for a safe downgrade, 3 for a downgrade that may lose
@@ -122,7 +121,7 @@ class FeatureUpdate(Declaration):
 
 
 @message
-class UpdateFeaturesRequest(Declaration):
+class UpdateFeaturesRequest:
     """Request to change the levels of features, or to validate the change only."""
 
     timeout_ms: int = wire(INT32, default=60000)
@@ -131,7 +130,7 @@ class UpdateFeaturesRequest(Declaration):
 
 
 @message
-class UpdatedFeature(Declaration):
+class UpdatedFeature:
     """Result for one feature."""
 
     feature: str = wire(STRING)
@@ -140,7 +139,7 @@ class UpdatedFeature(Declaration):
 
 
 @message
-class UpdateFeaturesResponse(Declaration):
+class UpdateFeaturesResponse:
     """Response with a result for each feature; from version 2, all change or none."""
 
     throttle_time_ms: int = wire(INT32)
@@ -150,14 +149,14 @@ class UpdateFeaturesResponse(Declaration):
 
 
 @message
-class UnregisterBrokerRequest(Declaration):
+class UnregisterBrokerRequest:
     """Request to remove a broker that no longer exists."""
 
     broker_id: int = wire(INT32)
 
 
 @message
-class UnregisterBrokerResponse(Declaration):
+class UnregisterBrokerResponse:
     """Response to the removal of a broker."""
 
     throttle_time_ms: int = wire(INT32)
@@ -166,7 +165,7 @@ class UnregisterBrokerResponse(Declaration):
 
 
 @message
-class AddRaftVoterRequest(Declaration):
+class AddRaftVoterRequest:
     """Request to add a controller to the voters of the quorum."""
 
     cluster_id: str | None = wire(nullable_string())
@@ -178,7 +177,7 @@ class AddRaftVoterRequest(Declaration):
 
 
 @message
-class AddRaftVoterResponse(Declaration):
+class AddRaftVoterResponse:
     """Response to the addition of a voter."""
 
     throttle_time_ms: int = wire(INT32)
@@ -187,7 +186,7 @@ class AddRaftVoterResponse(Declaration):
 
 
 @message
-class RemoveRaftVoterRequest(Declaration):
+class RemoveRaftVoterRequest:
     """Request to remove a controller from the voters of the quorum."""
 
     cluster_id: str | None = wire(nullable_string())
@@ -196,7 +195,7 @@ class RemoveRaftVoterRequest(Declaration):
 
 
 @message
-class RemoveRaftVoterResponse(Declaration):
+class RemoveRaftVoterResponse:
     """Response to the removal of a voter."""
 
     throttle_time_ms: int = wire(INT32)
@@ -205,7 +204,7 @@ class RemoveRaftVoterResponse(Declaration):
 
 
 @message
-class ElectLeadersTopic(Declaration):
+class ElectLeadersTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     topic: str = wire(STRING)
@@ -213,7 +212,7 @@ class ElectLeadersTopic(Declaration):
 
 
 @message
-class ElectLeadersRequest(Declaration):
+class ElectLeadersRequest:
     """Request to elect leaders; null partitions mean all partitions.
 
     The election type is 0 for the preferred replica, 1 for any replica (unclean).
@@ -227,7 +226,7 @@ class ElectLeadersRequest(Declaration):
 
 
 @message
-class ElectionPartitionResult(Declaration):
+class ElectionPartitionResult:
     """Result for one partition."""
 
     partition_id: int = wire(INT32)
@@ -236,7 +235,7 @@ class ElectionPartitionResult(Declaration):
 
 
 @message
-class ElectionTopicResult(Declaration):
+class ElectionTopicResult:
     """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING)
@@ -244,7 +243,7 @@ class ElectionTopicResult(Declaration):
 
 
 @message
-class ElectLeadersResponse(Declaration):
+class ElectLeadersResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -253,7 +252,7 @@ class ElectLeadersResponse(Declaration):
 
 
 @message
-class ReassignablePartition(Declaration):
+class ReassignablePartition:
     """Partition in the request, with its new replicas; null cancels a pending reassignment."""
 
     partition_index: int = wire(INT32)
@@ -261,7 +260,7 @@ class ReassignablePartition(Declaration):
 
 
 @message
-class ReassignableTopic(Declaration):
+class ReassignableTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
@@ -269,7 +268,7 @@ class ReassignableTopic(Declaration):
 
 
 @message
-class AlterPartitionReassignmentsRequest(Declaration):
+class AlterPartitionReassignmentsRequest:
     """Request to move partitions to other brokers, or to cancel pending moves."""
 
     timeout_ms: int = wire(INT32, default=60000)
@@ -278,7 +277,7 @@ class AlterPartitionReassignmentsRequest(Declaration):
 
 
 @message
-class ReassignedPartition(Declaration):
+class ReassignedPartition:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -287,7 +286,7 @@ class ReassignedPartition(Declaration):
 
 
 @message
-class ReassignedTopic(Declaration):
+class ReassignedTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -295,7 +294,7 @@ class ReassignedTopic(Declaration):
 
 
 @message
-class AlterPartitionReassignmentsResponse(Declaration):
+class AlterPartitionReassignmentsResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -306,7 +305,7 @@ class AlterPartitionReassignmentsResponse(Declaration):
 
 
 @message
-class ListedTopic(Declaration):
+class ListedTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
@@ -314,7 +313,7 @@ class ListedTopic(Declaration):
 
 
 @message
-class ListPartitionReassignmentsRequest(Declaration):
+class ListPartitionReassignmentsRequest:
     """Request for the partitions that are being reassigned; null topics mean all."""
 
     timeout_ms: int = wire(INT32, default=60000)
@@ -322,7 +321,7 @@ class ListPartitionReassignmentsRequest(Declaration):
 
 
 @message
-class OngoingPartition(Declaration):
+class OngoingPartition:
     """Partition that is being reassigned, with its current, added and removed replicas."""
 
     partition_index: int = wire(INT32)
@@ -332,7 +331,7 @@ class OngoingPartition(Declaration):
 
 
 @message
-class OngoingTopic(Declaration):
+class OngoingTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -340,7 +339,7 @@ class OngoingTopic(Declaration):
 
 
 @message
-class ListPartitionReassignmentsResponse(Declaration):
+class ListPartitionReassignmentsResponse:
     """Response with the partitions that are being reassigned."""
 
     throttle_time_ms: int = wire(INT32)
@@ -350,7 +349,7 @@ class ListPartitionReassignmentsResponse(Declaration):
 
 
 @message
-class AlterReplicaLogDirTopic(Declaration):
+class AlterReplicaLogDirTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
@@ -358,7 +357,7 @@ class AlterReplicaLogDirTopic(Declaration):
 
 
 @message
-class AlterReplicaLogDir(Declaration):
+class AlterReplicaLogDir:
     """Directory in the request, with the topics to move there."""
 
     path: str = wire(STRING)
@@ -366,14 +365,14 @@ class AlterReplicaLogDir(Declaration):
 
 
 @message
-class AlterReplicaLogDirsRequest(Declaration):
+class AlterReplicaLogDirsRequest:
     """Request to move partitions to other log directories of the broker."""
 
     dirs: list[AlterReplicaLogDir] = wire(array(struct(AlterReplicaLogDir)))
 
 
 @message
-class AlterReplicaLogDirPartition(Declaration):
+class AlterReplicaLogDirPartition:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -381,7 +380,7 @@ class AlterReplicaLogDirPartition(Declaration):
 
 
 @message
-class AlterReplicaLogDirTopicResult(Declaration):
+class AlterReplicaLogDirTopicResult:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -389,7 +388,7 @@ class AlterReplicaLogDirTopicResult(Declaration):
 
 
 @message
-class AlterReplicaLogDirsResponse(Declaration):
+class AlterReplicaLogDirsResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)

@@ -14,7 +14,6 @@ from tidelog.protocol.schema import (
     INT16,
     INT32,
     STRING,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -39,7 +38,7 @@ class ConfigSource(IntEnum):
 
 
 @message
-class DescribeConfigsResource(Declaration):
+class DescribeConfigsResource:
     """Topic, broker or group in the request, with the names of its settings; null for all."""
 
     resource_type: int = wire(INT8)
@@ -48,7 +47,7 @@ class DescribeConfigsResource(Declaration):
 
 
 @message
-class DescribeConfigsRequest(Declaration):
+class DescribeConfigsRequest:
     """Request for the settings of topics, brokers or groups."""
 
     resources: list[DescribeConfigsResource] = wire(array(struct(DescribeConfigsResource)))
@@ -57,7 +56,7 @@ class DescribeConfigsRequest(Declaration):
 
 
 @message
-class DescribeConfigsSynonym(Declaration):
+class DescribeConfigsSynonym:
     """Value of the same setting at another level, such as the broker's default."""
 
     name: str = wire(STRING, since=1)
@@ -66,7 +65,7 @@ class DescribeConfigsSynonym(Declaration):
 
 
 @message
-class DescribedConfig(Declaration):
+class DescribedConfig:
     """Setting in the response; the value of a sensitive one is null."""
 
     name: str = wire(STRING)
@@ -80,7 +79,7 @@ class DescribedConfig(Declaration):
 
 
 @message
-class DescribeConfigsResult(Declaration):
+class DescribeConfigsResult:
     """Topic, broker or group in the response, with its settings."""
 
     error_code: int = wire(INT16)
@@ -91,7 +90,7 @@ class DescribeConfigsResult(Declaration):
 
 
 @message
-class DescribeConfigsResponse(Declaration):
+class DescribeConfigsResponse:
     """Response with the settings of each resource."""
 
     throttle_time_ms: int = wire(INT32)
@@ -99,7 +98,7 @@ class DescribeConfigsResponse(Declaration):
 
 
 @message
-class AlterableConfig(Declaration):
+class AlterableConfig:
     """Setting with its new value; null restores the default."""
 
     name: str = wire(STRING)
@@ -107,7 +106,7 @@ class AlterableConfig(Declaration):
 
 
 @message
-class AlterConfigsResource(Declaration):
+class AlterConfigsResource:
     """Topic, broker or group in the request, with all of its settings."""
 
     resource_type: int = wire(INT8)
@@ -116,7 +115,7 @@ class AlterConfigsResource(Declaration):
 
 
 @message
-class AlterConfigsRequest(Declaration):
+class AlterConfigsRequest:
     """Request to replace all settings of resources; settings left out return to their defaults."""
 
     resources: list[AlterConfigsResource] = wire(array(struct(AlterConfigsResource)))
@@ -124,7 +123,7 @@ class AlterConfigsRequest(Declaration):
 
 
 @message
-class AlterConfigsResourceResponse(Declaration):
+class AlterConfigsResourceResponse:
     """Result for one resource."""
 
     error_code: int = wire(INT16)
@@ -134,7 +133,7 @@ class AlterConfigsResourceResponse(Declaration):
 
 
 @message
-class AlterConfigsResponse(Declaration):
+class AlterConfigsResponse:
     """Response with a result for each resource."""
 
     throttle_time_ms: int = wire(INT32)
@@ -144,7 +143,7 @@ class AlterConfigsResponse(Declaration):
 
 
 @message
-class IncrementallyAlteredConfig(Declaration):
+class IncrementallyAlteredConfig:
     """Setting with an operation and its operand.
 
     The operation is 0 to set, 1 to delete, 2 to append to a list, 3 to subtract from it.
@@ -156,7 +155,7 @@ class IncrementallyAlteredConfig(Declaration):
 
 
 @message
-class IncrementalAlterConfigsResource(Declaration):
+class IncrementalAlterConfigsResource:
     """Topic, broker or group in the request, with the settings to change."""
 
     resource_type: int = wire(INT8)
@@ -165,7 +164,7 @@ class IncrementalAlterConfigsResource(Declaration):
 
 
 @message
-class IncrementalAlterConfigsRequest(Declaration):
+class IncrementalAlterConfigsRequest:
     """Request to change single settings of resources; other settings stay as they are."""
 
     resources: list[IncrementalAlterConfigsResource] = wire(
@@ -175,7 +174,7 @@ class IncrementalAlterConfigsRequest(Declaration):
 
 
 @message
-class IncrementalAlterConfigsResourceResponse(Declaration):
+class IncrementalAlterConfigsResourceResponse:
     """Result for one resource."""
 
     error_code: int = wire(INT16)
@@ -185,7 +184,7 @@ class IncrementalAlterConfigsResourceResponse(Declaration):
 
 
 @message
-class IncrementalAlterConfigsResponse(Declaration):
+class IncrementalAlterConfigsResponse:
     """Response with a result for each resource."""
 
     throttle_time_ms: int = wire(INT32)
@@ -195,7 +194,7 @@ class IncrementalAlterConfigsResponse(Declaration):
 
 
 @message
-class ListConfigResourcesRequest(Declaration):
+class ListConfigResourcesRequest:
     """Request for the resources that have settings.
 
     From version 1 it may name resource types; an empty list means all. Version 0 lists the client
@@ -206,7 +205,7 @@ class ListConfigResourcesRequest(Declaration):
 
 
 @message
-class ListedConfigResource(Declaration):
+class ListedConfigResource:
     """Resource in the response; in version 0 always of type client metrics."""
 
     resource_name: str = wire(STRING)
@@ -214,7 +213,7 @@ class ListedConfigResource(Declaration):
 
 
 @message
-class ListConfigResourcesResponse(Declaration):
+class ListConfigResourcesResponse:
     """Response with the resources that have settings."""
 
     throttle_time_ms: int = wire(INT32)
@@ -223,7 +222,7 @@ class ListConfigResourcesResponse(Declaration):
 
 
 @message
-class QuotaFilterComponent(Declaration):
+class QuotaFilterComponent:
     """Filter for one part of an entity; the match type is 0 exact, 1 default, 2 any."""
 
     entity_type: str = wire(STRING)
@@ -232,7 +231,7 @@ class QuotaFilterComponent(Declaration):
 
 
 @message
-class DescribeClientQuotasRequest(Declaration):
+class DescribeClientQuotasRequest:
     """Request for the quotas of entities that match the filters.
 
     With `strict`, entities with further parts do not match.
@@ -243,7 +242,7 @@ class DescribeClientQuotasRequest(Declaration):
 
 
 @message
-class QuotaEntity(Declaration):
+class QuotaEntity:
     """Part of an entity: `user`, `client-id` or `ip`, and its name; null for the default."""
 
     entity_type: str = wire(STRING)
@@ -251,7 +250,7 @@ class QuotaEntity(Declaration):
 
 
 @message
-class QuotaValue(Declaration):
+class QuotaValue:
     """Quota: key and value."""
 
     key: str = wire(STRING)
@@ -259,7 +258,7 @@ class QuotaValue(Declaration):
 
 
 @message
-class DescribedQuotas(Declaration):
+class DescribedQuotas:
     """Entity in the response, with its quotas."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
@@ -267,7 +266,7 @@ class DescribedQuotas(Declaration):
 
 
 @message
-class DescribeClientQuotasResponse(Declaration):
+class DescribeClientQuotasResponse:
     """Response with the matching entities and their quotas; null with an error."""
 
     throttle_time_ms: int = wire(INT32)
@@ -277,7 +276,7 @@ class DescribeClientQuotasResponse(Declaration):
 
 
 @message
-class QuotaOperation(Declaration):
+class QuotaOperation:
     """Quota to set or to remove."""
 
     key: str = wire(STRING)
@@ -286,7 +285,7 @@ class QuotaOperation(Declaration):
 
 
 @message
-class QuotaAlteration(Declaration):
+class QuotaAlteration:
     """Entity in the request, with the quotas to change."""
 
     entity: list[QuotaEntity] = wire(array(struct(QuotaEntity)))
@@ -294,7 +293,7 @@ class QuotaAlteration(Declaration):
 
 
 @message
-class AlterClientQuotasRequest(Declaration):
+class AlterClientQuotasRequest:
     """Request to change quotas of entities, or to validate the change only."""
 
     entries: list[QuotaAlteration] = wire(array(struct(QuotaAlteration)))
@@ -302,7 +301,7 @@ class AlterClientQuotasRequest(Declaration):
 
 
 @message
-class AlteredQuotas(Declaration):
+class AlteredQuotas:
     """Result for one entity."""
 
     error_code: int = wire(INT16)
@@ -311,7 +310,7 @@ class AlteredQuotas(Declaration):
 
 
 @message
-class AlterClientQuotasResponse(Declaration):
+class AlterClientQuotasResponse:
     """Response with a result for each entity."""
 
     throttle_time_ms: int = wire(INT32)

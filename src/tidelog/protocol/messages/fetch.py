@@ -19,7 +19,6 @@ from tidelog.protocol.schema import (
     RECORD_PIECES,
     STRING,
     UUID16,
-    Declaration,
     Pieces,
     array,
     message,
@@ -32,7 +31,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, Buffer
 
 
 @message
-class ReplicaState(Declaration):
+class ReplicaState:
     """Replica that sends the request, from version 15; -1 for a consumer."""
 
     replica_id: int = wire(INT32, since=15, default=CONSUMER_REPLICA_ID)
@@ -40,7 +39,7 @@ class ReplicaState(Declaration):
 
 
 @message
-class FetchPartition(Declaration):
+class FetchPartition:
     """Partition in the request: offset to read from, and leader epochs that the client knows."""
 
     partition: int = wire(INT32)
@@ -54,7 +53,7 @@ class FetchPartition(Declaration):
 
 
 @message
-class FetchTopic(Declaration):
+class FetchTopic:
     """Topic in the request, with its partitions."""
 
     topic: str = wire(STRING, until=12)
@@ -63,7 +62,7 @@ class FetchTopic(Declaration):
 
 
 @message
-class ForgottenTopic(Declaration):
+class ForgottenTopic:
     """Partitions to remove from the fetch session."""
 
     topic: str = wire(STRING, since=7, until=12)
@@ -72,7 +71,7 @@ class ForgottenTopic(Declaration):
 
 
 @message
-class FetchRequest(Declaration):
+class FetchRequest:
     """Request for records; answered once `min_bytes` are available or `max_wait_ms` have passed."""
 
     cluster_id: str | None = wire(nullable_string(since=12), since=12, tag=0)
@@ -92,7 +91,7 @@ class FetchRequest(Declaration):
 
 
 @message
-class DivergingEpoch(Declaration):
+class DivergingEpoch:
     """Largest epoch that client and leader share, and its end offset at the leader; else -1, -1."""
 
     epoch: int = wire(INT32, since=12, default=-1)
@@ -100,7 +99,7 @@ class DivergingEpoch(Declaration):
 
 
 @message
-class CurrentLeader(Declaration):
+class CurrentLeader:
     """Current leader of the partition, for a client that used another broker."""
 
     leader_id: int = wire(INT32, since=12, default=-1)
@@ -108,7 +107,7 @@ class CurrentLeader(Declaration):
 
 
 @message
-class SnapshotId(Declaration):
+class SnapshotId:
     """Snapshot of the metadata log to fetch instead; -1 and -1 for none."""
 
     end_offset: int = wire(INT64, default=-1)
@@ -116,7 +115,7 @@ class SnapshotId(Declaration):
 
 
 @message
-class AbortedTransaction(Declaration):
+class AbortedTransaction:
     """Aborted transaction among the records: its producer and first offset."""
 
     producer_id: int = wire(INT64, since=4)
@@ -124,7 +123,7 @@ class AbortedTransaction(Declaration):
 
 
 @message
-class PartitionData(Declaration):
+class PartitionData:
     """Partition in the response: whole record batches, except that the last one may be cut off."""
 
     partition_index: int = wire(INT32)
@@ -153,7 +152,7 @@ class PartitionData(Declaration):
 
 
 @message
-class FetchableTopic(Declaration):
+class FetchableTopic:
     """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING, until=12)
@@ -162,7 +161,7 @@ class FetchableTopic(Declaration):
 
 
 @message
-class NodeEndpoint(Declaration):
+class NodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=16)
@@ -172,7 +171,7 @@ class NodeEndpoint(Declaration):
 
 
 @message
-class FetchResponse(Declaration):
+class FetchResponse:
     """Response with the records of the partitions."""
 
     throttle_time_ms: int = wire(INT32, since=1)

@@ -12,7 +12,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_string,
@@ -22,7 +21,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class OffsetCommitRequestPartition(Declaration):
+class OffsetCommitRequestPartition:
     """Partition in the request: the next offset to read, and the client's metadata."""
 
     partition_index: int = wire(INT32)
@@ -32,7 +31,7 @@ class OffsetCommitRequestPartition(Declaration):
 
 
 @message
-class OffsetCommitRequestTopic(Declaration):
+class OffsetCommitRequestTopic:
     """Topic in the request, with its partitions; by id from version 10."""
 
     name: str = wire(STRING, until=9)
@@ -43,7 +42,7 @@ class OffsetCommitRequestTopic(Declaration):
 
 
 @message
-class OffsetCommitRequest(Declaration):
+class OffsetCommitRequest:
     """Request to commit a group's offsets."""
 
     group_id: str = wire(STRING)
@@ -55,7 +54,7 @@ class OffsetCommitRequest(Declaration):
 
 
 @message
-class OffsetCommitResponsePartition(Declaration):
+class OffsetCommitResponsePartition:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -63,7 +62,7 @@ class OffsetCommitResponsePartition(Declaration):
 
 
 @message
-class OffsetCommitResponseTopic(Declaration):
+class OffsetCommitResponseTopic:
     """Topic in the response, with its partitions; by id from version 10."""
 
     name: str = wire(STRING, until=9)
@@ -74,7 +73,7 @@ class OffsetCommitResponseTopic(Declaration):
 
 
 @message
-class OffsetCommitResponse(Declaration):
+class OffsetCommitResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=3)
@@ -82,14 +81,14 @@ class OffsetCommitResponse(Declaration):
 
 
 @message
-class OffsetDeleteRequestPartition(Declaration):
+class OffsetDeleteRequestPartition:
     """Partition in the request."""
 
     partition_index: int = wire(INT32)
 
 
 @message
-class OffsetDeleteRequestTopic(Declaration):
+class OffsetDeleteRequestTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
@@ -99,7 +98,7 @@ class OffsetDeleteRequestTopic(Declaration):
 
 
 @message
-class OffsetDeleteRequest(Declaration):
+class OffsetDeleteRequest:
     """Request to delete a group's committed offsets."""
 
     group_id: str = wire(STRING)
@@ -107,7 +106,7 @@ class OffsetDeleteRequest(Declaration):
 
 
 @message
-class OffsetDeleteResponsePartition(Declaration):
+class OffsetDeleteResponsePartition:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -115,7 +114,7 @@ class OffsetDeleteResponsePartition(Declaration):
 
 
 @message
-class OffsetDeleteResponseTopic(Declaration):
+class OffsetDeleteResponseTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -125,7 +124,7 @@ class OffsetDeleteResponseTopic(Declaration):
 
 
 @message
-class OffsetDeleteResponse(Declaration):
+class OffsetDeleteResponse:
     """Response with a result for each partition, or an error for the whole request."""
 
     error_code: int = wire(INT16)
@@ -134,7 +133,7 @@ class OffsetDeleteResponse(Declaration):
 
 
 @message
-class TxnOffsetCommitRequestPartition(Declaration):
+class TxnOffsetCommitRequestPartition:
     """Partition in the request: the next offset to read after the transaction commits."""
 
     partition_index: int = wire(INT32)
@@ -144,7 +143,7 @@ class TxnOffsetCommitRequestPartition(Declaration):
 
 
 @message
-class TxnOffsetCommitRequestTopic(Declaration):
+class TxnOffsetCommitRequestTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
@@ -154,7 +153,7 @@ class TxnOffsetCommitRequestTopic(Declaration):
 
 
 @message
-class TxnOffsetCommitRequest(Declaration):
+class TxnOffsetCommitRequest:
     """Request to commit a group's offsets as part of a transaction."""
 
     transactional_id: str = wire(STRING)
@@ -168,7 +167,7 @@ class TxnOffsetCommitRequest(Declaration):
 
 
 @message
-class TxnOffsetCommitResponsePartition(Declaration):
+class TxnOffsetCommitResponsePartition:
     """Result for one partition; the offset takes effect when the transaction commits."""
 
     partition_index: int = wire(INT32)
@@ -176,7 +175,7 @@ class TxnOffsetCommitResponsePartition(Declaration):
 
 
 @message
-class TxnOffsetCommitResponseTopic(Declaration):
+class TxnOffsetCommitResponseTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -186,7 +185,7 @@ class TxnOffsetCommitResponseTopic(Declaration):
 
 
 @message
-class TxnOffsetCommitResponse(Declaration):
+class TxnOffsetCommitResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)

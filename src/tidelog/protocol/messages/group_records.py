@@ -17,7 +17,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_bytes,
@@ -29,7 +28,7 @@ from tidelog.types import Buffer
 
 
 @message
-class OffsetCommitKey(Declaration):
+class OffsetCommitKey:
     """Key of a committed offset: group and partition. Key versions 0 and 1 are equivalent."""
 
     group: str = wire(STRING)
@@ -38,7 +37,7 @@ class OffsetCommitKey(Declaration):
 
 
 @message
-class OffsetCommitValue(Declaration):
+class OffsetCommitValue:
     """Committed offset of a partition; times in ms since 1970."""
 
     offset: int = wire(INT64)
@@ -50,14 +49,14 @@ class OffsetCommitValue(Declaration):
 
 
 @message
-class GroupMetadataKey(Declaration):
+class GroupMetadataKey:
     """Key of a classic group's metadata."""
 
     group: str = wire(STRING)
 
 
 @message
-class MemberMetadata(Declaration):
+class MemberMetadata:
     """Member in a group's metadata, with its subscription and assignment; timeouts in ms."""
 
     member_id: str = wire(STRING)
@@ -71,7 +70,7 @@ class MemberMetadata(Declaration):
 
 
 @message
-class GroupMetadataValue(Declaration):
+class GroupMetadataValue:
     """Metadata of a classic group: generation, protocol, leader and members."""
 
     protocol_type: str = wire(STRING)
@@ -83,7 +82,7 @@ class GroupMetadataValue(Declaration):
 
 
 @message
-class OwnedPartitions(Declaration):
+class OwnedPartitions:
     """Partitions of one topic that the member owns."""
 
     topic: str = wire(STRING, since=1)
@@ -91,7 +90,7 @@ class OwnedPartitions(Declaration):
 
 
 @message
-class ConsumerProtocolSubscription(Declaration):
+class ConsumerProtocolSubscription:
     """Subscription of a member, in its metadata of JoinGroup; also its owned partitions."""
 
     topics: list[str] = wire(array(STRING))
@@ -102,7 +101,7 @@ class ConsumerProtocolSubscription(Declaration):
 
 
 @message
-class AssignedPartitions(Declaration):
+class AssignedPartitions:
     """Partitions of one topic."""
 
     topic: str = wire(STRING)
@@ -110,7 +109,7 @@ class AssignedPartitions(Declaration):
 
 
 @message
-class ConsumerProtocolAssignment(Declaration):
+class ConsumerProtocolAssignment:
     """Assignment of a member, in SyncGroup."""
 
     assigned_partitions: list[AssignedPartitions] = wire(array(struct(AssignedPartitions)))

@@ -12,7 +12,6 @@ from tidelog.protocol.schema import (
     INT64,
     OWN_TAGS_START,
     STRING,
-    Declaration,
     array,
     message,
     struct,
@@ -21,7 +20,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class ListOffsetsPartition(Declaration):
+class ListOffsetsPartition:
     """Partition in the request, with a timestamp in ms or a special value below 0."""
 
     partition_index: int = wire(INT32)
@@ -31,7 +30,7 @@ class ListOffsetsPartition(Declaration):
 
 
 @message
-class ListOffsetsTopic(Declaration):
+class ListOffsetsTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
@@ -39,7 +38,7 @@ class ListOffsetsTopic(Declaration):
 
 
 @message
-class ListOffsetsRequest(Declaration):
+class ListOffsetsRequest:
     """Request for the first offset at or after a timestamp; version 0: segments before it.
 
     Attributes:
@@ -55,7 +54,7 @@ class ListOffsetsRequest(Declaration):
 
 
 @message
-class ListOffsetsPartitionResponse(Declaration):
+class ListOffsetsPartitionResponse:
     """Partition in the response; timestamp and offset are -1 if there is no match.
 
     Version 0 returns the offsets of segments, in descending order.
@@ -76,7 +75,7 @@ class ListOffsetsPartitionResponse(Declaration):
 
 
 @message
-class ListOffsetsTopicResponse(Declaration):
+class ListOffsetsTopicResponse:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -86,7 +85,7 @@ class ListOffsetsTopicResponse(Declaration):
 
 
 @message
-class ListOffsetsResponse(Declaration):
+class ListOffsetsResponse:
     """Response with the offset of each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)
@@ -94,7 +93,7 @@ class ListOffsetsResponse(Declaration):
 
 
 @message
-class OffsetForLeaderPartition(Declaration):
+class OffsetForLeaderPartition:
     """Partition in the request, with the leader epoch to look up."""
 
     partition: int = wire(INT32)
@@ -103,7 +102,7 @@ class OffsetForLeaderPartition(Declaration):
 
 
 @message
-class OffsetForLeaderTopic(Declaration):
+class OffsetForLeaderTopic:
     """Topic in the request, with its partitions."""
 
     topic: str = wire(STRING)
@@ -111,7 +110,7 @@ class OffsetForLeaderTopic(Declaration):
 
 
 @message
-class OffsetForLeaderEpochRequest(Declaration):
+class OffsetForLeaderEpochRequest:
     """Request for the end offset of the largest epoch not above the requested one."""
 
     replica_id: int = wire(INT32, since=3, default=-2)
@@ -119,7 +118,7 @@ class OffsetForLeaderEpochRequest(Declaration):
 
 
 @message
-class EpochEndOffset(Declaration):
+class EpochEndOffset:
     """Partition in the response: that epoch and its end offset, exclusive.
 
     Both are -1 if the requested epoch is above all epochs of the log.
@@ -132,7 +131,7 @@ class EpochEndOffset(Declaration):
 
 
 @message
-class OffsetForLeaderTopicResult(Declaration):
+class OffsetForLeaderTopicResult:
     """Topic in the response, with its partitions."""
 
     topic: str = wire(STRING)
@@ -140,7 +139,7 @@ class OffsetForLeaderTopicResult(Declaration):
 
 
 @message
-class OffsetForLeaderEpochResponse(Declaration):
+class OffsetForLeaderEpochResponse:
     """Response with the end offset of an epoch for each partition."""
 
     throttle_time_ms: int = wire(INT32, since=2)

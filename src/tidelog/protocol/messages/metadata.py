@@ -15,7 +15,6 @@ from tidelog.protocol.schema import (
     NO_OPERATIONS,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -27,7 +26,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class ApiVersionsRequest(Declaration):
+class ApiVersionsRequest:
     """Request for the APIs and versions that the broker supports."""
 
     client_software_name: str = wire(STRING, since=3)
@@ -35,7 +34,7 @@ class ApiVersionsRequest(Declaration):
 
 
 @message
-class ApiVersion(Declaration):
+class ApiVersion:
     """API with its first and last supported version, both inclusive."""
 
     api_key: int = wire(INT16)
@@ -44,7 +43,7 @@ class ApiVersion(Declaration):
 
 
 @message
-class SupportedFeature(Declaration):
+class SupportedFeature:
     """Feature that the broker supports, with its range of levels."""
 
     name: str = wire(STRING, since=3)
@@ -53,7 +52,7 @@ class SupportedFeature(Declaration):
 
 
 @message
-class FinalizedFeature(Declaration):
+class FinalizedFeature:
     """Feature that is active in the cluster, with its range of levels."""
 
     name: str = wire(STRING, since=3)
@@ -62,7 +61,7 @@ class FinalizedFeature(Declaration):
 
 
 @message
-class ApiVersionsResponse(Declaration):
+class ApiVersionsResponse:
     """Response with the supported APIs; with error 35 it is always encoded in version 0."""
 
     error_code: int = wire(INT16)
@@ -79,7 +78,7 @@ class ApiVersionsResponse(Declaration):
 
 
 @message
-class MetadataRequestTopic(Declaration):
+class MetadataRequestTopic:
     """Topic in the request, by name or (from version 12) by id."""
 
     topic_id: UUID = wire(UUID16, since=10)
@@ -87,7 +86,7 @@ class MetadataRequestTopic(Declaration):
 
 
 @message
-class MetadataRequest(Declaration):
+class MetadataRequest:
     """Request for brokers and topics; null means all topics (in version 0 an empty list)."""
 
     topics: list[MetadataRequestTopic] | None = wire(
@@ -99,7 +98,7 @@ class MetadataRequest(Declaration):
 
 
 @message
-class MetadataBroker(Declaration):
+class MetadataBroker:
     """Broker with its address."""
 
     node_id: int = wire(INT32)
@@ -109,7 +108,7 @@ class MetadataBroker(Declaration):
 
 
 @message
-class MetadataPartition(Declaration):
+class MetadataPartition:
     """Partition with its leader and replicas; leader -1 without a leader."""
 
     error_code: int = wire(INT16)
@@ -122,7 +121,7 @@ class MetadataPartition(Declaration):
 
 
 @message
-class MetadataTopic(Declaration):
+class MetadataTopic:
     """Topic with its partitions, in no particular order."""
 
     error_code: int = wire(INT16)
@@ -134,7 +133,7 @@ class MetadataTopic(Declaration):
 
 
 @message
-class MetadataResponse(Declaration):
+class MetadataResponse:
     """Response with the brokers and topics."""
 
     throttle_time_ms: int = wire(INT32, since=3)
@@ -147,7 +146,7 @@ class MetadataResponse(Declaration):
 
 
 @message
-class DescribeClusterRequest(Declaration):
+class DescribeClusterRequest:
     """Request for the brokers of the cluster."""
 
     include_cluster_authorized_operations: bool = wire(BOOLEAN)
@@ -156,7 +155,7 @@ class DescribeClusterRequest(Declaration):
 
 
 @message
-class DescribeClusterBroker(Declaration):
+class DescribeClusterBroker:
     """Broker with its address."""
 
     broker_id: int = wire(INT32)
@@ -167,7 +166,7 @@ class DescribeClusterBroker(Declaration):
 
 
 @message
-class DescribeClusterResponse(Declaration):
+class DescribeClusterResponse:
     """Response with the brokers of the cluster."""
 
     throttle_time_ms: int = wire(INT32)
@@ -181,14 +180,14 @@ class DescribeClusterResponse(Declaration):
 
 
 @message
-class DescribeTopicPartitionsTopic(Declaration):
+class DescribeTopicPartitionsTopic:
     """Topic in the request."""
 
     name: str = wire(STRING)
 
 
 @message
-class Cursor(Declaration):
+class Cursor:
     """First topic and partition of the next response."""
 
     topic_name: str = wire(STRING)
@@ -196,7 +195,7 @@ class Cursor(Declaration):
 
 
 @message
-class DescribeTopicPartitionsRequest(Declaration):
+class DescribeTopicPartitionsRequest:
     """Request for the partitions of topics, in pages of at most `response_partition_limit`."""
 
     topics: list[DescribeTopicPartitionsTopic] = wire(array(struct(DescribeTopicPartitionsTopic)))
@@ -205,7 +204,7 @@ class DescribeTopicPartitionsRequest(Declaration):
 
 
 @message
-class DescribedPartition(Declaration):
+class DescribedPartition:
     """Partition with its leader and replicas; leader -1 without a leader."""
 
     error_code: int = wire(INT16)
@@ -220,7 +219,7 @@ class DescribedPartition(Declaration):
 
 
 @message
-class DescribedTopic(Declaration):
+class DescribedTopic:
     """Topic with its partitions."""
 
     error_code: int = wire(INT16)
@@ -232,7 +231,7 @@ class DescribedTopic(Declaration):
 
 
 @message
-class DescribeTopicPartitionsResponse(Declaration):
+class DescribeTopicPartitionsResponse:
     """Response with one page of partitions, in order; `next_cursor` is null on the last page."""
 
     throttle_time_ms: int = wire(INT32)
@@ -241,7 +240,7 @@ class DescribeTopicPartitionsResponse(Declaration):
 
 
 @message
-class DescribableLogDirTopic(Declaration):
+class DescribableLogDirTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     topic: str = wire(STRING)
@@ -249,7 +248,7 @@ class DescribableLogDirTopic(Declaration):
 
 
 @message
-class DescribeLogDirsRequest(Declaration):
+class DescribeLogDirsRequest:
     """Request for the partitions in each log directory; null topics mean all."""
 
     topics: list[DescribableLogDirTopic] | None = wire(
@@ -258,7 +257,7 @@ class DescribeLogDirsRequest(Declaration):
 
 
 @message
-class DescribeLogDirsPartition(Declaration):
+class DescribeLogDirsPartition:
     """Partition in the response: size of its log in bytes, and its lag behind the main log."""
 
     partition_index: int = wire(INT32)
@@ -268,7 +267,7 @@ class DescribeLogDirsPartition(Declaration):
 
 
 @message
-class DescribeLogDirsTopic(Declaration):
+class DescribeLogDirsTopic:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -276,7 +275,7 @@ class DescribeLogDirsTopic(Declaration):
 
 
 @message
-class DescribeLogDirsResult(Declaration):
+class DescribeLogDirsResult:
     """Log directory with its partitions; sizes in bytes, -1 if unknown."""
 
     error_code: int = wire(INT16)
@@ -288,7 +287,7 @@ class DescribeLogDirsResult(Declaration):
 
 
 @message
-class DescribeLogDirsResponse(Declaration):
+class DescribeLogDirsResponse:
     """Response with the log directories."""
 
     throttle_time_ms: int = wire(INT32)

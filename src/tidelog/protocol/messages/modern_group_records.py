@@ -17,10 +17,10 @@ Source: Kafka 4.3's records; KIP-848, KIP-932, KIP-1101 (hash), KIP-1251 (epochs
 KIP-1263 (time of an assignment).
 """
 
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.schema import (
     BYTES,
@@ -29,7 +29,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -42,14 +41,14 @@ from tidelog.types import Buffer
 
 
 @message
-class GroupKey(Declaration):
+class GroupKey:
     """Key that consists of a group id."""
 
     group_id: str = wire(STRING)
 
 
 @message
-class GroupMemberKey(Declaration):
+class GroupMemberKey:
     """Key that consists of a group id and a member id."""
 
     group_id: str = wire(STRING)
@@ -57,7 +56,7 @@ class GroupMemberKey(Declaration):
 
 
 @message
-class EpochValue(Declaration):
+class EpochValue:
     """Epoch of a group, and a hash of its subscribed topics."""
 
     epoch: int = wire(INT32)
@@ -65,7 +64,7 @@ class EpochValue(Declaration):
 
 
 @message
-class TargetEpochValue(Declaration):
+class TargetEpochValue:
     """Epoch of a target assignment, and the wall time in ms of its computation."""
 
     assignment_epoch: int = wire(INT32)
@@ -73,7 +72,7 @@ class TargetEpochValue(Declaration):
 
 
 @message
-class TargetPartitions(Declaration):
+class TargetPartitions:
     """Partitions of one topic."""
 
     topic_id: UUID = wire(UUID16)
@@ -81,7 +80,7 @@ class TargetPartitions(Declaration):
 
 
 @message
-class MemberTargetValue(Declaration):
+class MemberTargetValue:
     """Target assignment of a member."""
 
     topic_partitions: list[TargetPartitions] = wire(array(struct(TargetPartitions)))
@@ -110,7 +109,7 @@ class ConsumerGroupMemberMetadataKey(GroupMemberKey):
 
 
 @message
-class ClassicProtocol(Declaration):
+class ClassicProtocol:
     """Assignment protocol that a classic member supports, with the member's metadata for it."""
 
     name: str = wire(STRING)
@@ -118,7 +117,7 @@ class ClassicProtocol(Declaration):
 
 
 @message
-class ClassicMemberMetadata(Declaration):
+class ClassicMemberMetadata:
     """Attributes that only a member of the classic protocol has."""
 
     session_timeout_ms: int = wire(INT32)
@@ -126,7 +125,7 @@ class ClassicMemberMetadata(Declaration):
 
 
 @message
-class ConsumerGroupMemberMetadataValue(Declaration):
+class ConsumerGroupMemberMetadataValue:
     """Identity and subscription of a consumer group's member."""
 
     instance_id: str | None = wire(nullable_string())
@@ -168,7 +167,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(GroupMemberKey):
 
 
 @message
-class CurrentPartitions(Declaration):
+class CurrentPartitions:
     """Partitions of one topic, and the epoch in which the member received each of them."""
 
     topic_id: UUID = wire(UUID16)
@@ -177,7 +176,7 @@ class CurrentPartitions(Declaration):
 
 
 @message
-class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
+class ConsumerGroupCurrentMemberAssignmentValue:
     """Current assignment of a consumer group's member, and its progress towards the target."""
 
     member_epoch: int = wire(INT32)
@@ -188,7 +187,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Declaration):
 
 
 @message
-class ConsumerGroupRegularExpressionKey(Declaration):
+class ConsumerGroupRegularExpressionKey:
     """Key of a regular expression that members of a consumer group subscribe to."""
 
     group_id: str = wire(STRING)
@@ -196,7 +195,7 @@ class ConsumerGroupRegularExpressionKey(Declaration):
 
 
 @message
-class ConsumerGroupRegularExpressionValue(Declaration):
+class ConsumerGroupRegularExpressionValue:
     """Topics that the expression matches, version of the topic list, and wall time in ms."""
 
     topics: list[str] = wire(array(STRING))
@@ -210,7 +209,7 @@ class ShareGroupMemberMetadataKey(GroupMemberKey):
 
 
 @message
-class ShareGroupMemberMetadataValue(Declaration):
+class ShareGroupMemberMetadataValue:
     """Identity and subscription of a share group's member."""
 
     rack_id: str | None = wire(nullable_string())
@@ -255,7 +254,7 @@ class ShareGroupCurrentMemberAssignmentKey(GroupMemberKey):
 
 
 @message
-class ShareGroupCurrentMemberAssignmentValue(Declaration):
+class ShareGroupCurrentMemberAssignmentValue:
     """Current assignment of a share group's member."""
 
     member_epoch: int = wire(INT32)
@@ -270,7 +269,7 @@ class ShareGroupStatePartitionMetadataKey(GroupKey):
 
 
 @message
-class ShareStatePartitions(Declaration):
+class ShareStatePartitions:
     """Partitions of one topic, with the topic's id and name."""
 
     topic_id: UUID = wire(UUID16)
@@ -279,7 +278,7 @@ class ShareStatePartitions(Declaration):
 
 
 @message
-class ShareStateTopic(Declaration):
+class ShareStateTopic:
     """Topic by id and name."""
 
     topic_id: UUID = wire(UUID16)
@@ -287,7 +286,7 @@ class ShareStateTopic(Declaration):
 
 
 @message
-class ShareGroupStatePartitionMetadataValue(Declaration):
+class ShareGroupStatePartitionMetadataValue:
     """Topics whose delivery state is being created, exists, or is being deleted."""
 
     initializing_topics: list[ShareStatePartitions] = wire(array(struct(ShareStatePartitions)))

@@ -16,7 +16,6 @@ from tidelog.protocol.schema import (
     RECORDS,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_string,
@@ -27,7 +26,7 @@ from tidelog.types import Buffer
 
 
 @message
-class PartitionProduceData(Declaration):
+class PartitionProduceData:
     """Partition in the request, with the record batches to append."""
 
     index: int = wire(INT32)
@@ -35,7 +34,7 @@ class PartitionProduceData(Declaration):
 
 
 @message
-class TopicProduceData(Declaration):
+class TopicProduceData:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING, until=12)
@@ -44,7 +43,7 @@ class TopicProduceData(Declaration):
 
 
 @message
-class ProduceRequest(Declaration):
+class ProduceRequest:
     """Request to append record batches.
 
     With `acks` 0 there is no response; with 1 the leader has appended, with -1 all in-sync replicas
@@ -58,7 +57,7 @@ class ProduceRequest(Declaration):
 
 
 @message
-class BatchIndexAndErrorMessage(Declaration):
+class BatchIndexAndErrorMessage:
     """Rejected record: its index in the batch, and the reason."""
 
     batch_index: int = wire(INT32, since=8)
@@ -66,7 +65,7 @@ class BatchIndexAndErrorMessage(Declaration):
 
 
 @message
-class LeaderIdAndEpoch(Declaration):
+class LeaderIdAndEpoch:
     """Current leader of the partition, for a client that used another broker."""
 
     leader_id: int = wire(INT32, since=10, default=-1)
@@ -74,7 +73,7 @@ class LeaderIdAndEpoch(Declaration):
 
 
 @message
-class PartitionProduceResponse(Declaration):
+class PartitionProduceResponse:
     """Partition in the response: the offset of the first record, or an error."""
 
     index: int = wire(INT32)
@@ -90,7 +89,7 @@ class PartitionProduceResponse(Declaration):
 
 
 @message
-class TopicProduceResponse(Declaration):
+class TopicProduceResponse:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING, until=12)
@@ -101,7 +100,7 @@ class TopicProduceResponse(Declaration):
 
 
 @message
-class ProduceNodeEndpoint(Declaration):
+class ProduceNodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32, since=10)
@@ -111,7 +110,7 @@ class ProduceNodeEndpoint(Declaration):
 
 
 @message
-class ProduceResponse(Declaration):
+class ProduceResponse:
     """Response with a result for each partition."""
 
     responses: list[TopicProduceResponse] = wire(array(struct(TopicProduceResponse)))

@@ -11,7 +11,6 @@ from tidelog.protocol.schema import (
     INT32,
     INT64,
     STRING,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -23,7 +22,7 @@ from tidelog.types import Buffer
 
 
 @message
-class DescribeAclsRequest(Declaration):
+class DescribeAclsRequest:
     """Request for the ACLs that match a filter; a null name or principal matches all."""
 
     resource_type_filter: int = wire(INT8)
@@ -36,7 +35,7 @@ class DescribeAclsRequest(Declaration):
 
 
 @message
-class AclDescription(Declaration):
+class AclDescription:
     """ACL: principal, host, operation and permission."""
 
     principal: str = wire(STRING)
@@ -46,7 +45,7 @@ class AclDescription(Declaration):
 
 
 @message
-class DescribeAclsResource(Declaration):
+class DescribeAclsResource:
     """Resource in the response, with its ACLs."""
 
     resource_type: int = wire(INT8)
@@ -56,7 +55,7 @@ class DescribeAclsResource(Declaration):
 
 
 @message
-class DescribeAclsResponse(Declaration):
+class DescribeAclsResponse:
     """Response with the matching ACLs, by resource."""
 
     throttle_time_ms: int = wire(INT32)
@@ -66,7 +65,7 @@ class DescribeAclsResponse(Declaration):
 
 
 @message
-class AclCreation(Declaration):
+class AclCreation:
     """ACL to create, with its resource."""
 
     resource_type: int = wire(INT8)
@@ -79,14 +78,14 @@ class AclCreation(Declaration):
 
 
 @message
-class CreateAclsRequest(Declaration):
+class CreateAclsRequest:
     """Request to create ACLs."""
 
     creations: list[AclCreation] = wire(array(struct(AclCreation)))
 
 
 @message
-class AclCreationResult(Declaration):
+class AclCreationResult:
     """Result for one ACL."""
 
     error_code: int = wire(INT16)
@@ -94,7 +93,7 @@ class AclCreationResult(Declaration):
 
 
 @message
-class CreateAclsResponse(Declaration):
+class CreateAclsResponse:
     """Response with a result for each ACL, in the order of the request."""
 
     throttle_time_ms: int = wire(INT32)
@@ -102,7 +101,7 @@ class CreateAclsResponse(Declaration):
 
 
 @message
-class DeleteAclsFilter(Declaration):
+class DeleteAclsFilter:
     """Filter for ACLs; a null name or principal matches all."""
 
     resource_type_filter: int = wire(INT8)
@@ -115,14 +114,14 @@ class DeleteAclsFilter(Declaration):
 
 
 @message
-class DeleteAclsRequest(Declaration):
+class DeleteAclsRequest:
     """Request to delete the ACLs that match filters."""
 
     filters: list[DeleteAclsFilter] = wire(array(struct(DeleteAclsFilter)))
 
 
 @message
-class DeleteAclsMatchingAcl(Declaration):
+class DeleteAclsMatchingAcl:
     """ACL that matched, and whether it was deleted."""
 
     error_code: int = wire(INT16)
@@ -137,7 +136,7 @@ class DeleteAclsMatchingAcl(Declaration):
 
 
 @message
-class DeleteAclsFilterResult(Declaration):
+class DeleteAclsFilterResult:
     """Result for one filter, with the ACLs that matched."""
 
     error_code: int = wire(INT16)
@@ -146,7 +145,7 @@ class DeleteAclsFilterResult(Declaration):
 
 
 @message
-class DeleteAclsResponse(Declaration):
+class DeleteAclsResponse:
     """Response with a result for each filter, in the order of the request."""
 
     throttle_time_ms: int = wire(INT32)
@@ -154,21 +153,21 @@ class DeleteAclsResponse(Declaration):
 
 
 @message
-class UserName(Declaration):
+class UserName:
     """User in the request."""
 
     name: str = wire(STRING)
 
 
 @message
-class DescribeUserScramCredentialsRequest(Declaration):
+class DescribeUserScramCredentialsRequest:
     """Request for the SCRAM credentials of users; null or an empty list means all users."""
 
     users: list[UserName] | None = wire(nullable_array(struct(UserName)))
 
 
 @message
-class CredentialInfo(Declaration):
+class CredentialInfo:
     """Public attributes of a credential: mechanism and number of iterations."""
 
     mechanism: int = wire(INT8)
@@ -176,7 +175,7 @@ class CredentialInfo(Declaration):
 
 
 @message
-class DescribeUserScramCredentialsResult(Declaration):
+class DescribeUserScramCredentialsResult:
     """User in the response, with the user's credentials."""
 
     user: str = wire(STRING)
@@ -186,7 +185,7 @@ class DescribeUserScramCredentialsResult(Declaration):
 
 
 @message
-class DescribeUserScramCredentialsResponse(Declaration):
+class DescribeUserScramCredentialsResponse:
     """Response with the SCRAM credentials of each user."""
 
     throttle_time_ms: int = wire(INT32)
@@ -198,7 +197,7 @@ class DescribeUserScramCredentialsResponse(Declaration):
 
 
 @message
-class ScramCredentialDeletion(Declaration):
+class ScramCredentialDeletion:
     """Credential to delete."""
 
     name: str = wire(STRING)
@@ -206,7 +205,7 @@ class ScramCredentialDeletion(Declaration):
 
 
 @message
-class ScramCredentialUpsertion(Declaration):
+class ScramCredentialUpsertion:
     """Credential to create or replace.
 
     Anyone with the salted password can log in, so the class has no readable `repr`.
@@ -222,7 +221,7 @@ class ScramCredentialUpsertion(Declaration):
 
 
 @message
-class AlterUserScramCredentialsRequest(Declaration):
+class AlterUserScramCredentialsRequest:
     """Request to delete, create and replace SCRAM credentials."""
 
     __repr__ = object.__repr__  # contains a secret
@@ -232,7 +231,7 @@ class AlterUserScramCredentialsRequest(Declaration):
 
 
 @message
-class AlterUserScramCredentialsResult(Declaration):
+class AlterUserScramCredentialsResult:
     """Result for one user."""
 
     user: str = wire(STRING)
@@ -241,7 +240,7 @@ class AlterUserScramCredentialsResult(Declaration):
 
 
 @message
-class AlterUserScramCredentialsResponse(Declaration):
+class AlterUserScramCredentialsResponse:
     """Response with a result for each user."""
 
     throttle_time_ms: int = wire(INT32)
@@ -251,14 +250,14 @@ class AlterUserScramCredentialsResponse(Declaration):
 
 
 @message
-class SaslHandshakeRequest(Declaration):
+class SaslHandshakeRequest:
     """Request to use a SASL mechanism."""
 
     mechanism: str = wire(STRING)
 
 
 @message
-class SaslHandshakeResponse(Declaration):
+class SaslHandshakeResponse:
     """Response with the supported mechanisms; an error if the requested one is missing."""
 
     error_code: int = wire(INT16)
@@ -266,7 +265,7 @@ class SaslHandshakeResponse(Declaration):
 
 
 @message
-class SaslAuthenticateRequest(Declaration):
+class SaslAuthenticateRequest:
     """Message of the client in a SASL exchange. It may contain a password, so it has no `repr`."""
 
     __repr__ = object.__repr__  # may contain a secret
@@ -275,7 +274,7 @@ class SaslAuthenticateRequest(Declaration):
 
 
 @message
-class SaslAuthenticateResponse(Declaration):
+class SaslAuthenticateResponse:
     """Message of the broker in a SASL exchange."""
 
     __repr__ = object.__repr__  # may contain a secret

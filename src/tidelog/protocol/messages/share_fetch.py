@@ -15,7 +15,6 @@ from tidelog.protocol.schema import (
     RECORD_PIECES_NEVER_NULL,
     STRING,
     UUID16,
-    Declaration,
     Pieces,
     array,
     message,
@@ -27,7 +26,7 @@ from tidelog.types import INT32_MAX
 
 
 @message
-class AcknowledgementBatch(Declaration):
+class AcknowledgementBatch:
     """Range of offsets, both inclusive, with the acknowledgement of its records.
 
     The list has one type for each offset, or a single type for all: 0 gap, 1 accept, 2 release, 3
@@ -40,7 +39,7 @@ class AcknowledgementBatch(Declaration):
 
 
 @message
-class ShareFetchPartition(Declaration):
+class ShareFetchPartition:
     """Partition in the request, with acknowledgements of its records."""
 
     partition_index: int = wire(INT32)
@@ -48,7 +47,7 @@ class ShareFetchPartition(Declaration):
 
 
 @message
-class ShareFetchTopic(Declaration):
+class ShareFetchTopic:
     """Topic in the request, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
@@ -56,7 +55,7 @@ class ShareFetchTopic(Declaration):
 
 
 @message
-class ShareForgottenTopic(Declaration):
+class ShareForgottenTopic:
     """Partitions to remove from the share session."""
 
     topic_id: UUID = wire(UUID16)
@@ -64,7 +63,7 @@ class ShareForgottenTopic(Declaration):
 
 
 @message
-class ShareFetchRequest(Declaration):
+class ShareFetchRequest:
     """Request to acquire records; waits for `min_bytes` or at most `max_wait_ms`.
 
     The session epoch is 0 to open a session and -1 to close it; each request in between increments
@@ -87,7 +86,7 @@ class ShareFetchRequest(Declaration):
 
 
 @message
-class LeaderIdAndEpoch(Declaration):
+class LeaderIdAndEpoch:
     """Current leader of a partition; -1 if unknown."""
 
     leader_id: int = wire(INT32, default=-1)
@@ -95,7 +94,7 @@ class LeaderIdAndEpoch(Declaration):
 
 
 @message
-class AcquiredRecords(Declaration):
+class AcquiredRecords:
     """Range of acquired offsets, both inclusive; `delivery_count` includes this delivery."""
 
     first_offset: int = wire(INT64)
@@ -104,7 +103,7 @@ class AcquiredRecords(Declaration):
 
 
 @message
-class SharePartitionData(Declaration):
+class SharePartitionData:
     """Partition in the response, with whole batches.
 
     The member has acquired only the records in `acquired_records`.
@@ -121,7 +120,7 @@ class SharePartitionData(Declaration):
 
 
 @message
-class ShareFetchableTopicResponse(Declaration):
+class ShareFetchableTopicResponse:
     """Topic in the response, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
@@ -129,7 +128,7 @@ class ShareFetchableTopicResponse(Declaration):
 
 
 @message
-class ShareNodeEndpoint(Declaration):
+class ShareNodeEndpoint:
     """Address of a broker that `current_leader` refers to."""
 
     node_id: int = wire(INT32)
@@ -139,7 +138,7 @@ class ShareNodeEndpoint(Declaration):
 
 
 @message
-class ShareFetchResponse(Declaration):
+class ShareFetchResponse:
     """Response with acquired records, and a result for the acknowledgements of each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -151,7 +150,7 @@ class ShareFetchResponse(Declaration):
 
 
 @message
-class ShareAcknowledgeTopic(Declaration):
+class ShareAcknowledgeTopic:
     """Topic in the request, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
@@ -159,7 +158,7 @@ class ShareAcknowledgeTopic(Declaration):
 
 
 @message
-class ShareAcknowledgeRequest(Declaration):
+class ShareAcknowledgeRequest:
     """Request to acknowledge records that the member has acquired."""
 
     group_id: str | None = wire(nullable_string())
@@ -170,7 +169,7 @@ class ShareAcknowledgeRequest(Declaration):
 
 
 @message
-class ShareAcknowledgedPartition(Declaration):
+class ShareAcknowledgedPartition:
     """Result of the acknowledgements of one partition."""
 
     partition_index: int = wire(INT32)
@@ -180,7 +179,7 @@ class ShareAcknowledgedPartition(Declaration):
 
 
 @message
-class ShareAcknowledgeTopicResponse(Declaration):
+class ShareAcknowledgeTopicResponse:
     """Topic in the response, with its partitions."""
 
     topic_id: UUID = wire(UUID16)
@@ -188,7 +187,7 @@ class ShareAcknowledgeTopicResponse(Declaration):
 
 
 @message
-class ShareAcknowledgeResponse(Declaration):
+class ShareAcknowledgeResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)

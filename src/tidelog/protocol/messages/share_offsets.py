@@ -11,7 +11,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -22,7 +21,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class DescribeShareGroupOffsetsRequestTopic(Declaration):
+class DescribeShareGroupOffsetsRequestTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     topic_name: str = wire(STRING)
@@ -30,7 +29,7 @@ class DescribeShareGroupOffsetsRequestTopic(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsRequestGroup(Declaration):
+class DescribeShareGroupOffsetsRequestGroup:
     """Group in the request, with its topics; null for all topics."""
 
     group_id: str = wire(STRING)
@@ -40,7 +39,7 @@ class DescribeShareGroupOffsetsRequestGroup(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsRequest(Declaration):
+class DescribeShareGroupOffsetsRequest:
     """Request for the start offsets of share groups."""
 
     groups: list[DescribeShareGroupOffsetsRequestGroup] = wire(
@@ -49,7 +48,7 @@ class DescribeShareGroupOffsetsRequest(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsResponsePartition(Declaration):
+class DescribeShareGroupOffsetsResponsePartition:
     """Partition in the response; `start_offset` is -1 without delivery state."""
 
     partition_index: int = wire(INT32)
@@ -61,7 +60,7 @@ class DescribeShareGroupOffsetsResponsePartition(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsResponseTopic(Declaration):
+class DescribeShareGroupOffsetsResponseTopic:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -72,7 +71,7 @@ class DescribeShareGroupOffsetsResponseTopic(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsResponseGroup(Declaration):
+class DescribeShareGroupOffsetsResponseGroup:
     """Group in the response, with its topics."""
 
     group_id: str = wire(STRING)
@@ -84,7 +83,7 @@ class DescribeShareGroupOffsetsResponseGroup(Declaration):
 
 
 @message
-class DescribeShareGroupOffsetsResponse(Declaration):
+class DescribeShareGroupOffsetsResponse:
     """Response with the start offsets of each group."""
 
     throttle_time_ms: int = wire(INT32)
@@ -94,7 +93,7 @@ class DescribeShareGroupOffsetsResponse(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsRequestPartition(Declaration):
+class AlterShareGroupOffsetsRequestPartition:
     """Partition in the request, with its new start offset."""
 
     partition_index: int = wire(INT32)
@@ -102,7 +101,7 @@ class AlterShareGroupOffsetsRequestPartition(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsRequestTopic(Declaration):
+class AlterShareGroupOffsetsRequestTopic:
     """Topic in the request, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -112,7 +111,7 @@ class AlterShareGroupOffsetsRequestTopic(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsRequest(Declaration):
+class AlterShareGroupOffsetsRequest:
     """Request to set the start offsets of a share group."""
 
     group_id: str = wire(STRING)
@@ -122,7 +121,7 @@ class AlterShareGroupOffsetsRequest(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsResponsePartition(Declaration):
+class AlterShareGroupOffsetsResponsePartition:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -131,7 +130,7 @@ class AlterShareGroupOffsetsResponsePartition(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsResponseTopic(Declaration):
+class AlterShareGroupOffsetsResponseTopic:
     """Topic in the response, with its partitions."""
 
     topic_name: str = wire(STRING)
@@ -142,7 +141,7 @@ class AlterShareGroupOffsetsResponseTopic(Declaration):
 
 
 @message
-class AlterShareGroupOffsetsResponse(Declaration):
+class AlterShareGroupOffsetsResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -154,14 +153,14 @@ class AlterShareGroupOffsetsResponse(Declaration):
 
 
 @message
-class DeleteShareGroupOffsetsRequestTopic(Declaration):
+class DeleteShareGroupOffsetsRequestTopic:
     """Topic in the request."""
 
     topic_name: str = wire(STRING)
 
 
 @message
-class DeleteShareGroupOffsetsRequest(Declaration):
+class DeleteShareGroupOffsetsRequest:
     """Request to delete the start offsets of a share group for topics."""
 
     group_id: str = wire(STRING)
@@ -171,7 +170,7 @@ class DeleteShareGroupOffsetsRequest(Declaration):
 
 
 @message
-class DeleteShareGroupOffsetsResponseTopic(Declaration):
+class DeleteShareGroupOffsetsResponseTopic:
     """Result for one topic."""
 
     topic_name: str = wire(STRING)
@@ -181,7 +180,7 @@ class DeleteShareGroupOffsetsResponseTopic(Declaration):
 
 
 @message
-class DeleteShareGroupOffsetsResponse(Declaration):
+class DeleteShareGroupOffsetsResponse:
     """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)

@@ -24,7 +24,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -36,14 +35,14 @@ from tidelog.types import Buffer
 
 
 @message
-class TransactionLogKey(Declaration):
+class TransactionLogKey:
     """Key of a transactional id's state."""
 
     transactional_id: str = wire(STRING)
 
 
 @message
-class PartitionsSchema(Declaration):
+class PartitionsSchema:
     """Partitions of one topic in the transaction."""
 
     topic: str = wire(STRING)
@@ -51,7 +50,7 @@ class PartitionsSchema(Declaration):
 
 
 @message
-class TransactionLogValue(Declaration):
+class TransactionLogValue:
     """State of a transactional id; times in ms, -1 for none."""
 
     producer_id: int = wire(INT64)
@@ -69,7 +68,7 @@ class TransactionLogValue(Declaration):
 
 
 @message
-class ShareSnapshotKey(Declaration):
+class ShareSnapshotKey:
     """Key of a share partition's snapshot: group, topic and partition."""
 
     group_id: str = wire(STRING)
@@ -78,7 +77,7 @@ class ShareSnapshotKey(Declaration):
 
 
 @message
-class StateBatch(Declaration):
+class StateBatch:
     """Range of offsets, both inclusive, in one state: 0 available, 2 acknowledged, 4 archived."""
 
     first_offset: int = wire(INT64)
@@ -88,7 +87,7 @@ class StateBatch(Declaration):
 
 
 @message
-class ShareSnapshotValue(Declaration):
+class ShareSnapshotValue:
     """Complete state of a share partition; timestamps are wall time in ms."""
 
     snapshot_epoch: int = wire(INT32)
@@ -102,7 +101,7 @@ class ShareSnapshotValue(Declaration):
 
 
 @message
-class ShareUpdateKey(Declaration):
+class ShareUpdateKey:
     """Key of a share partition's update: group, topic and partition."""
 
     group_id: str = wire(STRING)
@@ -111,7 +110,7 @@ class ShareUpdateKey(Declaration):
 
 
 @message
-class ShareUpdateValue(Declaration):
+class ShareUpdateValue:
     """Changes since the snapshot of this epoch; -1 for an unchanged value."""
 
     snapshot_epoch: int = wire(INT32)
@@ -122,7 +121,7 @@ class ShareUpdateValue(Declaration):
 
 
 @message
-class UserScramCredentialRecord(Declaration):
+class UserScramCredentialRecord:
     """Key 11: SCRAM credential of a user. It has no `repr`, so that it never appears in a log."""
 
     __repr__ = object.__repr__  # contains a secret
@@ -136,7 +135,7 @@ class UserScramCredentialRecord(Declaration):
 
 
 @message
-class RemoveUserScramCredentialRecord(Declaration):
+class RemoveUserScramCredentialRecord:
     """Key 22: deletion of a user's SCRAM credential."""
 
     name: str = wire(STRING)
@@ -144,7 +143,7 @@ class RemoveUserScramCredentialRecord(Declaration):
 
 
 @message
-class AccessControlEntryRecord(Declaration):
+class AccessControlEntryRecord:
     """Key 18: ACL."""
 
     id: UUID = wire(UUID16)
@@ -158,14 +157,14 @@ class AccessControlEntryRecord(Declaration):
 
 
 @message
-class RemoveAccessControlEntryRecord(Declaration):
+class RemoveAccessControlEntryRecord:
     """Key 19: deletion of an ACL."""
 
     id: UUID = wire(UUID16)
 
 
 @message
-class EntityData(Declaration):
+class EntityData:
     """Part of the entity of a quota; a null name means the default."""
 
     entity_type: str = wire(STRING)
@@ -173,7 +172,7 @@ class EntityData(Declaration):
 
 
 @message
-class ClientQuotaRecord(Declaration):
+class ClientQuotaRecord:
     """Key 14: value of a quota, or its deletion."""
 
     entity: list[EntityData] = wire(array(struct(EntityData)))

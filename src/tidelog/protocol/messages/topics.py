@@ -14,7 +14,6 @@ from tidelog.protocol.schema import (
     INT64,
     STRING,
     UUID16,
-    Declaration,
     array,
     message,
     nullable_array,
@@ -25,7 +24,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class CreatableReplicaAssignment(Declaration):
+class CreatableReplicaAssignment:
     """Partition in the request, with the brokers of its replicas."""
 
     partition_index: int = wire(INT32)
@@ -33,7 +32,7 @@ class CreatableReplicaAssignment(Declaration):
 
 
 @message
-class CreatableTopicConfig(Declaration):
+class CreatableTopicConfig:
     """Setting of the new topic."""
 
     name: str = wire(STRING)
@@ -41,7 +40,7 @@ class CreatableTopicConfig(Declaration):
 
 
 @message
-class CreatableTopic(Declaration):
+class CreatableTopic:
     """Topic to create.
 
     The partition count and replication factor are -1 for the broker's defaults, or if assignments
@@ -56,7 +55,7 @@ class CreatableTopic(Declaration):
 
 
 @message
-class CreateTopicsRequest(Declaration):
+class CreateTopicsRequest:
     """Request to create topics, or to validate them only."""
 
     topics: list[CreatableTopic] = wire(array(struct(CreatableTopic)))
@@ -65,7 +64,7 @@ class CreateTopicsRequest(Declaration):
 
 
 @message
-class CreatableTopicConfigs(Declaration):
+class CreatableTopicConfigs:
     """Setting of the created topic."""
 
     name: str = wire(STRING, since=5)
@@ -76,7 +75,7 @@ class CreatableTopicConfigs(Declaration):
 
 
 @message
-class CreatableTopicResult(Declaration):
+class CreatableTopicResult:
     """Result for one topic, with its id, partition count and settings."""
 
     name: str = wire(STRING)
@@ -92,7 +91,7 @@ class CreatableTopicResult(Declaration):
 
 
 @message
-class CreateTopicsResponse(Declaration):
+class CreateTopicsResponse:
     """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
@@ -100,7 +99,7 @@ class CreateTopicsResponse(Declaration):
 
 
 @message
-class DeleteTopicState(Declaration):
+class DeleteTopicState:
     """Topic to delete, by name or id."""
 
     name: str | None = wire(nullable_string(), since=6)
@@ -108,7 +107,7 @@ class DeleteTopicState(Declaration):
 
 
 @message
-class DeleteTopicsRequest(Declaration):
+class DeleteTopicsRequest:
     """Request to delete topics: by name up to version 5, by name or id from version 6."""
 
     topics: list[DeleteTopicState] = wire(array(struct(DeleteTopicState)), since=6)
@@ -117,7 +116,7 @@ class DeleteTopicsRequest(Declaration):
 
 
 @message
-class DeletableTopicResult(Declaration):
+class DeletableTopicResult:
     """Result for one topic."""
 
     name: str | None = wire(nullable_string(since=6), default="")
@@ -127,7 +126,7 @@ class DeletableTopicResult(Declaration):
 
 
 @message
-class DeleteTopicsResponse(Declaration):
+class DeleteTopicsResponse:
     """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
@@ -135,14 +134,14 @@ class DeleteTopicsResponse(Declaration):
 
 
 @message
-class CreatePartitionsAssignment(Declaration):
+class CreatePartitionsAssignment:
     """Brokers of a new partition's replicas."""
 
     broker_ids: list[int] = wire(array(INT32))
 
 
 @message
-class CreatePartitionsTopic(Declaration):
+class CreatePartitionsTopic:
     """Topic in the request, with its new total number of partitions."""
 
     name: str = wire(STRING)
@@ -153,7 +152,7 @@ class CreatePartitionsTopic(Declaration):
 
 
 @message
-class CreatePartitionsRequest(Declaration):
+class CreatePartitionsRequest:
     """Request to add partitions to topics, or to validate it only."""
 
     topics: list[CreatePartitionsTopic] = wire(array(struct(CreatePartitionsTopic)))
@@ -162,7 +161,7 @@ class CreatePartitionsRequest(Declaration):
 
 
 @message
-class CreatePartitionsTopicResult(Declaration):
+class CreatePartitionsTopicResult:
     """Result for one topic."""
 
     name: str = wire(STRING)
@@ -171,7 +170,7 @@ class CreatePartitionsTopicResult(Declaration):
 
 
 @message
-class CreatePartitionsResponse(Declaration):
+class CreatePartitionsResponse:
     """Response with a result for each topic."""
 
     throttle_time_ms: int = wire(INT32)
@@ -179,7 +178,7 @@ class CreatePartitionsResponse(Declaration):
 
 
 @message
-class DeleteRecordsPartition(Declaration):
+class DeleteRecordsPartition:
     """Partition in the request, with its new log start offset; -1 for the high watermark."""
 
     partition_index: int = wire(INT32)
@@ -187,7 +186,7 @@ class DeleteRecordsPartition(Declaration):
 
 
 @message
-class DeleteRecordsTopic(Declaration):
+class DeleteRecordsTopic:
     """Topic in the request, with its partitions."""
 
     name: str = wire(STRING)
@@ -195,7 +194,7 @@ class DeleteRecordsTopic(Declaration):
 
 
 @message
-class DeleteRecordsRequest(Declaration):
+class DeleteRecordsRequest:
     """Request to delete records by advancing log start offsets."""
 
     topics: list[DeleteRecordsTopic] = wire(array(struct(DeleteRecordsTopic)))
@@ -203,7 +202,7 @@ class DeleteRecordsRequest(Declaration):
 
 
 @message
-class DeleteRecordsPartitionResult(Declaration):
+class DeleteRecordsPartitionResult:
     """Partition in the response, with its new log start offset; -1 with an error."""
 
     partition_index: int = wire(INT32)
@@ -212,7 +211,7 @@ class DeleteRecordsPartitionResult(Declaration):
 
 
 @message
-class DeleteRecordsTopicResult(Declaration):
+class DeleteRecordsTopicResult:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -222,7 +221,7 @@ class DeleteRecordsTopicResult(Declaration):
 
 
 @message
-class DeleteRecordsResponse(Declaration):
+class DeleteRecordsResponse:
     """Response with the new log start offset of each partition."""
 
     throttle_time_ms: int = wire(INT32)

@@ -12,7 +12,6 @@ from tidelog.protocol.schema import (
     INT32,
     INT64,
     STRING,
-    Declaration,
     array,
     message,
     nullable_string,
@@ -22,7 +21,7 @@ from tidelog.protocol.schema import (
 
 
 @message
-class AddPartitionsToTxnTopic(Declaration):
+class AddPartitionsToTxnTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
@@ -30,7 +29,7 @@ class AddPartitionsToTxnTopic(Declaration):
 
 
 @message
-class AddPartitionsToTxnTransaction(Declaration):
+class AddPartitionsToTxnTransaction:
     """Transaction in the request, with partitions to add, or only to verify (`verify_only`)."""
 
     transactional_id: str = wire(STRING, since=4)
@@ -41,7 +40,7 @@ class AddPartitionsToTxnTransaction(Declaration):
 
 
 @message
-class AddPartitionsToTxnRequest(Declaration):
+class AddPartitionsToTxnRequest:
     """Request to add partitions to transactions, or to verify that they were added.
 
     Up to version 3 a client sends one transaction; from version 4 brokers send several.
@@ -59,7 +58,7 @@ class AddPartitionsToTxnRequest(Declaration):
 
 
 @message
-class AddPartitionsToTxnPartitionResult(Declaration):
+class AddPartitionsToTxnPartitionResult:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -67,7 +66,7 @@ class AddPartitionsToTxnPartitionResult(Declaration):
 
 
 @message
-class AddPartitionsToTxnTopicResult(Declaration):
+class AddPartitionsToTxnTopicResult:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -77,7 +76,7 @@ class AddPartitionsToTxnTopicResult(Declaration):
 
 
 @message
-class AddPartitionsToTxnResult(Declaration):
+class AddPartitionsToTxnResult:
     """Transaction in the response, with its partitions."""
 
     transactional_id: str = wire(STRING, since=4)
@@ -87,7 +86,7 @@ class AddPartitionsToTxnResult(Declaration):
 
 
 @message
-class AddPartitionsToTxnResponse(Declaration):
+class AddPartitionsToTxnResponse:
     """Response with a result for each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -101,7 +100,7 @@ class AddPartitionsToTxnResponse(Declaration):
 
 
 @message
-class AddOffsetsToTxnRequest(Declaration):
+class AddOffsetsToTxnRequest:
     """Request to add the offsets of a group to a transaction."""
 
     transactional_id: str = wire(STRING)
@@ -111,7 +110,7 @@ class AddOffsetsToTxnRequest(Declaration):
 
 
 @message
-class AddOffsetsToTxnResponse(Declaration):
+class AddOffsetsToTxnResponse:
     """Response to the addition of a group's offsets."""
 
     throttle_time_ms: int = wire(INT32)
@@ -119,7 +118,7 @@ class AddOffsetsToTxnResponse(Declaration):
 
 
 @message
-class EndTxnRequest(Declaration):
+class EndTxnRequest:
     """Request to commit or abort a transaction."""
 
     transactional_id: str = wire(STRING)
@@ -129,7 +128,7 @@ class EndTxnRequest(Declaration):
 
 
 @message
-class EndTxnResponse(Declaration):
+class EndTxnResponse:
     """Response to the end of a transaction.
 
     From version 5 it has the producer id and epoch of the next transaction; -1 for none.
@@ -142,14 +141,14 @@ class EndTxnResponse(Declaration):
 
 
 @message
-class DescribeTransactionsRequest(Declaration):
+class DescribeTransactionsRequest:
     """Request for the state of transactional ids."""
 
     transactional_ids: list[str] = wire(array(STRING))
 
 
 @message
-class TopicData(Declaration):
+class TopicData:
     """Partitions of one topic in the transaction."""
 
     topic: str = wire(STRING)
@@ -157,7 +156,7 @@ class TopicData(Declaration):
 
 
 @message
-class DescribedTransactionState(Declaration):
+class DescribedTransactionState:
     """State of one transactional id; times in ms."""
 
     error_code: int = wire(INT16)
@@ -171,7 +170,7 @@ class DescribedTransactionState(Declaration):
 
 
 @message
-class DescribeTransactionsResponse(Declaration):
+class DescribeTransactionsResponse:
     """Response with the state of each transactional id."""
 
     throttle_time_ms: int = wire(INT32)
@@ -181,7 +180,7 @@ class DescribeTransactionsResponse(Declaration):
 
 
 @message
-class ListTransactionsRequest(Declaration):
+class ListTransactionsRequest:
     """Request for transactional ids that match filters.
 
     An empty list, duration -1 and a null pattern match all.
@@ -194,7 +193,7 @@ class ListTransactionsRequest(Declaration):
 
 
 @message
-class ListedTransactionState(Declaration):
+class ListedTransactionState:
     """Transactional id with its producer id and state."""
 
     transactional_id: str = wire(STRING)
@@ -203,7 +202,7 @@ class ListedTransactionState(Declaration):
 
 
 @message
-class ListTransactionsResponse(Declaration):
+class ListTransactionsResponse:
     """Response with the matching transactional ids, and the filters' unknown state names."""
 
     throttle_time_ms: int = wire(INT32)
@@ -213,7 +212,7 @@ class ListTransactionsResponse(Declaration):
 
 
 @message
-class InitProducerIdRequest(Declaration):
+class InitProducerIdRequest:
     """Request for a producer id, or (from version 3) for a new epoch of one."""
 
     transactional_id: str | None = wire(nullable_string())
@@ -223,7 +222,7 @@ class InitProducerIdRequest(Declaration):
 
 
 @message
-class InitProducerIdResponse(Declaration):
+class InitProducerIdResponse:
     """Response with the producer id and its epoch; -1 with an error."""
 
     throttle_time_ms: int = wire(INT32)
@@ -233,7 +232,7 @@ class InitProducerIdResponse(Declaration):
 
 
 @message
-class DescribeProducersTopic(Declaration):
+class DescribeProducersTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
@@ -241,14 +240,14 @@ class DescribeProducersTopic(Declaration):
 
 
 @message
-class DescribeProducersRequest(Declaration):
+class DescribeProducersRequest:
     """Request for the active producers of partitions."""
 
     topics: list[DescribeProducersTopic] = wire(array(struct(DescribeProducersTopic)))
 
 
 @message
-class ProducerState(Declaration):
+class ProducerState:
     """State of one producer in a partition; -1 for an unknown value."""
 
     producer_id: int = wire(INT64)
@@ -260,7 +259,7 @@ class ProducerState(Declaration):
 
 
 @message
-class DescribeProducersPartitionResponse(Declaration):
+class DescribeProducersPartitionResponse:
     """Partition in the response, with its active producers."""
 
     partition_index: int = wire(INT32)
@@ -270,7 +269,7 @@ class DescribeProducersPartitionResponse(Declaration):
 
 
 @message
-class DescribeProducersTopicResponse(Declaration):
+class DescribeProducersTopicResponse:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -280,7 +279,7 @@ class DescribeProducersTopicResponse(Declaration):
 
 
 @message
-class DescribeProducersResponse(Declaration):
+class DescribeProducersResponse:
     """Response with the active producers of each partition."""
 
     throttle_time_ms: int = wire(INT32)
@@ -290,7 +289,7 @@ class DescribeProducersResponse(Declaration):
 
 
 @message
-class WritableTxnMarkerTopic(Declaration):
+class WritableTxnMarkerTopic:
     """Topic in the request, with the numbers of its partitions."""
 
     name: str = wire(STRING)
@@ -298,7 +297,7 @@ class WritableTxnMarkerTopic(Declaration):
 
 
 @message
-class WritableTxnMarker(Declaration):
+class WritableTxnMarker:
     """Transaction of one producer to commit or abort, with its partitions."""
 
     producer_id: int = wire(INT64)
@@ -310,14 +309,14 @@ class WritableTxnMarker(Declaration):
 
 
 @message
-class WriteTxnMarkersRequest(Declaration):
+class WriteTxnMarkersRequest:
     """Request to write the markers that end transactions."""
 
     markers: list[WritableTxnMarker] = wire(array(struct(WritableTxnMarker)))
 
 
 @message
-class WritableTxnMarkerPartitionResult(Declaration):
+class WritableTxnMarkerPartitionResult:
     """Result for one partition."""
 
     partition_index: int = wire(INT32)
@@ -325,7 +324,7 @@ class WritableTxnMarkerPartitionResult(Declaration):
 
 
 @message
-class WritableTxnMarkerTopicResult(Declaration):
+class WritableTxnMarkerTopicResult:
     """Topic in the response, with its partitions."""
 
     name: str = wire(STRING)
@@ -335,7 +334,7 @@ class WritableTxnMarkerTopicResult(Declaration):
 
 
 @message
-class WritableTxnMarkerResult(Declaration):
+class WritableTxnMarkerResult:
     """Producer in the response, with its topics."""
 
     producer_id: int = wire(INT64)
@@ -343,7 +342,7 @@ class WritableTxnMarkerResult(Declaration):
 
 
 @message
-class WriteTxnMarkersResponse(Declaration):
+class WriteTxnMarkersResponse:
     """Response with a result for each partition."""
 
     markers: list[WritableTxnMarkerResult] = wire(array(struct(WritableTxnMarkerResult)))

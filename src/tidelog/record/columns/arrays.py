@@ -12,7 +12,6 @@ buffer over it is gone.
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import TIMESTAMP_TYPE_BIT
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.memory import Bytes, Ints, Longs

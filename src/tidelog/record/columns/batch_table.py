@@ -10,12 +10,12 @@ batch costs more than decompressing 16 KB.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.errors import CorruptBatch, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.buffers import BodyBuffer
 from tidelog.record.coding import crc32c_spans

@@ -5,7 +5,6 @@ Numba are imported at the first call.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import numpy as np
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidelog.errors import InvalidRecord, InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.compression import compress
 from tidelog.record.header import (

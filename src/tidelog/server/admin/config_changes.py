@@ -8,13 +8,13 @@ Source: KIP-133, KIP-339; Kafka 4.3's ConfigurationControlManager.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 from tidelog.config.values import ensure_tellable
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.admin.topic_rules import config_refusal
 from tidelog.server.runtime.errors import Refusal
 

@@ -8,7 +8,7 @@ Source: KIP-226; responses of Kafka 4.3.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, TypeAlias
 
 from tidelog.config import (
@@ -23,6 +23,7 @@ from tidelog.config.broker import DYNAMIC_CONFIGS
 from tidelog.config.group import GROUP_CONFIGS
 from tidelog.config.unused_keys import WITHOUT_EFFECT
 from tidelog.config.values import PASSWORD, Synonym
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.configs import ConfigSource
 
 # Kafka's numbers of the types of settings.

@@ -5,11 +5,12 @@ Source: Kafka 4.3's records in `__cluster_metadata`; docs/decisions/0019.
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.errors import CorruptFile, CorruptMessage, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.codecs import struct_codec
 from tidelog.protocol.messages.state_records import (
     AccessControlEntryRecord,

@@ -16,10 +16,10 @@ SampledStat with the defaults of `quota.window.num` and `quota.window.size.secon
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.configs import QuotaAlteration, QuotaFilterComponent, QuotaOperation
 from tidelog.server.runtime.errors import Refusal
 from tidelog.server.runtime.name_cache import NAMES_KEPT, is_short, short_key

@@ -7,13 +7,13 @@ Source: Kafka 4.3's ReplicationControlManager, Topic and ConfigurationControlMan
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.config.topic import TOPIC_CONFIG_BY_NAME
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import ConfigError, shortened
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.runtime.errors import Refusal
 
 NAME_CHARACTERS_MAX: Final = 249

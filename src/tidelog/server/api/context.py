@@ -1,11 +1,11 @@
 """Context of a request, kinds of responses, and the topics that a client may see."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import BY_KEY, AnyApi
 from tidelog.protocol.row_templates import AllFacts, AllRecords, Row
 from tidelog.server.api.node import Address, ClientInfo, Node

@@ -10,7 +10,7 @@ KIP-1022 (features that begin at 0).
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 from uuid import UUID
 from weakref import WeakKeyDictionary
@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from tidelog import types
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import (
     ApiVersion,

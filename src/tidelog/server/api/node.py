@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import BrokerConfig
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.row_templates import Templates
 from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
 from tidelog.server.partitions.fetch_counts import FetchCounts

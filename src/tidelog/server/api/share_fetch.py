@@ -12,12 +12,12 @@ Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kaf
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.share_fetch import (
     AcknowledgementBatch,
     AcquiredRecords,

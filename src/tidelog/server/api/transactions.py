@@ -14,11 +14,12 @@ KIP-994 (filter by duration), KIP-1152 (filter by name), KIP-1228; Kafka 4.3's K
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import MissingDependency, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,

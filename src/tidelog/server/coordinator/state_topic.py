@@ -30,7 +30,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from logging import Logger
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -46,6 +46,7 @@ from tidelog.errors import (
     TopicExists,
     TransactionCoordinatorFenced,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_batch
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.coordinator.log_loader import FindKernels, KernelsOf

@@ -11,11 +11,11 @@ Source: Kafka 4.3's UniformAssignor, RangeAssignor and SimpleAssignor; KIP-848, 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.coordinator.java_hash import (
     ample_table_size,
     hash_order,

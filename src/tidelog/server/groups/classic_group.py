@@ -10,12 +10,12 @@ Source: Kafka 4.3's classic groups; KIP-345 (static members).
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import VERSION_BYTES
 from tidelog.protocol.messages.group_records import SUBSCRIPTION
 from tidelog.server.groups.committed_offsets import GroupOffsets

@@ -8,10 +8,10 @@ Source: Kafka 4.3's OffsetMetadataManager; KIP-98, KIP-211, KIP-447.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.wire import NO_UUID
 from tidelog.types import NO_LEADER_EPOCH
 

@@ -12,11 +12,11 @@ assignment interval).
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.groups.assignors import ASSIGNORS, GroupSpec, MemberSpec
 from tidelog.server.groups.group_updates import GroupUpdate, GroupUpdates
 from tidelog.server.groups.modern_group import (

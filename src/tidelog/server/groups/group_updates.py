@@ -9,12 +9,13 @@ Source: Kafka 4.3's group coordinator; KIP-848, KIP-932, KIP-1263 (minimum assig
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from hashlib import blake2b
 from typing import Final, Generic, TypeVar
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.coordinator.state_topic import KeyValue, is_accepted
 from tidelog.server.groups.modern_group import (
     JOINING,

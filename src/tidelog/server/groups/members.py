@@ -5,9 +5,8 @@ Used by heartbeats of consumer and share groups, and by classic members of consu
 Source: Kafka 4.3's group coordinator; KIP-345, KIP-848.
 """
 
-from dataclasses import dataclass
-
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.groups.group_updates import GroupUpdate, GroupUpdates
 from tidelog.server.groups.modern_group import (
     JOINING,

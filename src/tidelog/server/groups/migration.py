@@ -10,13 +10,13 @@ Source: Kafka 4.3's group coordinator; KIP-848 (online migration).
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import VERSION_BYTES
 from tidelog.protocol.messages.group_records import (
     ASSIGNMENT,

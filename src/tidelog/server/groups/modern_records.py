@@ -9,10 +9,10 @@ Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 from uuid import UUID
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.data_message import DataMessage
 from tidelog.protocol.messages.modern_group_records import (
     CONSUMER_GROUP_KEY,

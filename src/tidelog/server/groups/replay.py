@@ -8,11 +8,12 @@ Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tidelog.errors import CorruptMessage, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.group_records import GroupMetadataValue
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch

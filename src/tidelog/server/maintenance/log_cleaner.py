@@ -23,7 +23,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -37,6 +36,7 @@ from tidelog.errors import (
     TidelogError,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.api.node import LOGGER, Node
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.threads import LogDirOnLoop, LoopGate

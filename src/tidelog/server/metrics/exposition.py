@@ -12,13 +12,13 @@ Belongs to the event loop. Source: Prometheus text format 0.0.4.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
 from typing import Final, Protocol
 
 from tidelog.env import Clock
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log

@@ -8,10 +8,11 @@ scrape, some MB at a time. Records that retention deletes before that are not co
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.errors import CorruptRecord, TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.compression import APPEND_DECOMPRESSION_LIMIT
 from tidelog.server import kernels

@@ -10,12 +10,13 @@ Source: KIP-227, KIP-516 (topic ids); Kafka 4.x FetchSession.
 """
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import DivergingEpoch, FetchPartition
 from tidelog.server.partitions.partition import Partition
 from tidelog.types import INT32_MAX

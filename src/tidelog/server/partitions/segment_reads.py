@@ -24,7 +24,6 @@ Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
 from struct import Struct
 from typing import Final, NamedTuple, final
@@ -32,6 +31,7 @@ from weakref import ref
 
 from tidelog.env import File, local_file
 from tidelog.errors import CorruptBatch, DamagedLog, StorageFailure
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import HEADER_SIZE, LENGTH_MIN, LOG_OVERHEAD, MAGIC_2
 from tidelog.record.offset_order import in_order, segment_limit
 from tidelog.storage.clocks.append_times import AppendTimes

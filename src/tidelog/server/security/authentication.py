@@ -13,12 +13,12 @@ Source: Kafka 4.3's SslPrincipalMapper, KIP-371; RFC 2253, RFC 4514 (escapes).
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Final, TypeAlias
 
 from tidelog.env import Clock
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.sasl import LoginFailed
 
 # Subject of a certificate as from `getpeercert` of a TLS socket: parts of one or more named values.

@@ -13,10 +13,11 @@ Source: Kafka 4.3's StandardAuthorizer and Authorizer.authorizeByResourceType; K
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 from typing import Final
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.operations import (
     CLUSTER_NAME,
     Client,

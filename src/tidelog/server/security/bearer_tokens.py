@@ -20,7 +20,6 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
@@ -36,6 +35,7 @@ from urllib.request import (
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.sasl import AuthenticatedUser, LoginFailed
 from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file

@@ -12,11 +12,11 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.env import Env
 from tidelog.errors import ConfigError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file
 

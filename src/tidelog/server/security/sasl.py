@@ -16,13 +16,13 @@ import hmac
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from math import log
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.directory.broker_files import ScramCredential
 
 # Maximum number of shapes, the most frequent ones; more would slow down each login.

@@ -12,11 +12,11 @@ No input or output, for one thread.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tidelog.env import Clock
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.partitions.partition import Partition
 from tidelog.server.runtime.loop import Timer, Timers
 from tidelog.server.runtime.reply import Reply

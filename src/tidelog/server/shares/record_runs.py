@@ -9,9 +9,10 @@ Source: KIP-932, KIP-1222 (renewal); Kafka 4.3's RecordState and AcknowledgeType
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from tidelog.lazy_dataclass import dataclass
 
 
 class RecordState(IntEnum):
@@ -180,7 +181,7 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # Not `dataclasses.replace`, which is slow: a member may acknowledge thousands one by one.
+        # Not `replace`, which is slow: a member may acknowledge thousands one by one.
         return Run(
             first,
             last,

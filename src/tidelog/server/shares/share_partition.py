@@ -15,11 +15,11 @@ batches, isolation of bad records).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, Protocol
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.shares.record_runs import (
     Acknowledgement,
     AckType,

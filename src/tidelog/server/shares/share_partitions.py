@@ -16,7 +16,7 @@ ShareGroupConfig.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import (
     TYPE_CHECKING,
@@ -39,6 +39,7 @@ from tidelog.config.group import (
 from tidelog.config.values import parse_reset
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
+from tidelog.lazy_dataclass import dataclass
 from tidelog.server.groups.modern_group import ShareGroup
 from tidelog.server.partitions.offset_lookup import find_offset
 from tidelog.server.partitions.partition import Partition

@@ -7,10 +7,11 @@ Source: Kafka 4.3's DelayedShareFetch, SharePartition (aborted batches), ShareFe
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, MAGIC_2, PRODUCER_ID_AT
 from tidelog.record.record import read_pairs

@@ -13,7 +13,7 @@ ShareCoordinatorRecordHelpers, ShareGroupOffset, PersisterStateBatchCombiner.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nsmallest
 from logging import Logger, getLogger
 from typing import Final, NamedTuple
@@ -21,6 +21,7 @@ from uuid import UUID
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, TidelogError, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.state_records import (
     SHARE_SNAPSHOT_KEY,
     SHARE_SNAPSHOT_VALUE,

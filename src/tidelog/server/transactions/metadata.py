@@ -15,11 +15,12 @@ KIP-98; KIP-360 (previous epoch); KIP-890 (an epoch for each transaction, next i
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.error_codes import ErrorCode
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION
 from tidelog.types import (
     INT16_MAX,

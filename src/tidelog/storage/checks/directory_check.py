@@ -8,7 +8,7 @@ import posixpath
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from tidelog.amounts import bytes_text, plural
@@ -22,6 +22,7 @@ from tidelog.errors import (
     UnknownTopic,
     UnsupportedVersion,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import commits, files, text_files
 from tidelog.storage import text_files as meta_properties
 from tidelog.storage.checks.findings import (

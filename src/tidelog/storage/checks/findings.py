@@ -6,13 +6,14 @@ A finding names one fault. The view opens, reads and closes files and never writ
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env, FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.log.record_rules import BodyCheck, check_body
 from tidelog.storage.segment.log_end import RecordedEnd

@@ -11,11 +11,12 @@ each such record.
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, NamedTuple
 
 from tidelog.env import File
 from tidelog.errors import CorruptData, UnsupportedCompression
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.record import ControlType

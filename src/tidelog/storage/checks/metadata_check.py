@@ -7,7 +7,6 @@ Findings contain no content, because the file holds secrets.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.env import FileSystem
@@ -18,6 +17,7 @@ from tidelog.errors import (
     UnsupportedCompression,
     UnsupportedVersion,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import (
     ATTRIBUTES_AT,

@@ -7,11 +7,12 @@ finishes those.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.findings import (

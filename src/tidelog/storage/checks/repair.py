@@ -7,11 +7,12 @@ the directory's lock.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from tidelog.env import Env, LockHandle
 from tidelog.errors import CorruptData, CorruptFile, DirectoryLocked, UnsupportedCompression
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files, text_files
 from tidelog.storage.checks.directory_check import (
     OFFSET_CHECKPOINTS,

@@ -14,11 +14,11 @@ After a crash in between the damage is found and set aside again.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.env import Env
 from tidelog.errors import DamagedLog
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.offset_order import first_known_offset
 from tidelog.storage import files
 from tidelog.storage.checks.findings import CheckedPartition

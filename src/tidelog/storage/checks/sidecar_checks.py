@@ -15,11 +15,11 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from tidelog.errors import CorruptData, CorruptFile, CorruptIndex
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.checks.findings import Finding, Severity, derived, note
 from tidelog.storage.checks.log_check import EpochSpan, LogFacts
 from tidelog.storage.clocks.append_times import HEADER_SIZE, ROW_SIZE, AppendTimeRow, AppendTimes

@@ -6,10 +6,10 @@ changed. The zone map is then the only evidence and is never rebuilt from that l
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.errors import CorruptIndex, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.record.header import CRC_AT, LEADER_EPOCH_AT, LENGTH_AT, MAGIC_AT
 from tidelog.storage import files

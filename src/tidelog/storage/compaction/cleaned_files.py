@@ -9,7 +9,6 @@ Nothing is renamed: the lock's holder swaps.
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File
 from tidelog.errors import CorruptData, OffsetOverflow, UnsupportedCompression
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c, crc32c_spans
 from tidelog.record.compression import DEFAULT_DECOMPRESSION_LIMIT, compress
 from tidelog.record.header import (

@@ -19,11 +19,12 @@ Source: Kafka 4.x LogCleaner, LogCleanerManager, Cleaner.cleanSegments, LocalLog
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.env import FileSystem
 from tidelog.errors import CleaningAborted
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.commits import Move
 from tidelog.storage.compaction.cleaning_plan import (

@@ -28,7 +28,7 @@ Source: Kafka 4.x LogCleanerManager.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -36,6 +36,7 @@ from tidelog.config import TopicConfig
 from tidelog.config.values import CompactionScheduler
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, horizon_of, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations

@@ -11,11 +11,12 @@ Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Final, Protocol
 
 from tidelog.config import TopicConfig
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX
 
 NEVER_BYTES: Final = -1

@@ -20,12 +20,13 @@ KAFKA-6264 (offsets must fit 32 bits).
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Final, Protocol, Self
 from uuid import UUID
 
 from tidelog.config.values import LOAD_FACTOR_MAX
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.storage.text_files import Fields, parse_number, read_json, read_record
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN

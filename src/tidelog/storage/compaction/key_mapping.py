@@ -26,12 +26,13 @@ CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages prop
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.errors import CleaningFailed
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.header import CONTROL_BIT, TRANSACTIONAL_BIT
 from tidelog.record.kernels import layout, offset_map
 from tidelog.record.kernels.checksums import NO_SHIFTS, shifts

@@ -14,11 +14,11 @@ Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filt
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.header import DELETE_HORIZON_BIT, MAGIC_2
 from tidelog.record.kernels import layout, rewrite

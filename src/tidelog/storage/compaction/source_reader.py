@@ -10,13 +10,14 @@ Imports numpy and numba.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.env import Env, File, mappable_file
 from tidelog.errors import CorruptBatch, CorruptData, UnsupportedCompression
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.buffers import OPENED_BYTES, BodyBuffer
 from tidelog.record.columns.batch_table import (
     first_checksum_mismatch,

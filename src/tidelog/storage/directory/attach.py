@@ -23,10 +23,11 @@ LogCleaner, LocalLog.replaceSegments.
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tidelog.errors import CorruptData, InvalidRequest, ReadOnly, StorageFailure
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import commits, files
 from tidelog.storage import commits as writers
 from tidelog.storage.commits import Move

@@ -29,7 +29,7 @@ The JSON files are replaced atomically and are durable before the change is ackn
 import json
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
@@ -42,6 +42,7 @@ from tidelog.errors import (
     UnsupportedCompression,
     UnsupportedVersion,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE

@@ -16,7 +16,6 @@ Source: docs/spark.md#commit.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.config import TopicConfig
@@ -30,6 +29,7 @@ from tidelog.errors import (
     MessageTooLarge,
     RecordListTooLarge,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import assign_offset, stamp_append_time

@@ -26,7 +26,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -41,6 +41,7 @@ from tidelog.errors import (
     TopicExists,
     UnknownTopic,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.files import (
     CLUSTER_METADATA_TOPIC,
     PARTITION_METADATA_FILE,

@@ -9,11 +9,12 @@ Source: docs/retention.md.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
 from tidelog.errors import CorruptData, LostOffsets
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import read_times
 from tidelog.storage.open_files import typed_reads

@@ -7,12 +7,12 @@ Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.config import TopicConfig
 from tidelog.errors import InvalidRequest, MessageTooLarge
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.builder import build_batch

@@ -8,10 +8,11 @@ file is changed: the partition can be read and takes no appends.
 import itertools
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.clocks.append_clock import AppendClock, ClockWatch
 from tidelog.storage.log import recovery

@@ -21,7 +21,7 @@ KIP-98, KIP-890; docs/format.md#producer-snapshot.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from struct import Struct
 from typing import Final, NamedTuple, Self
 
@@ -32,6 +32,7 @@ from tidelog.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.coding import crc32c

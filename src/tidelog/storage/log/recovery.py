@@ -29,10 +29,11 @@ Owns no open state. Source: docs/recovery.md, "Opening for writing".
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.log.leader_epochs import LeaderEpochs

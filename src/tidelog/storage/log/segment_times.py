@@ -15,12 +15,13 @@ Reads only. Source: docs/retention.md.
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 from typing import TYPE_CHECKING, Final
 
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import ZoneMap
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.segment.retention import CountedTime, SegmentTimes, TimeBasis

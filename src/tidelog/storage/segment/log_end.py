@@ -25,11 +25,11 @@ Source: docs/recovery.md.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.env import File, FileSystem
 from tidelog.errors import CorruptData, DamagedLog
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch, frame_size, view_batch
 from tidelog.record.header import (
     FRAME_PREFIX_SIZE,

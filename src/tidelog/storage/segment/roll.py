@@ -14,11 +14,11 @@ Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time).
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from tidelog.config import TopicConfig
+from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
 
 

@@ -17,7 +17,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Lock
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +31,7 @@ from typing import (
 from tidelog.config import TopicConfig
 from tidelog.env import Env, File, FileStat
 from tidelog.errors import CorruptBatch, CorruptData, CorruptFile, DamagedLog, MissingFile
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.coding import crc32c
 from tidelog.record.offset_order import cut_problem, in_order, segment_limit

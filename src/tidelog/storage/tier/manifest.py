@@ -12,11 +12,12 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from tidelog.errors import CorruptFile, InvalidRequest, TierConflict
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum, Zone

@@ -7,12 +7,12 @@ manifest's checksum; the log is read by ranges, whose batches have checksums of 
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
 
 from tidelog.env import FileStat
 from tidelog.errors import CorruptData, CorruptIndex, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes

@@ -15,7 +15,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
@@ -32,6 +32,7 @@ from tidelog.env import (
     prefetch,
 )
 from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.files import read_file

@@ -25,11 +25,11 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.storage.text_files import Fields, read_json

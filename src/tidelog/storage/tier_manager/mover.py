@@ -24,12 +24,13 @@ old objects stay for readers with older plans.
 import dataclasses
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.amounts import bytes_text, plural, verb
 from tidelog.config import RetentionClock
 from tidelog.errors import CorruptData, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.log.log import LogAccess
 from tidelog.storage.log.segment_times import read_times

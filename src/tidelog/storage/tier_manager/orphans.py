@@ -10,12 +10,12 @@ import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, TierConflict
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.open_files import as_storage_failure, walk_file
 from tidelog.storage.tier.manifest import Manifest, TierSegment, missing_span

@@ -24,12 +24,13 @@ segments: the cleaning is repeated from there, and replaced segments stay.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 from tidelog.config import RetentionClock
 from tidelog.env import Env, File, FileStat, FileSystem, LayeredFiles
 from tidelog.errors import CleaningAborted, CorruptFile, InvalidRequest, TierConflict
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.builder import build_empty_batch
 from tidelog.storage import files
 from tidelog.storage.compaction.cleaner import CleaningReport, PartitionTarget, clean, note_run

@@ -18,10 +18,10 @@
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.errors import CorruptData, CorruptFile, InvalidRequest, OffsetsGone, TierConflict
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum

@@ -44,12 +44,13 @@ Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#proofs
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import accumulate, takewhile
 from typing import Final
 
 from tidelog.amounts import bytes_text, plural, verb
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
 from tidelog.types import INT32_MAX

@@ -8,13 +8,13 @@ Imports numpy and numba. Owns no file. Memory: one chunk, and the part of it tha
 a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tidelog.env import File
 from tidelog.errors import CorruptData, CorruptRecord
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.columns.batch_table import SCAN_BATCHES, is_plain, join_bodies
 from tidelog.record.header import CONTROL_BIT, DELETE_HORIZON_BIT, MAGIC_2
 from tidelog.record.kernels import layout

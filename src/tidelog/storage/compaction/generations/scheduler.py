@@ -11,12 +11,13 @@ Source: docs/generations.md.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tidelog.config import TopicConfig
 from tidelog.env import Env
 from tidelog.errors import CorruptData, MissingDependency, UnsupportedCompression
+from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
 from tidelog.storage.compaction.eligibility import (
     HORIZON_PART,

@@ -21,11 +21,12 @@ import base64
 import binascii
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, field, replace
 from typing import Final
 
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, CorruptRecord, UnsupportedVersion
+from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c, read_varlong, write_varlong
 from tidelog.storage import files
 from tidelog.storage.compaction.generations.estimates import (

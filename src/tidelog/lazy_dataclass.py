@@ -1,0 +1,273 @@
+"""`dataclass` of the standard library, with methods that are made at their first use.
+
+The standard one writes and compiles the source of each method while a module is imported, which
+takes half a millisecond for a frozen class. A broker's start and each command import dozens of such
+classes and create objects of few of them (decision 31). Here the constructor is compiled when the
+first object is created; the other methods are shared by all classes.
+
+    from tidelog.lazy_dataclass import dataclass
+
+    @dataclass(frozen=True, slots=True)
+    class ByteRange:
+        start: int
+        size_bytes: int = 0
+
+Arguments and meaning are those of the standard library: its `field`, `fields`, `replace` and
+`asdict` work with these classes, and type checkers see its decorator. Slots are required, `InitVar`
+is not supported, and a class with `order` is left to the standard library.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from functools import cache
+from operator import attrgetter
+from reprlib import recursive_repr
+from typing import TYPE_CHECKING, Final, cast
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as dataclass
+    from inspect import Signature
+else:
+
+    def dataclass(*, slots: bool, order: bool = False, **options: bool) -> Callable[[type], type]:
+        """Return a decorator that makes a class of annotated fields a dataclass."""
+        assert slots, "an assignment to a name that is no field would go unnoticed"
+        if order:
+            return dataclasses.dataclass(slots=True, order=True, **options)
+        return lambda declared: _with_methods(declared, **options)
+
+
+def _with_methods(
+    declared: type,
+    *,
+    frozen: bool = False,
+    kw_only: bool = False,
+    eq: bool = True,
+    repr: bool = True,  # noqa: A002  # the standard library's name
+) -> type:
+    own = set(declared.__dict__)
+    # The standard library would describe the parameters of a class without a docstring.
+    declared.__doc__ = declared.__doc__ or declared.__name__
+    # It asks that a frozen class be declared as one where its base is.
+    has_frozen_base = any(_is_declared_frozen(base) for base in declared.__mro__[1:])
+    kind: type = dataclasses.dataclass(
+        init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=has_frozen_base
+    )(declared)
+    kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
+    methods: dict[str, object] = {}
+    if "__init__" not in own:
+        methods |= {"__init__": _init, "__signature__": _SIGNATURE}
+    if repr:
+        methods["__repr__"] = _repr
+    if eq:
+        methods["__eq__"] = _eq
+    if frozen:
+        methods |= _FROZEN
+    for name, method in methods.items():
+        if name not in own:
+            setattr(kind, name, method)
+    # A class that defines __eq__ has None here, but not by its own choice.
+    if eq and declared.__dict__.get("__hash__") is None:
+        kind.__hash__ = _hash if frozen else None  # type: ignore[assignment]
+    return kind
+
+
+def _is_declared_frozen(kind: type) -> bool:
+    return "__dataclass_params__" in kind.__dict__ and kind.__dataclass_params__.frozen is True  # type: ignore[attr-defined]
+
+
+def _init(self: object, *args: object, **values: object) -> None:
+    """Compile the constructor of the class, which replaces this one, and call it."""
+    kind = next(kind for kind in type(self).__mro__ if kind.__dict__.get("__init__") is _init)
+    constructor = _constructor_of(kind)
+    type.__setattr__(kind, "__init__", constructor)
+    constructor(self, *args, **values)
+
+
+def _constructor_of(kind: type) -> Callable[..., None]:
+    names: dict[str, object] = {
+        "__name__": kind.__module__,
+        "__set": object.__setattr__,
+        "__created": _CREATED,
+    }
+    assign = "    __set(self, {0!r}, {1})" if _is_frozen(kind) else "    self.{0} = {1}"
+    lines = []
+    for each in fields(kind):
+        name, default = each.name, f"__default_{each.name}"
+        value = name
+        if each.default_factory is not MISSING:
+            names[default] = each.default_factory
+            value = (
+                f"{default}() if {name} is __created else {name}" if each.init else default + "()"
+            )
+        elif each.default is not MISSING:
+            names[default] = each.default
+            value = name if each.init else default
+        elif not each.init:
+            continue
+        lines.append(assign.format(name, value))
+    if hasattr(kind, "__post_init__"):
+        lines.append("    self.__post_init__()")
+    head = f"def __init__({', '.join(['self', *_parameters_of(kind)])}):"
+    what = f"{kind.__qualname__}.__init__"
+    constructor = compiled_function("__init__", [head, *(lines or ["    pass"])], names, what)
+    constructor.__qualname__ = what
+    return constructor
+
+
+def _parameters_of(kind: type) -> list[str]:
+    texts = []
+    for each in _fields_of_init(kind):
+        if each.kw_only and "*" not in texts:
+            texts.append("*")
+        created = each.default_factory is not MISSING
+        default = "=__created" if created else f"=__default_{each.name}"
+        texts.append(each.name + ("" if _is_required(each) else default))
+    return texts
+
+
+def _fields_of_init(kind: type) -> list[Field[object]]:
+    """Fields that the constructor takes, those that are given by keyword alone last."""
+    return sorted(
+        (each for each in fields(kind) if each.init), key=lambda each: each.kw_only is True
+    )
+
+
+def _is_required(declared: Field[object]) -> bool:
+    return declared.default is MISSING and declared.default_factory is MISSING
+
+
+class _Created:
+    """Stands for the default of a parameter that a factory creates."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_CREATED: Final = _Created()
+
+
+class _SignatureOfFields:
+    """Signature of a class from its fields, for `inspect.signature` and `help`."""
+
+    def __get__(self, instance: object, kind: type) -> "Signature":
+        owner = next(each for each in kind.__mro__ if "__init__" in each.__dict__)
+        if instance is not None or "__signature__" not in owner.__dict__:
+            raise AttributeError("__signature__")
+        from inspect import Parameter, Signature  # takes 8 ms, and few ask
+
+        def parameter_of(declared: Field[object]) -> Parameter:
+            default = declared.default
+            if declared.default_factory is not MISSING:
+                default = _CREATED
+            return Parameter(
+                declared.name,
+                Parameter.KEYWORD_ONLY if declared.kw_only else Parameter.POSITIONAL_OR_KEYWORD,
+                default=Parameter.empty if _is_required(declared) else default,
+                annotation=declared.type,
+            )
+
+        return Signature(
+            [parameter_of(each) for each in _fields_of_init(owner)], return_annotation=None
+        )
+
+
+_SIGNATURE: Final = _SignatureOfFields()
+
+
+def _find_compared(kind: type) -> Callable[[object], tuple[object, ...]]:
+    names = [each.name for each in fields(kind) if each.compare]
+    match names:
+        case []:
+            return lambda _value: ()
+        case [name]:
+            one = attrgetter(name)
+            return lambda value: (one(value),)
+        case _:
+            return attrgetter(*names)
+
+
+# Class -> function that returns the values of an object by which it is compared.
+_compared_of: Final[Callable[[type], Callable[[object], tuple[object, ...]]]] = cache(
+    _find_compared
+)
+
+
+def _names_of(kind: type) -> list[str]:
+    return [each.name for each in fields(kind)]
+
+
+def _eq(self: object, other: object) -> object:
+    kind = type(self)
+    if type(other) is not kind:
+        return NotImplemented
+    compared = _compared_of(kind)
+    return compared(self) == compared(other)
+
+
+def _hash(self: object) -> int:
+    return hash(_compared_of(type(self))(self))
+
+
+@recursive_repr()
+def _repr(self: object) -> str:
+    kind: type = type(self)
+    shown = (each.name for each in fields(kind) if each.repr)
+    values = (f"{name}={getattr(self, name)!r}" for name in shown)
+    return f"{kind.__qualname__}({', '.join(values)})"
+
+
+def _set(self: object, name: str, value: object) -> None:
+    _ensure_mutable(self, name, "assign to")
+    object.__setattr__(self, name, value)
+
+
+def _delete(self: object, name: str) -> None:
+    _ensure_mutable(self, name, "delete")
+    object.__delattr__(self, name)
+
+
+def _ensure_mutable(value: object, name: str, verb: str) -> None:
+    """Raise FrozenInstanceError; only a subclass that is no dataclass may have more attributes."""
+    kind = type(value)
+    if "__dataclass_fields__" in kind.__dict__ or name in _names_of(kind):
+        raise FrozenInstanceError(f"cannot {verb} field {name!r}")
+
+
+def _state(self: object) -> list[object]:
+    """Return the values for `pickle` and `copy`, which would assign them otherwise."""
+    return [getattr(self, name) for name in _names_of(type(self))]
+
+
+def _set_state(self: object, state: list[object]) -> None:
+    for name, value in zip(_names_of(type(self)), state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+_FROZEN: Final[dict[str, object]] = {
+    "__setattr__": _set,
+    "__delattr__": _delete,
+    "__getstate__": _state,
+    "__setstate__": _set_state,
+}
+
+
+def _is_frozen(kind: type) -> bool:
+    return kind.__dict__.get("__setattr__") is _set
+
+
+def compiled_function(
+    name: str, lines: Iterable[str], names: dict[str, object], what: str
+) -> Callable[..., None]:
+    """Compile source made from declarations and return its function `name`.
+
+    Args:
+        name: Name of the function in the source.
+        lines: Lines of the source.
+        names: Objects that the source refers to; the function is added.
+        what: Description of the source, for tracebacks.
+    """
+    code = compile("\n".join(lines), f"<{what}>", "exec")
+    exec(code, names)  # noqa: S102  # lines made from declarations alone
+    return cast("Callable[..., None]", names[name])
