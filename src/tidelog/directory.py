@@ -19,7 +19,7 @@ from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, TopicExists
+from tidelog.errors import InvalidRequest, OffsetOutOfRange, TopicExists
 from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -180,6 +180,22 @@ class Directory(FrontDoor):
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings; None resets one to its default, `7d` and `1GiB` are values."""
         return self._log_dir.alter_config(name, plain_settings(changes))
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """See `FrontDoor`."""
+        self._log_dir.add_partitions(topic, count)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `FrontDoor`."""
+        logs = {name: self.log(name.topic, name.partition) for name in offsets}
+        for name, log in logs.items():
+            if not 0 <= offsets[name] <= log.log_end_offset:
+                raise OffsetOutOfRange(
+                    offsets[name], log.log_start_offset, log.log_end_offset, where=str(name)
+                )
+        starts = {name: log.delete_records(offsets[name]) for name, log in logs.items()}
+        self.flush()
+        return starts
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""
@@ -359,6 +375,13 @@ class Directory(FrontDoor):
     def without_append_time(self, partition: TopicPartition) -> int:
         """Return the number of records of a partition whose append time is unknown."""
         return self.partition(partition.topic, partition.partition).without_append_time()
+
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """See `FrontDoor`."""
+        now = self._now()
+        return {name: now.reader(name.topic, name.partition).max_timestamp() for name in partitions}
 
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName

@@ -56,6 +56,54 @@ class FrontDoor(Closing):
         """Return all partitions of a topic; raises UnknownTopic."""
 
     @abstractmethod
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Increase a topic's number of partitions to `count`.
+
+        Records stay where they are, but new records of a key may go to another partition.
+
+        Raises:
+            UnknownTopic, InvalidPartitions: Nothing was changed; a topic never loses partitions.
+            ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
+        """
+
+    @abstractmethod
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete the records below these offsets: move the log start of each partition.
+
+        Files go with the next retention. Source: KIP-107.
+
+        Args:
+            offsets: First offset to keep; up to the log start, nothing changes.
+
+        Returns:
+            The log start of each partition.
+
+        Raises:
+            UnknownTopic: A topic or partition does not exist.
+            OffsetOutOfRange: An offset is negative or beyond the end of its partition; nothing is
+                deleted.
+            PolicyViolation: `cleanup.policy` of a topic is `compact` alone.
+            ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
+            NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. After an error,
+                records of other partitions may be deleted.
+        """
+
+    @abstractmethod
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record with the largest record time of each partition. Source: KIP-734.
+
+        None for a partition whose records have no time. After records were deleted, Kafka may
+        return one below the log start.
+
+        Raises:
+            UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or the cluster doesn't
+                respond.
+        """
+
+    @abstractmethod
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:

@@ -26,12 +26,12 @@ from tidelog.errors import (
     InvalidTopic,
     MessageTooLarge,
     MissingTimestamps,
+    OffsetOutOfRange,
     TopicExists,
     UnknownTopic,
 )
 from tidelog.record.partitioner import partition_of
 from tidelog.remote.remote_directory import RemoteDirectory
-from tidelog.remote.topics import add_partitions
 from tidelog.types import Codec, Header, NewRecord, TimestampType, TopicPartition
 
 T0 = 1_700_000_000_000
@@ -94,6 +94,26 @@ class Suite:
         log.delete_topic(name)
         eventually(lambda: is_gone(log, name))
 
+    def test_a_topic_gets_partitions_and_loses_records(self, log: RemoteDirectory) -> None:
+        name = fresh(log, partitions=2)
+        now = log.point("now")
+        for number in range(2):
+            records = [NewRecord(value=b"v", timestamp=now - ms) for ms in (5, 1, 1, 3)]
+            log.append(name, records, partition=number)
+        first, second = log.partitions(name)
+        largest = log.max_timestamps([first])[first]
+        assert largest is not None
+        assert (largest.offset, largest.timestamp) == (1, now - 1)
+        assert log.delete_records({first: 3, second: 0}) == {first: 3, second: 0}
+        with pytest.raises(OffsetOutOfRange, match=r"offset 5 is outside \[3, 4\]"):
+            log.delete_records({second: 4, first: 5})
+        with pytest.raises(UnknownTopic):
+            log.delete_records({first: 4, TopicPartition(name, 2): 0})
+        assert log.beginning_offsets([first, second]) == {first: 3, second: 0}
+        log.add_partitions(name, 4)
+        assert len(log.partitions(name)) == 4
+        assert log.append(name, [NewRecord(value=b"v")], partition=3)[3].base_offset == 0
+
     def test_what_topics_can_not_be_is_a_typed_error(self, log: RemoteDirectory) -> None:
         name = fresh(log)
         with pytest.raises(TopicExists, match=name):
@@ -103,7 +123,7 @@ class Suite:
         with pytest.raises(InvalidPartitions):
             log.create_topic("some", partitions=0)
         with pytest.raises(InvalidPartitions, match=name):
-            add_partitions(log.cluster, name, 1)  # it has as many already
+            log.add_partitions(name, 1)  # it has as many already
         with pytest.raises(ConfigError, match="retention"):
             log.create_topic("some", config={"retention.ms": "long"})
         with pytest.raises(ConfigError):

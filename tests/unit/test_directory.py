@@ -9,9 +9,12 @@ from tests.faults import START_MS, SeededEnv, seeded_env
 import tidelog
 from tidelog.directory import Directory
 from tidelog.errors import (
+    InvalidPartitions,
     InvalidRequest,
     InvalidTime,
     MissingTimestamps,
+    OffsetOutOfRange,
+    PolicyViolation,
     ReadOnly,
     UnknownTopic,
 )
@@ -296,3 +299,73 @@ class TestAStepOfTheAppendClock:
         start = START_MS + at
         assert directory.count("t", start=start, clock="append") == count
         assert directory.scan("t", start=start, clock="append").to_table().num_rows == count
+
+
+class TestChangesOfATopic:
+    def test_partitions_are_added_and_keys_spread_over_them(self) -> None:
+        _, directory = new(2)
+        directory.append("t", keyed(1))
+        directory.add_partitions("t", 5)
+        assert len(directory.partitions("t")) == 5
+        for name in directory.append("t", keyed(50)):
+            assert name in range(5)
+        used = {name.partition for name, _ in directory.records("t")}
+        assert used == {partition_of(b"key %d" % n, 5) for n in range(50)} | {
+            partition_of(b"key 0", 2)
+        }
+
+    @pytest.mark.parametrize("count", [-1, 0, 1, 2])
+    def test_a_topic_never_loses_partitions(self, count: int) -> None:
+        _, directory = new(2)
+        with pytest.raises(InvalidPartitions):
+            directory.add_partitions("t", count)
+        assert len(directory.partitions("t")) == 2
+        with pytest.raises(UnknownTopic):
+            directory.add_partitions("missing", 3)
+
+    def test_records_below_an_offset_are_deleted_for_good(self) -> None:
+        env, directory = new(2)
+        first, second = directory.partitions("t")
+        for number in range(2):
+            directory.append("t", keyed(10), partition=number)
+        assert directory.delete_records({first: 4, second: 0}) == {first: 4, second: 0}
+        assert directory.delete_records({first: 2}) == {first: 4}  # it never moves back
+        left = [(name, record.offset) for name, record in directory.records("t")]
+        expected = [(first, n) for n in range(4, 10)] + [(second, n) for n in range(10)]
+        assert left == expected
+        directory.close()
+        with Directory.open(PATH, env=env) as reader:
+            assert reader.beginning_offsets([first, second]) == {first: 4, second: 0}
+            with pytest.raises(ReadOnly):
+                reader.delete_records({first: 5})
+
+    @pytest.mark.parametrize("offset", [-2, -1, 11])
+    def test_an_offset_outside_the_log_deletes_nothing_anywhere(self, offset: int) -> None:
+        _, directory = new(2)
+        first, second = directory.partitions("t")
+        for number in range(2):
+            directory.append("t", keyed(10), partition=number)
+        with pytest.raises(OffsetOutOfRange, match="t-1"):
+            directory.delete_records({first: 4, second: offset})
+        with pytest.raises(UnknownTopic):
+            directory.delete_records({first: 4, TopicPartition("t", 2): 0})
+        assert directory.beginning_offsets([first, second]) == {first: 0, second: 0}
+
+    def test_a_compacted_topic_keeps_its_records(self) -> None:
+        _, directory = new(1, cleanup_policy="compact")
+        (only,) = directory.partitions("t")
+        directory.append("t", keyed(10))
+        with pytest.raises(PolicyViolation):
+            directory.delete_records({only: 4})
+        assert directory.beginning_offsets([only]) == {only: 0}
+
+    def test_the_first_record_with_the_largest_time_is_found(self) -> None:
+        _, directory = new(2)
+        first, second = directory.partitions("t")
+        times = (5, 9, 9, 7)
+        directory.append("t", [NewRecord(value=b"v", timestamp=t) for t in times], partition=0)
+        largest = directory.max_timestamps([first, second])
+        match = largest[first]
+        assert match is not None
+        assert (match.offset, match.timestamp) == (1, 9)
+        assert largest[second] is None

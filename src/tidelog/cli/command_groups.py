@@ -1,7 +1,6 @@
 """Groups of commands: help by section, suggestions for unknown names, help of a bare group."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, Final  # noqa: TID251 - click's own signatures
 
 import click
@@ -126,6 +125,8 @@ class CommandGroup(click.Group):
         full_names = {name.split()[-1]: name for name in self._elsewhere}
         others = OTHER_NAMES if ctx.parent is None else _OTHER_SUBCOMMANDS
         removals = _REMOVALS if plain in ("rm", *_REMOVALS) else ()
+        from difflib import get_close_matches  # imported only for errors, because it takes 3 ms
+
         near = get_close_matches(plain, self.commands, n=1)
         for meant in (others.get(plain, plain), *removals, *near):
             if meant in self.commands or meant in full_names:

@@ -130,10 +130,7 @@ def _answers(
             raise UsageProblem(
                 "max exists by the record clock only; by append time the last record is latest"
             )
-        if isinstance(directory, Directory):
-            readers = (directory.log_dir.reader(p.topic, p.partition) for p in partitions)
-            return [reader.max_timestamp() for reader in readers]
-        largest = directory.cluster.max_timestamps(partitions)
+        largest = directory.max_timestamps(partitions)
         return [largest[p] for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)
     # `log_dir` does not log a warning; `offsets` prints a line of its own.

@@ -54,20 +54,9 @@ def partitions(surroundings: Surroundings, topic: str, count: int, place: Place)
     """
     with open_topics(surroundings, place, writable=True) as directory:
         before = len(directory.partitions(topic))
-        _grow(directory, topic, count)
+        directory.add_partitions(topic, count)
     surroundings.say(f"{topic} has {plural(count, 'partition')} now, {count - before} more")
     surroundings.note("new records of a key may go to another partition than its old ones")
-
-
-def _grow(directory: "Directory | RemoteDirectory", topic: str, count: int) -> None:
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory):
-        directory.log_dir.add_partitions(topic, count)
-        return
-    from tidelog.remote.topics import add_partitions
-
-    add_partitions(directory.cluster, topic, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +135,8 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
             if moved[name] > ends[name]:
                 raise UsageProblem(f"--offset {moved[name]}: {name} ends at {ends[name]}")
         if options.yes:
-            moved |= _delete(
-                directory, {name: to for name, to in moved.items() if to > starts[name]}
+            moved |= directory.delete_records(
+                {name: to for name, to in moved.items() if to > starts[name]}
             )
     rows: list[list[Cell]] = [
         [name.partition, starts[name], moved[name], ends[name], moved[name] - starts[name]]
@@ -242,21 +231,3 @@ def _ensure_known(
         f"{name}: {fact}; any of them may be at or after {options.before}: add --untimed to delete"
         f" them as well, or use --clock {other} or --offset"
     )
-
-
-def _delete(
-    directory: "Directory | RemoteDirectory", offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
-    """Delete the records below these offsets, and return the new log starts."""
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory):
-        starts = {
-            name: directory.log(name.topic, name.partition).delete_records(offset)
-            for name, offset in offsets.items()
-        }
-        directory.flush()
-        return starts
-    from tidelog.remote.administration import delete_records as delete_remote
-
-    return delete_remote(directory.cluster, offsets)

@@ -17,7 +17,13 @@ from tidelog.config import ConfigNote, plain_names, plain_settings
 from tidelog.directory import Directory
 from tidelog.display import LINES_SHOWN, Topics, rest_text
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidPartitions, InvalidRequest, TidelogError, TopicExists
+from tidelog.errors import (
+    InvalidPartitions,
+    InvalidRequest,
+    OffsetOutOfRange,
+    TidelogError,
+    TopicExists,
+)
 from tidelog.front_door import FrontDoor, When
 from tidelog.objects import env_for, local_path
 from tidelog.record.partitioner import Partitioner
@@ -159,6 +165,21 @@ class RemoteDirectory(FrontDoor):
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
         """Change a topic's settings; None resets one to its default. Raises as `create_topic`."""
         return topics.alter_config(self._cluster, name, plain_settings(changes))
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """See `FrontDoor`."""
+        with self._lock:
+            self._counts.pop(topic, None)
+        topics.add_partitions(self._cluster, topic, count)
+
+    def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """See `FrontDoor`."""
+        from tidelog.remote.administration import delete_records
+
+        for name, mark in named_watermarks(self._cluster, offsets).items():
+            if not 0 <= offsets[name] <= mark.end:
+                raise OffsetOutOfRange(offsets[name], mark.start, mark.end, where=str(name))
+        return delete_records(self._cluster, offsets)
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -318,6 +339,12 @@ class RemoteDirectory(FrontDoor):
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]
+
+    def max_timestamps(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """See `FrontDoor`."""
+        return self._cluster.max_timestamps(partitions)
 
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName

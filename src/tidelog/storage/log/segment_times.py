@@ -92,7 +92,7 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
-# Number of append times that mostly tell their step.
+# Number of append times that usually show their step.
 _FEW: Final = 16
 
 
@@ -102,7 +102,8 @@ def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
     step_ms = 0
     for some in (times[:_FEW], times[_FEW:]):
         if not 0 < step_ms <= granularity_ms:
-            step_ms = gcd(step_ms, *(ms for ms in some if ms != UNKNOWN_MS))
+            known = (ms for ms in some if ms != UNKNOWN_MS) if UNKNOWN_MS in some else some
+            step_ms = gcd(step_ms, *known)
     return max(step_ms, granularity_ms)
 
 
@@ -114,7 +115,7 @@ class _Arrivals:
         self._times = times
         self._fallback = times.fallback
         self._granularity_ms = granularity_ms
-        self._step_ms = _common_step(rows, granularity_ms)
+        self._known_step_ms: int | None = None
 
     def latest_ms(self, known_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
@@ -123,8 +124,16 @@ class _Arrivals:
         are multiples of a larger step, that may have been the setting then; the note limits it by
         when the last record had arrived.
         """
-        rounded_ms = known_ms + self._granularity_ms - 1
-        return max(rounded_ms, min(known_ms + self._step_ms - 1, self._times.seen_ms))
+        rounded_ms, seen_ms = known_ms + self._granularity_ms - 1, self._times.seen_ms
+        if seen_ms <= rounded_ms:
+            return rounded_ms
+        return max(rounded_ms, min(known_ms + self._step_ms - 1, seen_ms))
+
+    @property
+    def _step_ms(self) -> int:
+        if self._known_step_ms is None:
+            self._known_step_ms = _common_step(self._rows, self._granularity_ms)
+        return self._known_step_ms
 
     def at(self, offset: int) -> CountedTime:
         """Return the latest possible arrival time of the record at `offset`."""
