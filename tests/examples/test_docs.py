@@ -243,7 +243,8 @@ def test_blocks_of_the_page_on_spark(tmp_path: Path) -> None:
         log.append("flights", [tidelog.NewRecord(key=b"N1", value=b"x", timestamp=1360350000000)])
     with tidelog.broker() as broker:
         with tidelog.connect(broker.bootstrap_servers) as cluster:
-            cluster.create_topic("copy")
+            # Its record is of 2013: a broker that lives for half a minute would delete it.
+            cluster.create_topic("copy", config={"retention.ms": "-1"})
         servers = {"broker:9092": broker.bootstrap_servers}
         _run(
             "python", f"export JDK_JAVA_OPTIONS={shlex.quote(QUICK_JVM)}", script, tmp_path, servers
