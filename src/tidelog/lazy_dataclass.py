@@ -55,6 +55,7 @@ def _with_methods(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=has_frozen_base
     )(declared)
     kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
+    _ensure_order(kind)
     methods: dict[str, object] = {}
     if "__init__" not in own:
         methods |= {"__init__": _init, "__signature__": _SIGNATURE}
@@ -71,6 +72,17 @@ def _with_methods(
     if eq and declared.__dict__.get("__hash__") is None:
         kind.__hash__ = _hash if frozen else None  # type: ignore[assignment]
     return kind
+
+
+def _ensure_order(kind: type) -> None:
+    """Raise TypeError for a field without a default after one that has one, as `dataclass` does."""
+    has_default = False
+    for each in fields(kind):
+        if not each.init or each.kw_only:
+            continue
+        if has_default and _is_required(each):
+            raise TypeError(f"non-default argument {each.name!r} follows default argument")
+        has_default = not _is_required(each)
 
 
 def _is_declared_frozen(kind: type) -> bool:
@@ -176,8 +188,7 @@ class _SignatureOfFields:
 _SIGNATURE: Final = _SignatureOfFields()
 
 
-def _find_compared(kind: type) -> Callable[[object], tuple[object, ...]]:
-    names = [each.name for each in fields(kind) if each.compare]
+def _getter(names: list[str]) -> Callable[[object], tuple[object, ...]]:
     match names:
         case []:
             return lambda _value: ()
@@ -188,10 +199,20 @@ def _find_compared(kind: type) -> Callable[[object], tuple[object, ...]]:
             return attrgetter(*names)
 
 
-# Class -> function that returns the values of an object by which it is compared.
+def _find_compared(kind: type) -> Callable[[object], tuple[object, ...]]:
+    return _getter([each.name for each in fields(kind) if each.compare])
+
+
+def _find_hashed(kind: type) -> Callable[[object], tuple[object, ...]]:
+    is_hashed = ((each, each.compare if each.hash is None else each.hash) for each in fields(kind))
+    return _getter([each.name for each, counts in is_hashed if counts])
+
+
+# Class -> function that returns the values by which an object is compared, or hashed.
 _compared_of: Final[Callable[[type], Callable[[object], tuple[object, ...]]]] = cache(
     _find_compared
 )
+_hashed_of: Final[Callable[[type], Callable[[object], tuple[object, ...]]]] = cache(_find_hashed)
 
 
 def _names_of(kind: type) -> list[str]:
@@ -207,7 +228,7 @@ def _eq(self: object, other: object) -> object:
 
 
 def _hash(self: object) -> int:
-    return hash(_compared_of(type(self))(self))
+    return hash(_hashed_of(type(self))(self))
 
 
 @recursive_repr()
@@ -229,7 +250,7 @@ def _delete(self: object, name: str) -> None:
 
 
 def _ensure_mutable(value: object, name: str, verb: str) -> None:
-    """Raise FrozenInstanceError; only a subclass that is no dataclass may have more attributes."""
+    """Raise FrozenInstanceError, unless a subclass that is no dataclass has a further attribute."""
     kind = type(value)
     if "__dataclass_fields__" in kind.__dict__ or name in _names_of(kind):
         raise FrozenInstanceError(f"cannot {verb} field {name!r}")

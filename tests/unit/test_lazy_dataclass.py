@@ -174,6 +174,31 @@ def test_a_class_with_its_own_comparison_and_no_hash_gets_that_of_its_kind(
 
 
 @both
+def test_a_field_may_be_left_out_of_the_hash_or_be_in_it_alone(decorate: Decorate) -> None:
+    class Known:
+        name: str
+        settings: dict[str, int] = field(default_factory=dict, hash=False)
+        note: str = field(default="", compare=False, hash=True)
+
+    kind = decorate(frozen=True, slots=True)(Known)
+    assert hash(kind("n", {"a": 1})) == hash(kind("n", {"a": 2}))
+    assert kind("n", {"a": 1}) != kind("n", {"a": 2})
+    assert hash(kind("n", {}, "x")) != hash(kind("n", {}, "y"))
+    assert kind("n", {}, "x") == kind("n", {}, "y")
+
+
+@both
+def test_a_field_without_a_default_after_others_is_refused(decorate: Decorate) -> None:
+    class Wrong:
+        first: int = 1
+        second: int
+
+    with pytest.raises(TypeError, match="non-default argument 'second' follows default argument"):
+        decorate(slots=True)(Wrong)
+    assert decorate(slots=True, kw_only=True)(Wrong)(second=2).second == 2
+
+
+@both
 def test_the_step_after_the_constructor_runs(decorate: Decorate) -> None:
     class Checked:
         value: int
