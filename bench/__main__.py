@@ -1,4 +1,7 @@
-"""`./run bench [NAME ...] [--quick] [--only SECTION] [--out FILE.json]`: without a name, all."""
+"""Run benchmarks: `./run bench [NAME ...] [--quick] [--only SECTION] [--out FILE.json]`.
+
+Without a name, all benchmarks are run.
+"""
 
 import argparse
 import importlib
@@ -20,29 +23,29 @@ _CASES = re.compile(r"^def cases\(", re.MULTILINE)
 
 
 def names() -> list[str]:
-    """The benchmarks: modules beside this one that define `cases`."""
+    """Return the names of the modules in this folder that define `cases`."""
     found = sorted(HERE.glob("*.py"))
     return [path.stem for path in found if _CASES.search(path.read_text())]
 
 
 class Cases(Protocol):
-    """A benchmark; one with `SECTIONS` takes names of some of them as `only`."""
+    """Function `cases` of a benchmark. If its module has `SECTIONS`, `only` names some of them."""
 
     def __call__(self, quick: bool, **only: Sequence[str]) -> Iterable[Case]: ...
 
 
 def load(name: str) -> Cases:
-    """The `cases` of one benchmark."""
+    """Return the function `cases` of a benchmark."""
     return cast("Cases", importlib.import_module(f"bench.{name}").cases)
 
 
 def sections(name: str) -> list[str]:
-    """The parts of a benchmark that can be run alone, in order; none for most."""
+    """Return the sections of a benchmark that can be run alone, in order; most have none."""
     return list(getattr(importlib.import_module(f"bench.{name}"), "SECTIONS", ()))
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line; exits with a message where it's wrong."""
+    """Parse the command line; exits with a message if it is invalid."""
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("name", nargs="*", help=f"one of: {', '.join(names())}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller data")
@@ -76,7 +79,7 @@ def _ensure_sections(parser: argparse.ArgumentParser, asked: argparse.Namespace)
 
 
 def run(name: str, *, quick: bool, only: Sequence[str], out: Path, console: Console) -> None:
-    """Measure one benchmark, print its table, write its JSON."""
+    """Measure one benchmark, print its table and write its JSON."""
     results: list[Result] = []
     cases = load(name)(quick, only=only) if only else load(name)(quick)
     for result in Harness(quick=quick).run(cases):
@@ -89,7 +92,7 @@ def run(name: str, *, quick: bool, only: Sequence[str], out: Path, console: Cons
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run what the command line asks for."""
+    """Run the benchmarks that the command line names."""
     asked = parse(arguments)
     if asked.list:
         print("\n".join(names()))
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str]) -> None:
         return
     console = Console(width=None if sys.stdout.isatty() else 160)
     for name in asked.name or names():
-        # A part must not take the place of the whole.
+        # The result of some sections must not replace the result of the whole benchmark.
         out = asked.out or OUT_DIR / f"{'-'.join([name, *asked.only])}.json"
         run(name, quick=asked.quick, only=asked.only, out=out, console=console)
 

@@ -1,7 +1,7 @@
-"""Appends: prepared batches, records one by one, Arrow tables, beside what the disk takes.
+"""Throughput of appends: prepared batches, single records and Arrow tables.
 
-The rival of the throughput cases is the same number of bytes written to a file by the same calls
-without a log around them. Nothing is synced in a round, in neither; the syncing case says so.
+The rival of prepared batches writes the same number of bytes to a file with the same system calls,
+without a log. Neither side syncs within a round, except in the case of synced appends.
 """
 
 import shutil
@@ -39,7 +39,7 @@ class Target:
         self.directory: Directory | None = None
 
     def renew(self) -> None:
-        """An empty topic with kernels loaded."""
+        """Recreate the topic, empty and with its kernels loaded."""
         self.drop()
         self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
         self.directory = tidelog.open(self.path, writable=True)
@@ -48,7 +48,7 @@ class Target:
 
     @property
     def opened(self) -> Directory:
-        """The directory."""
+        """Return the open directory."""
         assert self.directory is not None
         return self.directory
 
@@ -126,7 +126,7 @@ def _table(target: Target, count: int) -> Callable[[], float]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """The cases of `./run bench append`."""
+    """Yield the cases of `./run bench append`."""
     count = 2_000 if quick else 20_000
     batch = _batch(BATCH_RECORDS)
     on, off = Target(), Target(**{"tidelog.append.time.enable": "false"})
@@ -180,7 +180,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def _synced_case(batch: bytes, count: int) -> Case:
-    """Durable one by one: what the disk's syncs allow."""
+    """Return a case that syncs each append; the disk's sync time limits the rate."""
     target = Target(**{"flush.messages": "1"})
 
     def run() -> float:

@@ -1,10 +1,11 @@
-"""`tidelog.spark.audit` of two topics of 2 GB in which differences are planted.
+"""`tidelog.spark.audit` of two topics of 2 GB with planted differences.
 
-Records of 8-byte keys and 100-byte values, 20 to a key on average, drawn evenly, in four partitions
-of 128 MiB segments, uncompressed batches of 16 KB with rising create times. The second topic has
-the same records, but 100 keys are missing, 100 lack their last record, and 50 pairs of neighbors,
-the last records of their keys, have changed places. Spark runs on two cores and is up; the page
-cache is warm. Then both topics get 1 % more, and are audited with the state of the first time.
+Records have 8-byte keys and 100-byte values; a key has 20 records on average, drawn evenly. Each
+topic has four partitions with segments of 128 MiB and uncompressed batches of 16 KB; create times
+rise. The second topic is a copy with differences: 100 keys are missing, 100 keys lack their last
+record, and 48 pairs of neighboring records, each the last one of its key, are swapped. Spark runs
+on two cores and has started already; the page cache is warm. Then 1 % more records are appended to
+both topics, and a second audit uses the state of the first one.
 """
 
 import shutil
@@ -50,7 +51,7 @@ CONFIG = {"retention.ms": "-1", "segment.bytes": str(128 << 20)}
 
 
 class Partition:
-    """The records of one partition by their numbers, and what is planted in a copy of them."""
+    """Records of one partition, identified by numbers, and the differences planted in its copy."""
 
     def __init__(self, number: int, records: int) -> None:
         self.number = number
@@ -60,14 +61,14 @@ class Partition:
         self.planted: dict[int, Kind] = {}
 
     def copy(self, count: int) -> Longs:
-        """The numbers of the copy's records, in order; `count` keys of each kind differ."""
+        """Return the numbers of the copy's records in order; `count` keys of each kind differ."""
         order = np.arange(len(self.keys))
         reversed_keys = self.keys[::-1]
         found, firsts = np.unique(reversed_keys, return_index=True)
         last = len(self.keys) - 1 - firsts
         is_last = np.zeros(len(self.keys), np.bool_)
         is_last[last] = True
-        # A rare one has a single record: without it, it would be missing.
+        # A key with a single record can't be stale: without that record it would be missing.
         common = np.bincount(np.searchsorted(found, self.keys)) > 1
         chosen = np.random.default_rng(99 + self.number).permutation(np.flatnonzero(common))
         missing, stale = found[chosen[:count]], chosen[count : 2 * count]
@@ -79,7 +80,7 @@ class Partition:
         return order[keep[order]]
 
     def _swap(self, order: Longs, is_last: npt.NDArray[np.bool_], pairs: int) -> None:
-        """Swap neighbors that are last records of keys without planted differences."""
+        """Swap neighboring records that are the last ones of keys without planted differences."""
         at, done = len(order) // 2, 0
         while done < pairs:
             at += 1
@@ -92,7 +93,7 @@ class Partition:
 
 
 def rows(keys: Longs, numbers: Longs) -> pa.Table:
-    """Records by their numbers; a record is the same in both topics."""
+    """Return the records with these numbers; a number gives the same record in both topics."""
     pool = np.random.default_rng(5).integers(0, 256, 1 << 20, np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(pool, VALUE_BYTES)
     values = windows[numbers * 7_919 % len(windows)]
@@ -120,13 +121,13 @@ def append(log: "Log", keys: Longs, numbers: Longs) -> None:
 
 
 class Topics:
-    """Both topics, each in a directory of its own."""
+    """Both topics, each in its own directory."""
 
     def __init__(self, records: int) -> None:
         self.folder = tempfile.mkdtemp(prefix="tidelog-bench-")
         self.a, self.b, self.state = (f"{self.folder}/{name}" for name in ("a", "b", "state"))
         self.records = records
-        # Another one in a hundred comes later.
+        # `grow` appends the additional 1 %.
         size = records // PARTITIONS
         self.partitions = [Partition(n, size + size // 100) for n in range(PARTITIONS)]
         for path in (self.a, self.b):
@@ -145,7 +146,7 @@ class Topics:
                 append(log_dir.log(TOPIC, partition.number), partition.keys, numbers)
 
     def grow(self) -> None:
-        """Append 1 % to both."""
+        """Append 1 % to both topics."""
         size = self.records // PARTITIONS
         for partition in self.partitions:
             more = np.arange(size, len(partition.keys))
@@ -160,14 +161,14 @@ class Topics:
 
 
 def wrong(found: AuditResults, planted: dict[int, Kind]) -> int:
-    """How many keys were overlooked, found for nothing, or found to be something else."""
+    """Count the keys that the audit missed, reported for nothing or reported as another kind."""
     told = {int.from_bytes(one.key or b"", "big"): one.kind for one in found.differences}
     differing = {key for key in told.keys() | planted.keys() if told.get(key) != planted.get(key)}
     return len(differing) + len(found.differences) - len(told)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """The audit, what it found and read, and the next one."""
+    """Yield the speed of the audit, its findings, the bytes read, and those of a second audit."""
     from bench.spark import session
 
     spark = session()

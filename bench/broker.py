@@ -1,10 +1,10 @@
 """The broker against Apache Kafka 4.3: throughput, CPU, memory, start, latency, lookups by time.
 
-Both run at once and are measured by turns; the one that isn't asked idles. The load comes from a
-generator that replays prepared requests (bench/broker_load.py), so brokers are compared, not
-clients; kcat is measured too. A request carries 1 MB: one batch as librdkafka fills it, or one
-for each of sixteen partitions; the cells with batches of 16 KB are the Java producer's default.
-Five requests are in flight, acks=all. CPU is that of the broker's own processes.
+Both brokers run at the same time and are measured by turns; the other one is idle. A generator that
+replays prepared requests (bench/broker_load.py) produces the load, so that brokers are compared,
+not clients. kcat is measured too. A request has 1 MB: one batch as librdkafka fills it, or one
+batch for each of sixteen partitions. Cells with batches of 16 KB have the Java producer's default
+size. Five requests are in flight, with acks=all. CPU is that of the broker's own processes.
 """
 
 import sys
@@ -45,18 +45,18 @@ CELLS: Final = tuple(
     for codec in (Codec.NONE, Codec.LZ4)
     for partitions in (1, 16)
 )
-# Parts that `--quick` runs.
+# Cells that `--quick` runs; every run has SMALL_CELLS.
 QUICK_CELLS: Final = tuple(cell for cell in CELLS if cell.record_bytes == 100)
 SMALL_CELLS: Final = (Cell(100, Codec.NONE, 1, small=True), Cell(100, Codec.LZ4, 16, small=True))
 RATE: Final = 1_000
 
 
 def cases(quick: bool, only: Sequence[str] = ()) -> Iterator[Case]:
-    """The goals of the broker, one by one; nothing where Kafka or Linux is missing.
+    """Yield the cases of the broker; none if Kafka is not available.
 
     Args:
-        quick: Less of everything.
-        only: Names of `SECTIONS`; all where none is named.
+        quick: Whether to run less work and fewer cells.
+        only: Names of `SECTIONS`; empty for all.
     """
     try:
         home = kafka_home()

@@ -1,4 +1,4 @@
-"""Load of the broker's throughput cells, and the run and measurement of one side of a cell."""
+"""Cells of the broker's throughput benchmark, and their measurement on one broker."""
 
 import math
 import random
@@ -17,10 +17,10 @@ from tidelog.types import Codec, NewRecord
 
 WARM_UP_CALLS: Final = 2
 RECORD_OVERHEAD: Final = 12
-# librdkafka's: at most 10,000 records and 1,000,000 bytes before compression.
+# Limits of a batch of librdkafka: 10,000 records and 1,000,000 bytes before compression.
 LARGE_BATCH_BYTES: Final = 1_000_000
 LARGE_BATCH_RECORDS: Final = 10_000
-# The Java producer's batch.size.
+# Default `batch.size` of the Java producer.
 SMALL_BATCH_BYTES: Final = 16_384
 LINES: Final = 997
 
@@ -28,9 +28,10 @@ Number = Callable[[], float]
 
 
 class Series:
-    """Figures of the calls of a case, in order; called, gives them back one by one.
+    """Figures recorded during the calls of another case; a call returns the next one.
 
-    So what was measured beside a case's own figure becomes a case of its own, round by round.
+    A quantity that is measured along with a case, such as CPU, thus becomes a case of its own with
+    a figure for each round.
     """
 
     def __init__(self) -> None:
@@ -38,7 +39,7 @@ class Series:
         self._next = 0
 
     def add(self, value: float) -> float:
-        """Keep a figure and hand it on."""
+        """Append a figure and return it."""
         self._values.append(value)
         return value
 
@@ -48,13 +49,13 @@ class Series:
         return value
 
     def median(self) -> float:
-        """The median of the measured rounds."""
+        """Return the median without the warm-up calls."""
         return median(self._values[WARM_UP_CALLS:])
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One kind of load: what a record, a batch and a request hold."""
+    """Kind of load: size of records, codec, number of partitions and size of batches."""
 
     record_bytes: int
     codec: Codec
@@ -63,7 +64,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Return the name for tables."""
         size = "1 KB" if self.record_bytes == 1024 else f"{self.record_bytes} B"
         codec = "uncompressed" if self.codec is Codec.NONE else self.codec.name.lower()
         end = "s" if self.partitions > 1 else ""
@@ -72,14 +73,14 @@ class Cell:
 
     @property
     def batch_records(self) -> int:
-        """As many as a client puts into a batch; sixteen partitions share one request of 1 MB."""
+        """Records in a batch of a client; sixteen partitions share one request of 1 MB."""
         if self.small:
             return SMALL_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         limit = LARGE_BATCH_BYTES // (self.record_bytes + RECORD_OVERHEAD)
         return min(LARGE_BATCH_RECORDS, limit) // self.partitions
 
     def batch(self) -> bytes:
-        """A batch of this cell; every batch is the same."""
+        """Return a batch; all batches of a cell have equal bytes."""
         now_ms = int(time.time() * 1000)
         values = lines(self.record_bytes)
         records = [
@@ -90,7 +91,7 @@ class Cell:
 
 
 def lines(size: int) -> list[bytes]:
-    """Values like lines of a log, about threefold compressible; the same ones each time."""
+    """Return values like lines of a log, compressible about threefold; equal for each call."""
     rng = random.Random(size)
     words = [rng.randbytes(4).hex().encode() for _ in range(64)]
     found = []
@@ -104,7 +105,7 @@ def lines(size: int) -> list[bytes]:
 
 @dataclass(slots=True)
 class Side:
-    """One broker's part in a cell: the topic of the round, and the figures."""
+    """One broker's side of a cell: the topic of the present round, and the figures."""
 
     server: Served
     topics: Topics
@@ -122,11 +123,11 @@ class Side:
 
     @property
     def requests(self) -> int:
-        """Requests of a round."""
+        """Number of requests of a round."""
         return max(1, self.volume_bytes // (len(self.batch) * self.cell.partitions))
 
     def renew(self) -> None:
-        """An empty topic where the last one was written to."""
+        """Replace the topic with an empty one if it was written to."""
         if not self._used:
             return
         self.drop()
@@ -136,12 +137,12 @@ class Side:
         self._used = False
 
     def fill(self) -> None:
-        """Write a round's load where the topic is empty."""
+        """Write a round's load if the topic is empty."""
         if not self._used:
             self._replay()
 
     def drop(self) -> None:
-        """Delete the topic of the last round."""
+        """Delete the topic of the last round, if any."""
         if self.topic:
             self.topics.drop(self.topic)
 
@@ -157,11 +158,11 @@ class Side:
             replay.run(self.requests)
 
     def produce(self) -> float:
-        """MB per second written and acknowledged, with the time to connect."""
+        """Return MB per second written and acknowledged; the time to connect is included."""
         return self.produced.add(self._measured(self._replay, self.produce_cpu))
 
     def consume(self) -> float:
-        """MB per second read from the start to the end of what the last round wrote."""
+        """Return MB per second for reading everything that the last round wrote."""
         shape = BatchShape(len(self.batch), self.cell.batch_records)
         reading = Reading(address_of(self.server), self.topic, self.cell.partitions, shape)
         end = self.requests * self.cell.batch_records
@@ -181,10 +182,10 @@ class Side:
 
 
 def geometric_mean(series: Sequence[Series]) -> Number:
-    """The geometric mean of the medians, when it is asked for."""
+    """Return a function that computes the geometric mean of the medians."""
     return lambda: math.exp(sum(math.log(one.median()) for one in series) / len(series))
 
 
 def largest(series: Sequence[Series]) -> Number:
-    """The largest median, when it is asked for."""
+    """Return a function that computes the largest median."""
     return lambda: max(one.median() for one in series)

@@ -1,4 +1,4 @@
-"""The broker's benchmark, third part: idle connections, and a large log of commits at a start."""
+"""The broker's benchmark: idle connections, and a start with a large log of commits."""
 
 import sys
 import time
@@ -18,9 +18,9 @@ from tidelog.protocol.messages import OFFSET_FETCH
 from tidelog.protocol.messages.classic_groups import OffsetFetchRequest, OffsetFetchTopic
 from tidelog.server.coordinator.java_hash import partition_for
 
-# The goal is for so many connections.
+# Number of connections for which the memory is reported.
 GOAL_CONNECTIONS: Final = 10_000
-# Kafka lets in a hundred a second.
+# Fewer connections for Kafka, which accepts only about a hundred a second.
 RIVAL_CONNECTIONS: Final = 1_000
 RESTING_S: Final = 0.5
 RESTING_CPU_S: Final = 0.02
@@ -28,12 +28,12 @@ REST_TRIES: Final = 16
 PARTITIONS: Final = 50
 PLACES: Final = 5
 GROUPS: Final = 2_000
-# Time between two requests for loaded groups.
+# Time between two requests for groups that are still loading.
 ASKING_S: Final = 0.002
 
 
 def idle(brokers: Brokers) -> Iterator[Case]:
-    """Cost of connections after one request each; none if their limit is too low."""
+    """Yield the memory of idle connections; nothing if too few descriptors may be open."""
     size = brokers.size
     with ExitStack() as stack:
         if not stack.enter_context(descriptors(size.idle)):
@@ -52,7 +52,7 @@ def _idle(server: Served, count: int) -> Work:
 
     def run() -> float:
         _await_rest(server)
-        # Memory that a broker keeps from the last crowd would hide that of the next one.
+        # Memory that a broker keeps after one round would hide the connections of the next.
         without.append(memory_bytes(server.pid))
         before = min(without)
         with closing(Crowd(server.bootstrap, count)):
@@ -64,7 +64,7 @@ def _idle(server: Served, count: int) -> Work:
 
 
 def _await_rest(server: Served) -> None:
-    """Return when a broker uses hardly any CPU time, as after its kernels are loaded."""
+    """Wait until a broker uses hardly any CPU time, e.g. after loading kernels; at most 8 s."""
     for _ in range(REST_TRIES):
         before = cpu_s(server.pid)
         time.sleep(RESTING_S)
@@ -73,7 +73,7 @@ def _await_rest(server: Served) -> None:
 
 
 def loading(brokers: Brokers) -> Iterator[Case]:
-    """How long groups wait for their offsets after a start, and others for theirs meanwhile."""
+    """Yield the time to load all commits after a start, and the latency of loaded groups."""
     folder, size = brokers.folder / "loading", brokers.size
     server = Ours(folder)
     folder.mkdir()
@@ -107,7 +107,7 @@ def loading(brokers: Brokers) -> Iterator[Case]:
 
 
 def _load(server: Served) -> tuple[float, list[float]]:
-    """Seconds until all partitions are served, and those of each answer about the first one."""
+    """Return the seconds until all partitions are loaded, and of each loaded group's answer."""
     left = list({partition_for(group_name(n), PARTITIONS): n for n in range(GROUPS)}.values())
     begun, took = time.perf_counter(), list[float]()
     with RawClient(server.bootstrap) as client:

@@ -1,10 +1,10 @@
-"""Members of groups for the load generator: raw connections in one thread, of either protocol.
+"""Members of groups for the load generator, of both protocols: raw connections in one thread.
 
-A member does what its protocol asks of it as soon as it can, and says every `BEAT_MS` that it is
-there, first when a joining or leaving member has requested that; real clients do so every few
-seconds, and most of the time that a group takes to change is that pause of theirs. So the
-benchmark measures the coordinator. Messages are few: they are encoded by
-our own codecs, the same for both brokers.
+A member sends the next request that its protocol requires without delay. While a group settles, its
+members send a heartbeat every `BEAT_MS`, the first ones `HEAD_START_MS` after the request of a
+joining or leaving member. Real clients send one every few seconds, and most of the time that
+a group takes to change is this interval; a short one measures the coordinator instead. Messages
+are few, so tidelog's own codecs encode them, the same for both brokers.
 
 Source: Kafka's protocol guide; KIP-394 (a member id first), KIP-848.
 """
@@ -52,30 +52,30 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 BEAT_MS: Final = 10
-# From the request that changes the group to the first beats: they shall not overtake it.
+# Delay of the first heartbeats, so that they don't overtake the request that changes the group.
 HEAD_START_MS: Final = 2
 SESSION_MS: Final = 60_000
-# Join again: the id first, a new generation is being made, this one is over.
+# Errors after which a member joins again: with its new id, or in a new generation.
 MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, ILLEGAL_GENERATION = 79, 27, 22
-# The coordinator is being found or loaded.
+# Errors of a coordinator that is being loaded, is not available yet, or has moved.
 LATER: Final = frozenset({14, 15, 16})
 
 Request = TypeVar("Request", bound="DataclassInstance")
 
 
 class Refused(RuntimeError):
-    """A broker would not go on with a member."""
+    """A broker answered a member with an error that can't be retried."""
 
 
 class Member(ABC):
-    """One member with its connection; at most one request in flight.
+    """Member of a group with its connection; at most one request in flight.
 
     Attributes:
-        sock: Its connection.
-        group: Whose member it is.
-        is_waiting: Whether an answer is due.
-        epoch: The generation, or the member's epoch, that it is in; -1 where it is in none.
-        count: How many partitions it may read.
+        sock: The member's connection.
+        group: Id of the group.
+        is_waiting: Whether a response is pending.
+        epoch: Generation of the group or epoch of the member; -1 outside the group.
+        count: Number of partitions assigned to the member.
     """
 
     def __init__(self, address: Address, group: str, topic: str) -> None:
@@ -88,13 +88,13 @@ class Member(ABC):
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def send(self, api: "Api[Request, DataclassInstance]", version: int, message: Request) -> None:
-        """Ask."""
+        """Send a request."""
         assert not self.is_waiting
         self.is_waiting = True
         self.sock.sendall(b"".join(self._connection.request(api, version, message)))
 
     def receive(self) -> None:
-        """Take what came, and do what it asks for."""
+        """Read what has arrived, and handle complete responses."""
         got = self.sock.recv_into(self._buffer)
         if not got:
             raise ConnectionError("the broker closed the connection")
@@ -106,23 +106,23 @@ class Member(ABC):
     @property
     @abstractmethod
     def is_known(self) -> bool:
-        """Whether the coordinator has what it needs to let it in."""
+        """Whether the coordinator has assigned a member id (classic) or an epoch (consumer)."""
 
     @abstractmethod
     def join(self) -> None:
-        """Begin to be a member."""
+        """Send the request to join."""
 
     @abstractmethod
     def beat(self) -> None:
-        """Say that it is there."""
+        """Send a heartbeat."""
 
     @abstractmethod
     def leave(self) -> None:
-        """Cease to be one."""
+        """Send the request to leave."""
 
     @abstractmethod
     def take(self, answer: "DataclassInstance") -> None:
-        """Do what an answer asks for."""
+        """Handle a response; sends the next request if the protocol requires one."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -130,7 +130,7 @@ class Member(ABC):
 
 
 class ClassicMember(Member):
-    """Member of the classic protocol; the leader assigns partitions in turn."""
+    """Member of the classic protocol; the leader assigns partitions round-robin."""
 
     def __init__(self, address: Address, group: str, topic: str, partitions: int) -> None:
         super().__init__(address, group, topic)
@@ -173,7 +173,7 @@ class ClassicMember(Member):
                 self._joined(answer)
             case SyncGroupResponse(error_code=0):
                 self.epoch = self._generation
-                # Version, topics, the topic's name, then its partitions.
+                # Version, number of topics, the topic's name; then its partitions.
                 at = 2 + 4 + 2 + len(self.topic)
                 self.count = struct.unpack_from(">i", answer.assignment, at)[0]
             case HeartbeatResponse(error_code=0) | LeaveGroupResponse(error_code=0):
@@ -205,7 +205,7 @@ class ClassicMember(Member):
         self.send(SYNC_GROUP, 5, asked)
 
     def _dealt(self, members: Sequence[str]) -> list[SyncGroupRequestAssignment]:
-        """Everybody's partitions; nothing where another one leads."""
+        """Return the assignment of each member; empty unless this member leads."""
         name = self.topic.encode()
         dealt = []
         for place, member in enumerate(members):
@@ -273,24 +273,24 @@ class ConsumerMember(Member):
 
 
 class Members:
-    """Members that act until they agree. One thread."""
+    """Members of one group, served by one thread until their assignment is complete."""
 
     def __init__(self, partitions: int) -> None:
-        """`partitions`: of the topic; in a stable group each has a member."""
+        """`partitions`: number of the topic's partitions; a stable group has assigned all."""
         self._partitions = partitions
         self._waiting = select.epoll()
         self._by_fd: dict[int, Member] = {}
         self._settled = -1
 
     def join(self, *members: Member) -> None:
-        """More of them; each asks at once."""
+        """Add members; each sends its first request at once."""
         for each in members:
             self._by_fd[each.sock.fileno()] = each
             self._waiting.register(each.sock.fileno(), select.EPOLLIN)
             each.join()
 
     def leave(self, member: Member) -> None:
-        """One less; returns when that has been answered."""
+        """Remove a member; returns after the response."""
         self._await_answers([member])
         member.leave()
         self._await_answers([member])
@@ -299,7 +299,7 @@ class Members:
         member.close()
 
     def settle(self) -> None:
-        """Return when all are in the same new generation and have all partitions between them."""
+        """Wait until all members are in the same new generation and all partitions are assigned."""
         end = time.perf_counter() + SOCKET_TIMEOUT_S
         while not all(each.is_known for each in self._by_fd.values()):
             self._serve(end)
@@ -318,7 +318,7 @@ class Members:
             len(epochs) == 1
             and epochs.pop() > self._settled
             and sum(each.count for each in members) == self._partitions
-            # The last member may be in an epoch before its own, without partitions.
+            # The newest member may still have an older epoch, without partitions.
             and min(each.count for each in members) >= self._partitions // len(members)
         )
 
@@ -328,10 +328,10 @@ class Members:
                 each.beat()
 
     def _serve(self, until: float) -> None:
-        """Take what has come, or comes until then.
+        """Handle responses that have arrived or that arrive before `until`.
 
         Raises:
-            TimeoutError: `until` is long ago.
+            TimeoutError: `until` passed more than `SOCKET_TIMEOUT_S` ago.
         """
         left_s = until - time.perf_counter()
         if left_s < -SOCKET_TIMEOUT_S:
@@ -340,7 +340,7 @@ class Members:
             self._by_fd[descriptor].receive()
 
     def disband(self) -> None:
-        """All members leave after the last response: one that learns of it would join again."""
+        """Remove all members after pending responses, which may make a member join again."""
         self._await_answers(self._by_fd.values())
         for each in tuple(self._by_fd.values()):
             self.leave(each)

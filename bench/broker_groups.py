@@ -1,6 +1,6 @@
-"""The broker's benchmark, fourth part: what it takes a group of 50 members to change.
+"""The broker's benchmark: duration of a change of a group with 50 members.
 
-Each round: a new group of 50 comes up; a 51st member joins, and leaves, some times.
+Each round creates a new group of 50; then a 51st member joins and leaves several times.
 """
 
 import time
@@ -30,7 +30,7 @@ NOTE: Final = (
 
 
 class Rounds:
-    """One broker's figures of one protocol, round by round."""
+    """Figures of one broker and one protocol, by round."""
 
     def __init__(self, server: Served, kind: str, changes: int) -> None:
         self._server, self._kind, self._changes = server, kind, changes
@@ -40,7 +40,7 @@ class Rounds:
         self.memory = Series()
 
     def run(self) -> float:
-        """A round; ms until the first 50 are settled."""
+        """Run a round; return the ms until the first 50 members are settled."""
         self._number += 1
         group = f"{self._kind}-{self._number}"
         with RawClient(self._server.bootstrap) as client:
@@ -72,7 +72,7 @@ class Rounds:
         self.change_cpu.add(median(cpu))
 
     def _timed(self, action: Callable[[], None]) -> tuple[float, float]:
-        """Milliseconds of wall time, and of the broker's CPU."""
+        """Run an action; return the ms of wall time and of the broker's CPU time."""
         before, start = cpu_s(self._server.pid), time.perf_counter()
         action()
         wall_s = time.perf_counter() - start
@@ -90,7 +90,7 @@ def _part(members: Members, leaving: Member) -> None:
 
 
 def groups(brokers: Brokers) -> Iterator[Case]:
-    """Both protocols."""
+    """Yield the cases of both protocols."""
     pair = brokers.pair
     for server in pair.servers():
         pair.topics(server).create(TOPIC, PARTITIONS)

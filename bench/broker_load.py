@@ -1,9 +1,9 @@
-"""The load generator: replays prepared requests over raw sockets and does nothing per record.
+"""The load generator: replays prepared requests over raw sockets, without work for each record.
 
-Requests lie in a memory file and go out by `sendfile`; records that come in are dropped by the
-kernel (`MSG_TRUNC`) once all of a row's are there (`SO_RCVLOWAT`), and only the rows before
-them are read. So the generator stays far below the brokers that it measures. One thread; sockets
-block, or wait in one `epoll`.
+A memory file holds the requests, and `sendfile` sends them. The kernel discards received records
+(`MSG_TRUNC`) in parts of up to 1 MiB, each once it is complete (`SO_RCVLOWAT`); only the fields
+before the records are read. So the generator uses much less CPU than the brokers that it measures.
+It has one thread; sockets block, or wait in one `epoll`.
 """
 
 import os
@@ -22,7 +22,7 @@ Address = tuple[str, int]
 IN_FLIGHT: Final = 5
 SOCKET_TIMEOUT_S: Final = 60
 BUFFER_BYTES: Final = 1 << 20
-# Read at a time of what stands between records.
+# Read at a time of the fields between records.
 HEAD_BYTES: Final = 64
 _SIZE: Final = struct.Struct(">i")
 _TIMEOUT: Final = struct.Struct("@ll")
@@ -30,7 +30,7 @@ _DROP: Final = socket.MSG_TRUNC | socket.MSG_DONTWAIT
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection without Nagle's delay; its timeout is the kernel's, which costs no calls."""
+    """Connect without Nagle's delay; the timeout is the kernel's, which costs no system calls."""
     sock = socket.create_connection(address, SOCKET_TIMEOUT_S)
     sock.settimeout(None)
     for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -40,7 +40,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def read_exactly(sock: socket.socket, view: memoryview) -> None:
-    """Fill `view`."""
+    """Receive until `view` is full."""
     done = 0
     while done < len(view):
         got = sock.recv_into(view[done:])
@@ -50,14 +50,14 @@ def read_exactly(sock: socket.socket, view: memoryview) -> None:
 
 
 class Answers:
-    """Reads whole answers of a connection into one buffer."""
+    """Reads whole responses of a connection into one buffer."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
 
     def read(self) -> memoryview:
-        """The next answer, from its correlation id on; good until the next call."""
+        """Return the next response from its correlation id on; valid until the next call."""
         read_exactly(self._sock, self._buffer[:4])
         size = _SIZE.unpack_from(self._buffer)[0]
         read_exactly(self._sock, self._buffer[:size])
@@ -65,7 +65,7 @@ class Answers:
 
 
 class Stream:
-    """Reads answers that are mostly records: small parts as bytes, records not at all."""
+    """Reads responses that are mostly records: fields as bytes, records not at all."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -75,7 +75,7 @@ class Stream:
         self._room.register(sock, select.POLLIN)
 
     def ahead(self, least: int) -> bytes:
-        """At least the next `least` bytes, which stay to be taken."""
+        """Return at least the next `least` bytes without consuming them."""
         while len(self._head) < least:
             got = self._sock.recv(HEAD_BYTES)
             if not got:
@@ -84,20 +84,20 @@ class Stream:
         return self._head
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Return and consume the next `size` bytes."""
         taken = self.ahead(size)[:size]
         self._head = self._head[size:]
         return taken
 
     def drop(self, size: int) -> None:
-        """Leave `size` bytes out, uncopied."""
+        """Skip `size` bytes without copying them."""
         have = min(size, len(self._head))
         self._head = self._head[have:]
         size -= have
         while size > 0:
             part = min(size, BUFFER_BYTES)
             self._wake_at(part)
-            # A call that waits would take some now, and then wait for as much again.
+            # A blocking call would read a part at once, then wait for SO_RCVLOWAT bytes again.
             self._room.poll(SOCKET_TIMEOUT_S * 1000)
             got = self._sock.recv_into(self._buffer, part, _DROP)
             if not got:
@@ -106,12 +106,12 @@ class Stream:
         self._wake_at(1)
 
     def _wake_at(self, size: int) -> None:
-        """Let the kernel wake us when so much is there."""
+        """Make the socket readable only when `size` bytes have arrived."""
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 class Replay:
-    """Sends one prepared Produce request again and again, a bounded number of them in flight."""
+    """Sends one prepared Produce request repeatedly, with a limited number in flight."""
 
     def __init__(self, address: Address, request: bytes, check: wire.Produced) -> None:
         self._sock = connect(address)
@@ -123,7 +123,7 @@ class Replay:
             out.write(request)
 
     def run(self, count: int, in_flight: int = IN_FLIGHT) -> None:
-        """Return when `count` requests have been answered."""
+        """Send `count` requests; returns after the last response."""
         sent = acknowledged = 0
         while acknowledged < count:
             while sent < count and sent - acknowledged < in_flight:
@@ -148,14 +148,14 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """Form of every batch of a topic: its bytes and its records."""
+    """Size in bytes and number of records of every batch of a topic."""
 
     size: int
     records: int
 
 
 class Reading:
-    """Fetches a topic of equal batches from its start, one request in flight."""
+    """Fetches a topic of equal batches from its start, with one request in flight."""
 
     def __init__(self, address: Address, topic: str, partitions: int, shape: BatchShape) -> None:
         self._sock = connect(address)
@@ -163,7 +163,7 @@ class Reading:
         self._topic, self._partitions, self._shape = topic, partitions, shape
 
     def run(self, end: int) -> int:
-        """Read each partition up to offset `end`, exclusive; bytes of records that came."""
+        """Read each partition up to offset `end`, exclusive; return the bytes of records read."""
         offsets = [0] * self._partitions
         total = 0
         while min(offsets) < end:
@@ -190,7 +190,7 @@ class Reading:
         return total
 
     def _row(self, left: int) -> tuple[int, int, int]:
-        """The row's fields: none is longer than the length that says how long it is."""
+        """Return the fields of a partition; no more bytes are read than the response has left."""
         row = self._stream.ahead(min(wire.FETCHED_SIZE + wire.VARINT_MAX_BYTES, left))
         return wire.fetched_row(row)
 
@@ -200,14 +200,14 @@ class Reading:
 
 
 def ask(address: Address, request: bytes) -> bytes:
-    """The answer to one request on a connection of its own."""
+    """Return the response to one request on a new connection."""
     with connect(address) as sock:
         sock.sendall(request)
         return bytes(Answers(sock).read())
 
 
 def ping_pong(address: Address, request: bytes, check: wire.Produced, count: int) -> list[float]:
-    """Seconds that each of `count` requests took, one in flight."""
+    """Return the seconds that each of `count` requests took, with one in flight."""
     with connect(address) as sock:
         answers = Answers(sock)
         took = []
@@ -221,7 +221,7 @@ def ping_pong(address: Address, request: bytes, check: wire.Produced, count: int
 
 
 def many_clients(address: Address, requests: Sequence[bytes], clients: int, count: int) -> None:
-    """Have `count` requests answered, one in flight on each of `clients` connections."""
+    """Send `count` requests, with one in flight on each of `clients` connections."""
     socks = [connect(address) for _ in range(clients)]
     by_fd = {sock.fileno(): sock for sock in socks}
     waiting = select.epoll()
@@ -249,7 +249,7 @@ def many_clients(address: Address, requests: Sequence[bytes], clients: int, coun
 
 
 class Paced:
-    """One record per request at a fixed rate on one connection, read by long polls on another."""
+    """Writes one record per request at a fixed rate; another connection reads with long polls."""
 
     def __init__(self, address: Address, topic: str, batch: bytes, base: int) -> None:
         """`base`: the partition's log end offset before the first record."""
@@ -262,7 +262,7 @@ class Paced:
         self.latencies: list[float] = []
 
     def run(self, count: int, rate: int) -> list[float]:
-        """Seconds from before sending to after receiving, of `count` records."""
+        """Return the seconds from sending to receiving of `count` records."""
         start = time.perf_counter()
         self._ask()
         while len(self.latencies) < count:

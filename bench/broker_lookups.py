@@ -1,4 +1,4 @@
-"""The broker's benchmark, second part: lookups by time, and kcat beside the load generator."""
+"""The broker's benchmark: lookups by time, and kcat."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ CLIENTS: Final = (1, 16, 64)
 
 
 def _fill_for_lookups(pair: Pair, size: Size, start_ms: int) -> None:
-    """A topic whose records lie a millisecond apart, in batches of 16 KB and segments of 16 MB."""
+    """Fill a topic with a record for each millisecond, batches of 16 KB and segments of 16 MB."""
     values = lines(100)
     for server in pair.servers():
         pair.topics(server).create("lookups", 1, segment_bytes=str(16 << 20))
@@ -39,12 +39,12 @@ def _fill_for_lookups(pair: Pair, size: Size, start_ms: int) -> None:
 
 
 def lookups(brokers: Brokers) -> Iterator[Case]:
-    """Offsets for times, through librdkafka and by 1 to 64 raw clients."""
+    """Yield the cases of offsets for times: through librdkafka, and with 1 to 64 raw clients."""
     pair, size = brokers.pair, brokers.size
     span_ms = size.lookup_batches * LOOKUP_RECORDS
     start_ms = int(time.time() * 1000) - span_ms
     _fill_for_lookups(pair, size, start_ms)
-    # Times all over the log, in an order of their own: a step that shares no factor with the span.
+    # Times from all of the log, not in order: the step shares no factor with the span.
     times = [start_ms + number * 7_919 * 31 % span_ms for number in range(LOOKUP_REQUESTS)]
     yield from _librdkafka(pair, size, times)
     requests = [wire.list_offsets("lookups", when) for when in times]
@@ -105,7 +105,7 @@ def _lookup_rate(pair: Pair, size: Size, requests: Sequence[bytes], count: int) 
 
 
 def clients(brokers: Brokers) -> Iterator[Case]:
-    """kcat, beside: how much of it is the client's own work is not told apart."""
+    """Yield kcat's rates, which include the client's own work."""
     if shutil.which("kcat") is None:
         return
     pair, size = brokers.pair, brokers.size

@@ -1,4 +1,4 @@
-"""Shared parts of the broker's benchmark: both brokers, the amount of work, a case's form."""
+"""Shared parts of the broker's benchmark: both brokers, the amount of work, and its cases."""
 
 import time
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ RIVAL: Final = "Apache Kafka 4.3.0"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is done: less of everything with `--quick`."""
+    """Amount of work of each section; `--quick` does less."""
 
     volume_bytes: int
     warm_up_s: float
@@ -49,7 +49,7 @@ QUICK: Final = Size(32_000_000, 6, 700, 400, 200, 1_000, 400, 100_000, 1, 0.5, 1
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both brokers, running, each with its admin client; ours first."""
+    """Both running brokers and their admin clients, ours first."""
 
     ours: Served
     rival: Served
@@ -57,28 +57,28 @@ class Pair:
     rival_topics: Topics
 
     def topics(self, server: Served) -> Topics:
-        """Of one of them."""
+        """Return the admin client of one of them."""
         return self.our_topics if server is self.ours else self.rival_topics
 
     def servers(self) -> Sequence[Served]:
-        """Both."""
+        """Return both brokers, ours first."""
         return (self.ours, self.rival)
 
 
 def side_of(pair: Pair, server: Served, cell: Cell, volume_bytes: int) -> Side:
-    """One broker's part in a cell."""
+    """Return one broker's side of a cell."""
     return Side(server, pair.topics(server), cell, cell.batch(), volume_bytes)
 
 
 class Brokers:
-    """The two brokers, for the sections of the benchmark; started at first use.
+    """The two brokers for the sections of the benchmark, started at their first use.
 
     Attributes:
         home: Kafka's jars.
         oracle: Formats Kafka's directories.
-        folder: For files; gone at the end.
-        size: How much is to be done.
-        stack: Ends whatever a section has started.
+        folder: Folder for files, removed at the end.
+        size: Amount of work.
+        stack: Stops every process that a section has started.
     """
 
     def __init__(self, home: KafkaHome, size: Size, folder: Path, stack: ExitStack) -> None:
@@ -87,7 +87,7 @@ class Brokers:
 
     @cached_property
     def pair(self) -> Pair:
-        """Both, running and warmed up."""
+        """Both brokers, running and warmed up."""
         ours = Ours(self.folder / "ours")
         made = self.started(ours, Kafka(self.home, self.oracle, self.folder / "kafka"))
         for server in made.servers():
@@ -95,7 +95,7 @@ class Brokers:
         return made
 
     def started(self, ours: Served, rival: Served) -> Pair:
-        """Two brokers, which serve until the end of the benchmark."""
+        """Start two brokers, which run until the end of the benchmark."""
         for server in (ours, rival):
             self.stack.callback(server.stop)
             server.start()
@@ -104,7 +104,7 @@ class Brokers:
 
 
 def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
-    """Produce, fetch and look up until Kafka's compiler has seen enough of each."""
+    """Produce, fetch and look up for some seconds, so that Kafka's JVM compiles these paths."""
     side = side_of(pair, server, Cell(100, Codec.NONE, 1, small=True), 8_000_000)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -117,13 +117,13 @@ def _warm_up(pair: Pair, server: Served, seconds: float) -> None:
 
 
 def nothing() -> None:
-    """A case with a `prepare` is called once per round."""
+    """Do nothing. Calls of a case with a `prepare` run once per round."""
 
 
 def figure(
     case: str, unit: str, ours: Work, rival: Work | None, *, goal: str = "", note: str = ""
 ) -> Case:
-    """A case whose callables say the figure themselves."""
+    """Return a case whose callables return the figure itself, once per round."""
     return Case(
         case=case,
         unit=unit,
@@ -137,5 +137,5 @@ def figure(
 
 
 def at(seconds: Sequence[float], percentile: int) -> float:
-    """A percentile, in ms."""
+    """Return a percentile of times in seconds, converted to ms."""
     return quantiles(seconds, n=100)[percentile - 1] * 1e3

@@ -1,7 +1,7 @@
-"""The broker's benchmark, sixth part: CPU a request on a broker with log-ins, rights and quotas.
+"""The broker's benchmark: CPU per request on a broker with authentication, ACLs and quotas.
 
-One client logs in by PLAIN and has rights on the one topic, and quotas of bytes and of time that it
-stays far below. It sends the same kind of request again and again, one in flight.
+One client authenticates with PLAIN. It has an ACL on the one topic, and quotas of bytes and of
+request time far above its use. It sends one kind of request repeatedly, with one in flight.
 """
 
 import socket
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "secured"
 USER, PASSWORD = "anna", "a password of the benchmark"
-# Far above what the client does: quotas are counted, and never reached.
+# Far above the client's use: quotas are counted and never reached.
 QUOTAS: Final = {
     "producer_byte_rate": 1e12,
     "consumer_byte_rate": 1e12,
@@ -58,7 +58,7 @@ Request = TypeVar("Request", bound="DataclassInstance")
 
 
 def secured(brokers: Brokers) -> Iterator[Case]:
-    """CPU a request of Produce, Fetch and ListOffsets."""
+    """Yield the CPU per request of Produce, Fetch and ListOffsets."""
     server = SecuredBroker(brokers.folder / "secured")
     brokers.stack.callback(server.stop)
     server.start()
@@ -74,7 +74,7 @@ def secured(brokers: Brokers) -> Iterator[Case]:
 
 
 class SecuredBroker:
-    """A broker of ours whose second listener wants a log-in."""
+    """A tidelog broker whose second listener requires authentication."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -83,7 +83,7 @@ class SecuredBroker:
         self._ours = Ours(folder, users=users)
 
     def start(self) -> None:
-        """Serve, with a topic of some records, rights and quotas."""
+        """Start the broker, and create the topic, its ACL and the quotas."""
         self._ours.start()
         await_served(self._ours)
         Topics(self._ours).create(TOPIC, 1)
@@ -92,11 +92,11 @@ class SecuredBroker:
         ask(address, _framed(ALTER_CLIENT_QUOTAS, 1, _quotas()))
 
     def stop(self) -> None:
-        """A clean stop."""
+        """Stop the broker cleanly."""
         self._ours.stop()
 
     def client(self) -> tuple[socket.socket, Answers]:
-        """A connection that has logged in."""
+        """Return an authenticated connection."""
         sock = connect(("127.0.0.1", self._ours.sasl_port))
         answers = Answers(sock)
         sock.sendall(_framed(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN")))
@@ -109,7 +109,7 @@ class SecuredBroker:
         return sock, answers
 
     def requests(self) -> dict[str, Sequence[bytes]]:
-        """Requests by name; the topic has records for the last two afterwards."""
+        """Return the requests by name; writes the records that the last two kinds read."""
         value, now_ms = lines(100)[0], int(time.time() * 1000)
         batches = [
             bytes(build_batch([NewRecord(value=value, timestamp=now_ms + number)]))
@@ -133,7 +133,7 @@ class SecuredBroker:
         }
 
     def cpu_of(self, requests: Sequence[bytes], count: int) -> Work:
-        """Measurement of the CPU of a number of requests, one in flight on one connection."""
+        """Return a function that measures the CPU of `count` requests, with one in flight."""
         sock, answers = self.client()
 
         def send(number: int) -> None:

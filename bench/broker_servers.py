@@ -1,7 +1,7 @@
 """The two brokers as processes: started, measured from outside through /proc, stopped.
 
-Apache Kafka runs with the JVM options and thread counts of its own start scripts, on a class path
-of the pinned jars; ours by its own command line. Linux only.
+Apache Kafka runs with the JVM options and thread counts of its own start scripts, and the pinned
+jars as class path. tidelog runs by its command line. Linux only.
 """
 
 import os
@@ -24,7 +24,7 @@ from bench import broker_wire as wire
 from bench.broker_load import Address, ask
 from tidelog.config.broker import STANDARD_AUTHORIZER
 
-# As bin/kafka-server-start.sh and kafka-run-class.sh of Kafka's release set them.
+# Options of bin/kafka-server-start.sh and kafka-run-class.sh in Kafka's release.
 KAFKA_JVM: Final = (
     *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
     *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
@@ -36,12 +36,12 @@ KAFKA_SETTINGS: Final = {
     "background.threads": "10",
     "auto.create.topics.enable": "true",
     "log.segment.bytes": str(1 << 30),
-    # Where the tests that share this broker have few, and look often.
+    # Kafka's defaults. The tests' settings for this broker have fewer partitions, checked often.
     "offsets.topic.num.partitions": "50",
     "transaction.state.log.num.partitions": "50",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
 }
-# As Kafka has them here: a group's change is measured, not the time that it waits for more of them.
+# The values of the Kafka broker here: the time of a change doesn't include waiting for members.
 OUR_SETTINGS: Final = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.assignment.interval.ms": "0",
@@ -54,7 +54,7 @@ SAMPLE_S: Final = 0.05
 
 
 class Served(Protocol):
-    """A broker in processes of its own."""
+    """A broker in its own processes."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -68,17 +68,17 @@ class Served(Protocol):
 
 
 class Ours:
-    """`tidelog serve` in `folder`, with its defaults but for `OUR_SETTINGS`."""
+    """`tidelog serve` in `folder`, with default settings except for `OUR_SETTINGS`."""
 
     def __init__(
         self, folder: Path, *, certificate: Path | None = None, users: Path | None = None
     ) -> None:
-        """Settings of a broker.
+        """Choose ports and settings; `start` starts the process.
 
         Args:
-            folder: For its files.
-            certificate: Key and certificate of a second listener, which speaks TLS; as PEM.
-            users: Users of a second listener, which wants a log-in; only the first one is free.
+            folder: Folder for the broker's files.
+            certificate: PEM file with key and certificate of a second listener, for TLS.
+            users: File of the users of a second listener, which requires authentication.
         """
         self._data = folder / "data"
         self._process: subprocess.Popen[str] | None = None
@@ -101,19 +101,19 @@ class Ours:
         return self._process.pid
 
     def start(self) -> None:
-        """Begin; `await_served` says when it is there."""
+        """Start the process; `await_served` waits until it serves requests."""
         command = Path(sys.executable).with_name("tidelog")
         settings = [f"--set={name}={value}" for name, value in self._settings.items()]
         self._process = subprocess.Popen(
             [command, "serve", "--data", self._data, *settings],
             stdout=subprocess.DEVNULL,
             text=True,
-            # As where a package is installed: with the compiled modules beside it.
+            # Like an installed package, whose compiled modules Python keeps.
             env={k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"},
         )
 
     def stop(self) -> None:
-        """A clean stop; a kill where that takes too long."""
+        """Stop the process cleanly; kills it after a timeout."""
         if self._process is None:
             return
         self._process.terminate()
@@ -126,12 +126,12 @@ class Ours:
 
 
 class Kafka(Broker):
-    """Apache Kafka as its own scripts start it."""
+    """Apache Kafka with the options of its own scripts."""
 
     def __init__(
         self, home: KafkaHome, oracle: Oracle, folder: Path, *, certificate: Path | None = None
     ) -> None:
-        """`certificate`: as of `Ours`."""
+        """`certificate`: PEM file with key and certificate of a second listener, for TLS."""
         self.tls_port = free_port()
         self._certificate = certificate
         super().__init__(home, oracle, folder, settings=KAFKA_SETTINGS, jvm=KAFKA_JVM)
@@ -144,7 +144,7 @@ class Kafka(Broker):
 
 
 def with_tls(settings: Mapping[str, str], port: int, certificate: Path) -> dict[str, str]:
-    """A broker's settings with a listener for TLS beside those that it has."""
+    """Return the settings with an additional listener for TLS."""
     place = f"SSL://127.0.0.1:{port}"
     changed = {
         name: f"{settings[name]},{place}"
@@ -157,7 +157,7 @@ def with_tls(settings: Mapping[str, str], port: int, certificate: Path) -> dict[
 
 
 def with_log_in(settings: Mapping[str, str], port: int, users: Path) -> dict[str, str]:
-    """A broker's settings with rights, and a listener for log-ins beside the one of its admin."""
+    """Return the settings with an authorizer and an additional listener with authentication."""
     return dict(settings) | {
         "listeners": f"{settings['listeners']},SASL_PLAINTEXT://127.0.0.1:{port}",
         "sasl.enabled.mechanisms": "PLAIN",
@@ -168,7 +168,7 @@ def with_log_in(settings: Mapping[str, str], port: int, users: Path) -> dict[str
 
 
 def address_of(server: Served) -> Address:
-    """Host and port."""
+    """Return the host and port of a broker."""
     host, _, port = server.bootstrap.rpartition(":")
     return host, int(port)
 

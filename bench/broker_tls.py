@@ -1,8 +1,8 @@
-"""The broker's benchmark, fifth part: throughput through TLS.
+"""The broker's benchmark: throughput with TLS.
 
-A pair of brokers of their own, whose second listener has the same key and certificate (P-256); one
-client for both, in Python's `ssl`, trusts the authority that signed it. What the client spends on
-its own side of each connection is the same for both, and is in no figure but the wall time.
+A second pair of brokers has a TLS listener with the same key and certificate (P-256). One client,
+in Python's `ssl`, trusts the authority that signed the certificate. The client's own work for TLS
+is the same with both brokers, and only the wall time includes it.
 """
 
 import shutil
@@ -32,13 +32,13 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class HasTls(Served, Protocol):
-    """A broker with a listener for TLS."""
+    """A broker with a TLS listener."""
 
     tls_port: int
 
 
 class TlsClient:
-    """One connection through TLS, with answers read into one buffer."""
+    """One TLS connection; reads responses into one buffer."""
 
     def __init__(self, address: Address, authority: Path) -> None:
         context = ssl.create_default_context(cafile=str(authority))
@@ -53,11 +53,11 @@ class TlsClient:
         return f"{found[1]} {found[0]}"
 
     def send(self, request: bytes) -> None:
-        """Ask."""
+        """Send a request."""
         self._sock.sendall(request)
 
     def read(self) -> memoryview:
-        """The next answer, from its correlation id on; good until the next call."""
+        """Return the next response from its correlation id on; valid until the next call."""
         read_exactly(self._sock, self._buffer[:4])
         size = _SIZE.unpack_from(self._buffer)[0]
         read_exactly(self._sock, self._buffer[:size])
@@ -70,7 +70,7 @@ class TlsClient:
 
 @dataclass(slots=True)
 class TlsSide:
-    """One broker's part in a cell: a topic that is recreated for each round of writing."""
+    """One broker's side of a cell: a topic that is recreated for each round of writing."""
 
     server: HasTls
     topics: Topics
@@ -89,11 +89,11 @@ class TlsSide:
 
     @property
     def count(self) -> int:
-        """Batches of a round."""
+        """Number of batches of a round."""
         return max(1, self.volume_bytes // len(self.batch))
 
     def renew(self) -> None:
-        """An empty topic where the last one was written to."""
+        """Replace the topic with an empty one if it was written to."""
         if self.topic and self._is_empty:
             return
         self._is_empty = True
@@ -104,25 +104,25 @@ class TlsSide:
         self.topics.create(self.topic, 1)
 
     def client(self) -> TlsClient:
-        """A new connection."""
+        """Return a new connection."""
         return TlsClient(("127.0.0.1", self.server.tls_port), self.authority)
 
     def fill(self) -> None:
-        """Write a round's batches where the topic is empty."""
+        """Write a round's batches if the topic is empty."""
         if self._is_empty:
             with closing(self.client()) as client:
                 self._write(client)
 
     def produce(self) -> float:
-        """MB per second written and acknowledged, with the handshake."""
+        """Return MB per second written and acknowledged; the handshake is included."""
         return self._measured(self._write, self.produce_cpu)
 
     def consume(self) -> float:
-        """MB per second read of what the last round wrote."""
+        """Return MB per second for reading what the last round wrote."""
         return self._measured(self._read, self.consume_cpu)
 
     def peak_mb(self) -> float:
-        """The largest proportional set size while a round is written and read."""
+        """Write and read a round; return the largest proportional set size meanwhile, in MB."""
         self.renew()
         with MemoryWatch(self.server.pid) as watch:
             self.produce()
@@ -160,7 +160,7 @@ class TlsSide:
 
 
 def tls(brokers: Brokers) -> Iterator[Case]:
-    """Throughput and CPU of both cells, memory, and kcat."""
+    """Yield throughput, CPU and memory of both cells, and kcat's rates."""
     folder = brokers.folder / "tls"
     folder.mkdir()
     authority = Authority(folder)
@@ -239,7 +239,7 @@ def _cell(ours: TlsSide, rival: TlsSide, warm_up_s: float) -> Iterator[Case]:
 def _kcat(
     brokers: Brokers, pair: Pair, servers: tuple[HasTls, HasTls], authority: Path
 ) -> Iterator[Case]:
-    """A real client, beside."""
+    """Yield kcat's rates, which include the client's own work."""
     if shutil.which("kcat") is None:
         return
     count, values = brokers.size.client_records // 3, lines(100)

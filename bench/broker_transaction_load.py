@@ -1,13 +1,14 @@
-"""Producers with transactions for the load generator: prepared requests, changed by a few bytes.
+"""Transactional producers for the load generator: prepared requests, in which a few bytes change.
 
-A transaction is one batch for each of a few partitions, and its end. With version 2 of transactions
-(KIP-890) partitions are added by producing and each transaction has an epoch of its own, which the
-answer to EndTxn gives; with the classic one they are added first. A producer has one request in
-flight, as clients do at these steps. Where a broker is still ending the transaction before, it says
-so (or that it is not ready), and is asked again at once; real clients wait 20 ms and more.
+A transaction is one batch for each of a few partitions, then EndTxn. With transactions of version 2
+(KIP-890), Produce adds the partitions, and each transaction has its own epoch, which the response
+to EndTxn returns. With the classic protocol the partitions are added first. A producer has one
+request in flight, like real clients in these steps. While a broker is still ending the previous
+transaction, it returns an error (or that it is not ready) and the request is repeated at once; real
+clients wait 20 ms or more.
 
-Encoded by hand as the rest of the generator (bench/broker_wire.py): AddPartitionsToTxn v3, Produce
-v11 and v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
+Requests are encoded by hand as in bench/broker_wire.py: AddPartitionsToTxn v3, Produce v11 and
+v12, EndTxn v4 and v5. Source: the message definitions of Apache Kafka 4.3.
 """
 
 import select
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     import socket
 
 ADD_PARTITIONS, END_TXN = 24, 26
-# Not leader, not enough replicas (what Produce makes of the next), the one before is being ended.
+# NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS (Produce returns it for the next one),
+# CONCURRENT_TRANSACTIONS.
 AGAIN: Final = frozenset({6, 19, 51})
-# In a batch: CRC, then what it covers: attributes; producer id, epoch and sequence.
+# Places in a batch: the CRC; the attributes, where its range begins; producer id, epoch, sequence.
 CRC_AT, ATTRIBUTES_AT, PRODUCER_AT = 17, 21, 43
 _PRODUCER: Final = struct.Struct(">qhi")
 _CRC: Final = struct.Struct(">I")
@@ -36,17 +38,17 @@ _PRODUCED_ERROR: Final = struct.Struct(">ih")
 
 
 class Refused(RuntimeError):
-    """A broker would not go on with a transaction."""
+    """A broker answered a step of a transaction with an error that can't be retried."""
 
 
 @dataclass(slots=True)
 class Identity:
-    """A producer as brokers know it.
+    """Identity of a producer at a broker.
 
     Attributes:
-        transactional_id: Its name.
-        producer_id: As it was given.
-        epoch: Producer epoch; with version 2 another one for each transaction.
+        transactional_id: The transactional id.
+        producer_id: The producer id that the broker has assigned.
+        epoch: Producer epoch; with version 2 it changes with each transaction.
     """
 
     transactional_id: str
@@ -55,7 +57,7 @@ class Identity:
 
 
 def add_partitions(who: Identity, topic: str, partitions: Sequence[int]) -> bytes:
-    """AddPartitionsToTxn v3."""
+    """Encode AddPartitionsToTxn v3."""
     rows = wire.array([struct.pack(">i", number) for number in partitions])
     topics = wire.array([wire.text(topic) + rows + b"\0"])
     head = wire.text(who.transactional_id) + struct.pack(">qh", who.producer_id, who.epoch)
@@ -63,20 +65,20 @@ def add_partitions(who: Identity, topic: str, partitions: Sequence[int]) -> byte
 
 
 def added_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """The first error of an AddPartitionsToTxn v3 answer, 0 for none."""
+    """Return the first error of a response to AddPartitionsToTxn v3, or 0."""
     at = wire.first_partition_at(topic, partitions, before=4)
     codes = [struct.unpack_from(">ih", answer, at + 7 * n)[1] for n in range(partitions)]
     return next((code for code in codes if code), 0)
 
 
 def end_transaction(who: Identity, *, version: int) -> bytes:
-    """EndTxn v4 or v5, to commit."""
+    """Encode EndTxn v4 or v5 for a commit."""
     head = wire.text(who.transactional_id) + struct.pack(">qh?", who.producer_id, who.epoch, True)
     return wire.frame(END_TXN, version, head + b"\0")
 
 
 def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """The first error of a Produce answer, 0 for none. A row with one may be longer than others."""
+    """Return the first error of a Produce response, or 0. Only rows without error have one size."""
     at = wire.first_partition_at(topic, partitions, before=0)
     for _ in range(partitions):
         code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])
@@ -87,7 +89,7 @@ def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
 
 
 class Producer:
-    """One transactional producer with its connection: steps, each a request and its answer."""
+    """Transactional producer with its connection; each step is a request and its response."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Producer:
         *,
         classic: bool,
     ) -> None:
-        """`batch`: what each partition gets; its producer's fields are written here."""
+        """`batch`: batch for each partition, in which the producer's fields are overwritten."""
         self.sock: socket.socket = connect(address)
         self._answers = Answers(self.sock)
         self._who, self._topic, self._partitions = who, topic, list(partitions)
@@ -112,7 +114,7 @@ class Producer:
         self.ended = self.asked_again = 0
 
     def _prepare(self, batch: bytes) -> None:
-        """The request of all transactions, and where its batches lie."""
+        """Encode the Produce request for all transactions, and locate its batches."""
         name, first = self._who.transactional_id, self._partitions[0]
         assert self._partitions == list(range(first, first + len(self._partitions)))
         version = 11 if self._classic else 12
@@ -143,7 +145,7 @@ class Producer:
         ]
 
     def _batches(self) -> memoryview:
-        """The Produce request under the producer's present epoch and sequence."""
+        """Return the Produce request with the present epoch and sequence."""
         who = self._who
         for place in self._places:
             view = self._request[place : place + self._batch_bytes]
@@ -158,7 +160,7 @@ class Producer:
         return code
 
     def _took_end(self, answer: memoryview) -> int:
-        # Correlation id and tags, then throttle time and code.
+        # Correlation id, tags and throttle time are before the error code.
         code = int(struct.unpack_from(">h", answer, 9)[0])
         if not code and not self._classic:
             _throttle, _code, self._who.producer_id, self._who.epoch = _ENDED.unpack_from(answer, 5)
@@ -167,14 +169,14 @@ class Producer:
         return code
 
     def send(self) -> None:
-        """Ask what comes next."""
+        """Send the request of the present step."""
         self.sock.sendall(self._steps[self._at][0]())
 
     def receive(self) -> None:
-        """Take the answer; the step is taken again where the broker was not ready.
+        """Handle the response; the step is repeated if the broker was not ready.
 
         Raises:
-            Refused: It will not be.
+            Refused: The error can't be retried.
         """
         code = self._steps[self._at][1](self._answers.read())
         if not code:
@@ -190,7 +192,7 @@ class Producer:
 
 
 def run_all(producers: Sequence[Producer], seconds: float) -> int:
-    """Let each commit transactions for this time; return how many were committed."""
+    """Let each producer commit transactions for this time; return the number of commits."""
     before = sum(each.ended for each in producers)
     goals = {each.sock.fileno(): _Goal(each, time.perf_counter() + seconds) for each in producers}
     waiting = select.epoll()
@@ -215,7 +217,11 @@ class _Goal:
     end: float
 
     def go_on(self) -> bool:
-        """Take an answer and ask on; whether time is over and a transaction has just ended."""
+        """Handle a response; send the next request unless the time is over between transactions.
+
+        Returns:
+            Whether the time is over and a transaction has just ended.
+        """
         before = self.producer.ended
         self.producer.receive()
         if self.producer.ended > before and time.perf_counter() >= self.end:

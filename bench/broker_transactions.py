@@ -1,7 +1,7 @@
-"""The broker's benchmark, third part: transactions of 100 records a second.
+"""The broker's benchmark: transactions of 100 records per second.
 
-By producers that replay prepared requests, under both protocols of transactions, and by a real
-client, whose own waits and work are in its figure.
+Producers replay prepared requests with both protocols of transactions. A real client is measured
+too; its figure includes its own waiting and work.
 """
 
 import time
@@ -29,12 +29,12 @@ CLIENT_TIMEOUT_S: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way to write transactions.
+    """Way to write transactions.
 
     Attributes:
-        producers: At once, each with its own transactional id and connection.
-        partitions: That a transaction writes to, with equal parts of its records.
-        classic: Whether partitions are added by requests of their own (before KIP-890).
+        producers: Number of concurrent producers, each with its transactional id and connection.
+        partitions: Partitions of a transaction, each with an equal part of its records.
+        classic: Whether separate requests add the partitions (before KIP-890).
     """
 
     producers: int
@@ -43,7 +43,7 @@ class Kind:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Return the name for tables."""
         who = f"{self.producers} producer{'s' if self.producers > 1 else ''}"
         where = f"{self.partitions} partition{'s' if self.partitions > 1 else ''}"
         return f"{who}, {where}, {'classic protocol' if self.classic else 'version 2'}"
@@ -54,7 +54,7 @@ RETRIES: Final = "a broker that still ends the transaction before is asked again
 
 
 def transactions(brokers: Brokers) -> Iterator[Case]:
-    """Rates, CPU and memory."""
+    """Yield rates, CPU and memory."""
     pair, seconds = brokers.pair, brokers.size.transactions_s
     for kind in KINDS:
         runs = {id(server): _prepared(pair, server, kind) for server in pair.servers()}
@@ -65,7 +65,7 @@ def transactions(brokers: Brokers) -> Iterator[Case]:
     yield from _memory(pair, seconds)
 
 
-# Commits transactions for a number of seconds and returns their number.
+# Commits transactions for this number of seconds and returns how many.
 Run = Callable[[float], int]
 
 
@@ -92,7 +92,7 @@ def _rates(
 
 
 def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
-    """Producers that go on from round to round."""
+    """Return a function that runs producers; they are kept from round to round."""
     topic = f"ledger-{abs(hash(kind))}"
     pair.topics(server).create(topic, kind.partitions)
     made = [begun(address_of(server), kind, topic, n) for n in range(kind.producers)]
@@ -100,7 +100,7 @@ def _prepared(pair: Pair, server: Served, kind: Kind) -> Run:
 
 
 def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
-    """A producer that may begin with its first transaction; `number` makes it another one."""
+    """Return a producer after InitProducerId; `number` makes its transactional id unique."""
     name = f"{topic}-{number}"
     with RawClient(f"{address[0]}:{address[1]}") as client:
         asked = Transacting(client, name, has_own_epochs=not kind.classic)
@@ -112,7 +112,7 @@ def begun(address: Address, kind: Kind, topic: str, number: int) -> Producer:
 
 
 def batch_of(count: int) -> bytes:
-    """A transaction's batch; producers write their own fields into it."""
+    """Return the batch of a transaction, into which producers write their fields."""
     now_ms = int(time.time() * 1000)
     values: Sequence[bytes] = lines(RECORD_BYTES)
     records = [NewRecord(value=values[number], timestamp=now_ms) for number in range(count)]

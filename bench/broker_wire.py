@@ -1,8 +1,8 @@
-"""Requests of the load generator, encoded by hand and apart from the code that they measure.
+"""Requests of the load generator, encoded by hand and not by the code that they measure.
 
-Produce v9, Fetch v12, ListOffsets v7 and Metadata v9: flexible versions that both brokers announce
-and that name topics. Frames come with their length in front. Answers are read at the places where
-these versions put things; nothing is decoded that a measurement doesn't need.
+Produce v9, Fetch v12, ListOffsets v7 and Metadata v9 are flexible versions that both brokers
+support and that identify topics by name. A frame includes its length. Fields of responses are read
+at fixed offsets of these versions; fields that no measurement needs are not decoded.
 
 Source: KIP-482; the message definitions of Apache Kafka 4.3.
 """
@@ -21,7 +21,7 @@ VARINT_MAX_BYTES: Final = 5
 
 _HEADER: Final = struct.Struct(">hhih")
 _PRODUCED: Final = struct.Struct(">ihqqq")
-# index, error, base offset, append time, log start; then empty errors, null message, no tags
+# index, error, base offset, append time, log start; then no errors, a null message and no tags
 PRODUCED_SIZE: Final = _PRODUCED.size + 3
 _FETCHED: Final = struct.Struct(">ihqqqbi")
 FETCHED_SIZE: Final = _FETCHED.size
@@ -29,7 +29,7 @@ _LISTED: Final = struct.Struct(">ihqqi")
 
 
 def uvarint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
+    """Encode a number as unsigned varint: seven bits a byte, the lowest first."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -39,7 +39,7 @@ def uvarint(number: int) -> bytes:
 
 
 def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, int]:
-    """A number and the place behind it."""
+    """Return a number and the position after it."""
     number = shift = 0
     while True:
         byte = data[at]
@@ -51,18 +51,18 @@ def read_uvarint(data: bytes | bytearray | memoryview, at: int) -> tuple[int, in
 
 
 def text(value: str) -> bytes:
-    """A compact string."""
+    """Encode a compact string."""
     raw = value.encode()
     return uvarint(len(raw) + 1) + raw
 
 
 def array(rows: Sequence[bytes]) -> bytes:
-    """A compact array of encoded rows."""
+    """Encode a compact array of encoded rows."""
     return uvarint(len(rows) + 1) + b"".join(rows)
 
 
 def frame(api: int, version: int, body: bytes) -> bytes:
-    """A request with its length, a header of version 2 and correlation id 1."""
+    """Return a request with its length, a version 2 header and correlation id 1."""
     header = _HEADER.pack(api, version, 1, len(CLIENT_ID)) + CLIENT_ID + b"\0"
     return struct.pack(">i", len(header) + len(body)) + header + body
 
@@ -76,7 +76,7 @@ def produce(
     version: int = 9,
     transactional_id: str | None = None,
 ) -> bytes:
-    """One batch for each partition from `first` on; up to version 12 the form is the same."""
+    """Encode Produce with a batch for each partition from `first` on; v9 to v12 are alike."""
     rows = [
         struct.pack(">i", first + n) + uvarint(len(batch) + 1) + batch + b"\0"
         for n, batch in enumerate(batches)
@@ -87,7 +87,7 @@ def produce(
 
 
 def fetch(topic: str, offsets: Sequence[int], *, wait_ms: int = 500, min_bytes: int = 1) -> bytes:
-    """Partitions 0 ... of a topic from these offsets on, without a session."""
+    """Encode Fetch for partitions 0, 1, ... of a topic from these offsets on, without a session."""
     rows = [
         struct.pack(">iiqiqi", n, -1, offset, -1, -1, PARTITION_MAX_BYTES) + b"\0"
         for n, offset in enumerate(offsets)
@@ -98,34 +98,34 @@ def fetch(topic: str, offsets: Sequence[int], *, wait_ms: int = 500, min_bytes: 
 
 
 def list_offsets(topic: str, timestamp: int, partition: int = 0) -> bytes:
-    """One partition's offset for a time in ms."""
+    """Encode ListOffsets for one partition and a time in ms."""
     row = struct.pack(">iiq", partition, -1, timestamp) + b"\0"
     topics = array([text(topic) + array([row]) + b"\0"])
     return frame(2, 7, struct.pack(">ib", -1, 0) + topics + b"\0")
 
 
 def metadata() -> bytes:
-    """All topics."""
+    """Encode Metadata for all topics."""
     return frame(3, 9, b"\0\0\0\0\0")
 
 
 def first_partition_at(topic: str, partitions: int, *, before: int) -> int:
-    """Where the first partition's row begins in an answer, counted from the correlation id.
+    """Return the position of the first partition's row in a response, from the correlation id on.
 
-    `before`: bytes between the header and the array of topics.
+    `before`: number of bytes between the header and the array of topics.
     """
     return 4 + 1 + before + 1 + len(text(topic)) + len(uvarint(partitions + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Reads the errors of a Produce response for a number of partitions of one topic."""
+    """Checks Produce responses for a number of partitions of one topic."""
 
     topic: str
     partitions: int
 
     def check(self, answer: bytes | memoryview) -> None:
-        """Raise where a partition was refused."""
+        """Raise RuntimeError if a partition has an error."""
         at = first_partition_at(self.topic, self.partitions, before=0)
         for _ in range(self.partitions):
             index, error, *_rest = _PRODUCED.unpack_from(answer, at)
@@ -135,10 +135,10 @@ class Produced:
 
 
 def fetched_row(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int, int, int]:
-    """Of a partition's row in a Fetch answer: index, bytes of records, size of what is before them.
+    """Return a partition's index, size of records, and size of the fields before the records.
 
     Raises:
-        RuntimeError: The partition was refused.
+        RuntimeError: The partition has an error or aborted transactions.
     """
     index, error, _high, _stable, _start, aborted, _preferred = _FETCHED.unpack_from(data, at)
     if error or aborted > 1:
@@ -148,7 +148,7 @@ def fetched_row(data: bytes | bytearray | memoryview, at: int = 0) -> tuple[int,
 
 
 def listed(answer: bytes | memoryview, topic: str) -> tuple[int, int]:
-    """Error and offset of a ListOffsets answer about one partition."""
+    """Return the error and the offset of a ListOffsets response for one partition."""
     at = first_partition_at(topic, 1, before=4)
     _index, error, _timestamp, offset, _epoch = _LISTED.unpack_from(answer, at)
     return error, offset

@@ -1,7 +1,7 @@
-"""CPU of commands on the demo's log: 336,776 flights of 2013, an append for each departure.
+"""CPU of commands on the demo's log: 336,776 flights of 2013, with an append for each departure.
 
-Each command is a process of its own; its figure is the CPU time of that process. The rival is the
-interpreter alone (`python -c pass`); kcat reads beside `read` where it is installed.
+Each command runs in its own process; the figure is the CPU time of this process. The rival is
+the bare interpreter (`python -c pass`); kcat is compared with `read` if it is installed.
 """
 
 import atexit
@@ -64,7 +64,7 @@ def _tidelog(*words: str) -> list[str]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Each command; then what a broker's clients take for the first records of a topic."""
+    """Yield a case for each command, and one that compares `tidelog read` with kcat."""
     folder = tempfile.TemporaryDirectory(prefix="tidelog-bench-cli-")
     atexit.register(folder.cleanup)
     log = _make_log(folder.name, quick=quick)
@@ -84,7 +84,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def _beside_kcat(log: str) -> Iterator[Case]:
-    """Five records of a broker, by `tidelog read` and by kcat."""
+    """Yield a case that reads five records of a broker with `tidelog read` and with kcat."""
     import tidelog
 
     with tidelog.broker(log) as broker:

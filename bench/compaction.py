@@ -1,13 +1,13 @@
 """Brute-force compaction against Apache Kafka 4.3's cleaner, on the same head of a keyed log.
 
-The head is all dirty: records of 200 bytes, keys uniform. Kafka's cleaner runs in a real broker,
-one thread, without a throttle, with the same memory for its map: the segments lie in the topic's
-directory before the broker starts; the topic becomes a compacted one once all is quiet, and the
-CPU of the broker's process counts from then until the cleaner says that it is done, less what the
-idle broker takes in that time. Ours runs in a process of its own; its start and the loading of its
-kernels are shown apart, as the broker's start is not counted either.
+All of the head is dirty: records of 200 bytes with uniform keys. Kafka's cleaner runs in a real
+broker with one thread, the same memory for its map and no throttle. The segments are put into the
+topic's directory before the broker starts, and the topic becomes a compacted one when the broker is
+idle. The CPU of the broker's process counts from then until the cleaner logs that it has finished,
+minus the CPU of the idle broker for that time. Ours runs in its own process; its start is not
+counted, as that of the broker is not, and the loading of its kernels is a separate figure.
 
-The generational strategy comes behind it (bench/generations.py).
+The cases of the generational strategy (bench/generations.py) follow.
 """
 
 import json
@@ -54,7 +54,7 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the head is."""
+    """Size of the head, and number of rounds."""
 
     records: int
     keys: int
@@ -67,13 +67,13 @@ QUICK: Final = Size(1_000_000, 100_000, ROUNDS_QUICK, goals=False)
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Brute force against Kafka's cleaner, then generational against brute force."""
+    """Yield brute force against Kafka's cleaner, then generational against brute force."""
     yield from _brute_force(quick)
     yield from generational(quick)
 
 
 def _brute_force(quick: bool) -> Iterator[Case]:
-    """Uncompressed and lz4; ours alone where Kafka is missing."""
+    """Yield the cases uncompressed and with lz4; without a rival if Kafka is not available."""
     size = QUICK if quick else FULL
     with ExitStack() as stack:
         folder = Path(stack.enter_context(scratch()))
@@ -146,7 +146,7 @@ def _clean_ours(job: Path) -> dict[str, float]:
 
 
 def _clean_kafka(broker: Broker, job: CleaningJob) -> float:
-    """CPU seconds that Kafka's cleaner takes for the same segments."""
+    """Return the CPU seconds of Kafka's cleaner for the same segments."""
     broker.start()
     broker.create_topic("head", cleanup_policy="delete", retention_ms="-1")
     broker.stop()

@@ -1,6 +1,7 @@
 """The head of a keyed log for `bench compaction`: equal bytes for Kafka's cleaner and ours.
 
-Records of 200 bytes in batches of 16 KB, keys uniform over the key space, 1 ms between batches.
+Records have 200 bytes, batches 16 KB, and keys are uniform over the key space; every 80 records the
+create time rises by 1 ms.
 """
 
 from pathlib import Path
@@ -21,7 +22,7 @@ from tidelog.types import Codec
 
 TOPIC_ID: Final = UUID(int=9)
 START_MS: Final = 1_700_000_000_000
-# A record of 200 bytes: 14 of lengths, deltas and times, a key of 16, the rest is its value.
+# A record of 200 bytes: 14 of lengths, deltas and times, a key of 16; the rest is its value.
 KEY_SIZE: Final = 16
 VALUE_SIZE: Final = 170
 SEGMENT_BYTES: Final = 256 << 20
@@ -29,7 +30,7 @@ _TABLE_ROWS: Final = 250_000
 
 
 def write_head(folder: Path, records: int, keys: int, codec: Codec) -> list[SourceSegment]:
-    """Write segments with append times into a partition's directory; the sources of a job."""
+    """Write segments with append times into a partition's directory; return them as sources."""
     from tidelog.env import os_env
 
     folder.mkdir(parents=True)
@@ -50,7 +51,7 @@ def _table(rng: np.random.Generator, start: int, count: int, keys: int) -> pa.Ta
     key = pa.Array.from_buffers(
         pa.binary(), count, [None, _ends(count, KEY_SIZE), pa.py_buffer(names.tobytes())]
     )
-    # Half of a value is text that repeats, as that of JSON does; a codec halves it or better.
+    # Half of a value is repeating text, as in JSON; a codec compresses the value to a half or less.
     noise = rng.integers(0, 64, (count, VALUE_SIZE), dtype=np.uint8) + 48
     noise[:, : VALUE_SIZE // 2] = np.frombuffer(b'{"field": "value"}' * 10, np.uint8)[
         : VALUE_SIZE // 2
@@ -67,7 +68,7 @@ def _ends(count: int, size: int) -> pa.Buffer:
 
 
 class _Writer:
-    """Segments, one after the other."""
+    """Writes segments of up to `SEGMENT_BYTES`, one after the other."""
 
     def __init__(self, folder: Path, env: Env) -> None:
         self._folder = folder
@@ -106,13 +107,13 @@ class _Writer:
         self._times = AppendTimes(self._base, TOPIC_ID)
 
     def close(self) -> None:
-        """End the last segment."""
+        """Finish the last segment."""
         if self._batches:
             self._finish()
 
 
 def job_of(folder: Path, sources: list[SourceSegment], rules: CompactionRules) -> CleaningJob:
-    """The job that cleans all of them, in groups of a segment's size."""
+    """Return a job that cleans all segments, in groups of up to a segment's size."""
     end = sources[-1].end_offset
     return CleaningJob(
         directory=str(folder),
@@ -132,7 +133,7 @@ def job_of(folder: Path, sources: list[SourceSegment], rules: CompactionRules) -
 
 
 def _groups(sources: list[SourceSegment]) -> list[Group]:
-    """As Kafka groups: as many segments as are no larger together than one may be."""
+    """Group as Kafka does: as many consecutive segments as fit into one together."""
     found: list[list[int]] = []
     size = SEGMENT_BYTES
     for source in sources:

@@ -1,6 +1,6 @@
-"""One cleaning by ours in a process of its own: its CPU and its memory, the loading apart.
+"""One cleaning by tidelog in its own process: CPU, memory, and separately the loading.
 
-Called by `bench/compaction.py` with a job's file; prints one line of JSON.
+`bench/compaction.py` runs it with a job's file; it prints one line of JSON.
 """
 
 import json
@@ -19,7 +19,7 @@ STATUS = Path("/proc/self/status")
 
 
 def memory_bytes(name: str) -> int:
-    """A figure of this process's memory."""
+    """Return a field of this process's memory status, in bytes."""
     for line in STATUS.read_text().splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
@@ -27,7 +27,7 @@ def memory_bytes(name: str) -> int:
 
 
 def main(job_path: str) -> None:
-    """Load everything by cleaning a small log, then clean the large one."""
+    """Clean a small log, which loads all kernels; then clean the large one."""
     from bench.compaction_logs import job_of, write_head
     from tidelog.env import os_env
     from tidelog.storage.compaction.job import CleaningJob
@@ -60,7 +60,7 @@ def main(job_path: str) -> None:
 
 
 def codec_of(job: "CleaningJob") -> "Codec":
-    """The codec of the job's first batch, so that its kernels and library are loaded too."""
+    """Return the codec of the job's first batch; its kernels and library are loaded too."""
     from tidelog.record.batch_walk import walk
     from tidelog.storage import files
 

@@ -1,9 +1,9 @@
-"""Log file to Arrow, and Arrow to batches: records/s on one core, beside the codecs and others.
+"""Log file to Arrow, and Arrow to batches: records/s on one core, compared with other libraries.
 
-The log is a file of 100-byte records (key 7, value about 80) in batches of 16 KB, written to a
-temporary folder and mapped, as a reader of closed segments maps it. Ours checks every CRC-32C and
-drops each Arrow batch before the next one, as a scan does. kafka-python and aiokafka hand out one
-Python object per record and no columns: that is what they are for, and the notes say so.
+The log is a file of 100-byte records (key 7, value about 80) in batches of 16 KB. It is written to
+a temporary folder and mapped, like a closed segment. Ours checks every CRC-32C and drops
+each Arrow batch before the next one, as a scan does. kafka-python and aiokafka create one Python
+object per record and no columns, which is their purpose; the notes state it.
 """
 
 import mmap
@@ -34,7 +34,7 @@ from tidelog.types import Codec
 
 START_MS = 1_357_016_400_000  # 2013-01-01 in New York
 RECORD_BYTES = 100
-# Rivals decode a part of the log: they would take minutes for all of it.
+# The rivals decode a part of the log; all of it would take them minutes.
 RIVAL_RECORDS = 20_000
 DECODE_GOAL = "ours >= 25_000_000"
 ENCODE_GOAL = "ours >= 10_000_000"
@@ -44,7 +44,7 @@ OBJECTS = "the rival gives a Python object per record, ours Arrow columns"
 
 
 def make_table(rows: int, *, headers: bool = False) -> pa.Table:
-    """Keyed records of 100 bytes on disk; values are words, so that codecs have something to do."""
+    """Return keyed records of 100 bytes on disk; the words in the values are compressible."""
     numbers = np.arange(rows)
     keys = pa.array([f"N{number:06d}" for number in (numbers * 7919) % 5000])
     words = ["departed", "arrived", "delayed", "cancelled", "boarding", "taxiing"]
@@ -65,7 +65,7 @@ def make_table(rows: int, *, headers: bool = False) -> pa.Table:
 
 
 def write_log(folder: Path, table: pa.Table, codec: Codec) -> memoryview:
-    """The table as a log file, mapped."""
+    """Write a table as a log file, and map it."""
     path = folder / f"{codec.config_name}-{len(table.schema)}.log"
     offset = 0
     with path.open("wb") as file:
@@ -78,7 +78,7 @@ def write_log(folder: Path, table: pa.Table, codec: Codec) -> memoryview:
 
 
 def rows_of(log: memoryview, columns: tuple[str, ...]) -> Callable[[], float]:
-    """Decode all of a log; the number of records."""
+    """Return a function that decodes a log and returns the number of records."""
 
     def work() -> float:
         return sum(part.num_rows for part in decode(log, columns=columns))
@@ -87,7 +87,7 @@ def rows_of(log: memoryview, columns: tuple[str, ...]) -> Callable[[], float]:
 
 
 def objects_of(records: Callable[[bytes], float], log: memoryview) -> Work:
-    """Let a rival decode a part of the log."""
+    """Return a function that lets a rival decode a part of the log."""
     part = b""
     count = 0
     for batch in walk(log):
@@ -99,7 +99,7 @@ def objects_of(records: Callable[[bytes], float], log: memoryview) -> Work:
 
 
 def kafka_python(part: bytes) -> float:
-    """kafka-python's records, CRC checked, each with all its fields."""
+    """Decode with kafka-python, with the CRC and all fields; return the number of records."""
     count = 0
     records = KafkaPythonRecords(part)
     while (batch := records.next_batch()) is not None:
@@ -111,7 +111,8 @@ def kafka_python(part: bytes) -> float:
 
 
 def aiokafka(part: bytes) -> float:
-    """aiokafka's records (its compiled decoder), CRC checked, each with all its fields."""
+    """Decode with aiokafka's compiled decoder, as `kafka_python` does with kafka-python."""
+
     count = 0
     records = AioKafkaRecords(part)
     while (batch := records.next_batch()) is not None:
@@ -123,11 +124,11 @@ def aiokafka(part: bytes) -> float:
 
 
 def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
-    """Let the codec's library decompress the same batches; the number of their records."""
+    """Return a function that decompresses the batches with the codec's library alone."""
     sections = [bytes(batch.view[HEADER_SIZE:]) for batch in walk(log)]
     decompress = {
         Codec.LZ4: lz4.frame.decompress,
-        # Kafka's frames and ours declare their content's size.
+        # Kafka's frames and ours declare the size of their content.
         Codec.ZSTD: zstandard.ZstdDecompressor().decompress,
     }[codec]
 
@@ -140,7 +141,7 @@ def codec_alone(log: memoryview, codec: Codec, rows: int) -> Work:
 
 
 def encoded(table: pa.Table, codec: Codec) -> Work:
-    """Encode all of a table; the number of records."""
+    """Return a function that encodes a table and returns the number of records."""
 
     def work() -> float:
         for _ in encode_table(table, now_ms=START_MS, codec=codec):
@@ -151,7 +152,7 @@ def encoded(table: pa.Table, codec: Codec) -> Work:
 
 
 def checked(log: memoryview) -> Work:
-    """The leader's pass over every record; the number of records."""
+    """Return a function that checks every record as a leader does; returns their number."""
     batches = [
         (batch.view[HEADER_SIZE:], batch.record_count or 0, batch.base_timestamp)
         for batch in walk(log)
@@ -166,7 +167,7 @@ def checked(log: memoryview) -> Work:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Decoding, then encoding."""
+    """Yield the cases of decoding, then of encoding."""
     rows = 300_000 if quick else 3_000_000
     with tempfile.TemporaryDirectory() as name:
         yield from decode_cases(Path(name), rows)
@@ -174,7 +175,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def decode_cases(folder: Path, rows: int) -> Iterator[Case]:
-    """From log files to Arrow."""
+    """Yield the cases from log files to Arrow."""
     table = make_table(rows)
     log = write_log(folder, table, Codec.NONE)
     size = len(log) / rows
@@ -214,7 +215,7 @@ def decode_cases(folder: Path, rows: int) -> Iterator[Case]:
 
 
 def compressed_cases(folder: Path, table: pa.Table) -> Iterator[Case]:
-    """The same records through the codecs."""
+    """Yield the cases of compressed batches."""
     part = table.slice(0, table.num_rows // 3)
     for codec in (Codec.LZ4, Codec.ZSTD):
         log = write_log(folder, part, codec)
@@ -229,7 +230,7 @@ def compressed_cases(folder: Path, table: pa.Table) -> Iterator[Case]:
 
 
 def encode_cases(rows: int) -> Iterator[Case]:
-    """From Arrow to batches."""
+    """Yield the cases from Arrow to batches."""
     table = make_table(rows)
     yield Case(
         case="encode to 16 KB batches",

@@ -1,7 +1,7 @@
-"""From `tidelog.broker()` to the first record that a consumer group reads: what a test waits for.
+"""Time from `tidelog.broker()` to the first record that a consumer group reads, as in a test.
 
-Each client reads one record that is there already, from the first broker of a process and from its
-twentieth. The client itself is imported before; of a first broker its own modules are not.
+Each client reads one existing record, from the first broker of a process and from its twentieth.
+The client is imported before the time starts; the modules of the first broker are not.
 """
 
 import atexit
@@ -16,7 +16,7 @@ from bench.harness import Case
 _GOAL_MS: Final = 300
 _NTH: Final = 20
 _CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
-# In a process of its own: brokers of one process share what the first one has imported.
+# Runs in its own process, because the brokers of a process share imported modules.
 _PROGRAM: Final = """
 import asyncio, os, sys, time
 import tidelog
@@ -93,7 +93,7 @@ print(*told)
 
 
 def _run(client: str, brokers: int, *more: str) -> tuple[float, float]:
-    """Wall time and CPU time of the process, in ms, to the first record of its last broker."""
+    """Return the ms of wall time and CPU time to the first record of the last broker."""
     command = [sys.executable, "-c", _PROGRAM, client, str(brokers), *more]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=_environment())
     wall_ms, cpu_ms = map(float, done.stdout.split())
@@ -101,12 +101,12 @@ def _run(client: str, brokers: int, *more: str) -> tuple[float, float]:
 
 
 def _environment() -> dict[str, str]:
-    """As a user has it: Python keeps compiled modules."""
+    """Return the environment of a user: Python keeps compiled modules."""
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 class _Warm:
-    """A broker of another process that has served a group of the client already."""
+    """A broker of another process that has already served a group of the client."""
 
     def __init__(self, client: str) -> None:
         self._client = client
@@ -114,7 +114,7 @@ class _Warm:
         self._address = ""
 
     def wall_ms(self) -> float:
-        """Time of the client alone."""
+        """Return the client's time to the first record; starts the broker at the first call."""
         if self._process is None:
             command = [sys.executable, "-c", _PROGRAM, self._client, "0"]
             self._process = subprocess.Popen(
@@ -131,7 +131,7 @@ class _Warm:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """Each client, at the first broker of a process and at a later one."""
+    """Yield the cases of each client, with the first broker of a process and with a later one."""
     for client in _CLIENTS:
         yield Case(
             case=f"first record of a group, broker 1 of a process, {client}",

@@ -1,13 +1,13 @@
-"""Generational compaction against brute force on real segments, and the model beside them.
+"""Generational compaction against brute force on real segments, and the model of both.
 
-Both cleaners run over the same log: each key once, then updates by Zipf's law or uniform, 200-byte
-records, at the same peak space: twice the live size with the active segment counted as full.
-Brute force cleans when one more segment would pass it; the generational one is asked after every
-roll and decides for itself. Bytes written are those of log files and of `compaction-statistics`;
-bytes read those of mapping, rewriting and sampling. Files that await their deletion, and `.cleaned`
-files before their swap, are not counted as space.
+Both cleaners run over the same log: each key once, then updates by Zipf's law or uniform, in
+200-byte records. Both have the same peak space: twice the live size, with the active segment
+counted as full. Brute force cleans when one more segment would exceed it. The generational strategy
+decides after every roll whether to clean. Bytes written are those of log files and of
+`compaction-statistics`; bytes read are those of mapping, rewriting and sampling. Files that await
+deletion, and `.cleaned` files before their swap, don't count as space.
 
-`./run bench compaction` takes these cases in.
+`./run bench compaction` includes these cases.
 """
 
 import shutil
@@ -46,7 +46,7 @@ GOALS = {"zipf": "<= 0.47", "uniform": "<= 0.37"}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Result of a run over all updates; space and segments in live sizes."""
+    """Figures of a run over all updates; space and segments in live sizes."""
 
     written_bytes: int
     read_bytes: int
@@ -55,7 +55,7 @@ class Figures:
 
 
 def drive(workload: Workload, scheduler: str) -> Figures:
-    """Append everything, and clean as `scheduler` has it."""
+    """Append all records, with cleanings by `scheduler`; return the figures."""
     path = tempfile.mkdtemp(prefix="tidelog-bench-")
     try:
         return _Drive(path, workload, scheduler).run()
@@ -120,7 +120,7 @@ class _Drive:
 
 
 def cases_of(quick: bool) -> Iterator[Case]:
-    """Bytes written and read, for both distributions; each run is made once."""
+    """Yield the cases of both distributions; each run is executed once."""
     keys, segments, rounds = (16_384, 32, 8) if quick else (65_536, 64, 30)
     run = cache(drive)
     for kind, goal in GOALS.items():
@@ -159,7 +159,7 @@ def _space_cases(work: Workload, run: object) -> Iterator[Case]:
 
 
 def _model_cases(work: Workload) -> Iterator[Case]:
-    """Results of the model for the same updates, by the scheduler's knowledge, and greedy."""
+    """Yield the model's figures of the same kind of updates, for schedulers and greedy choice."""
     small = Workload(kind=work.kind, keys=4096, segments=32, rounds=work.rounds, factor=FACTOR)
     brute = ModelLog(small).run(brute_force)
     schedulers = (
@@ -185,7 +185,7 @@ __all__ = ["Figures", "cases_of", "drive"]
 
 
 def curve(kind: str) -> dict[float, tuple[float, float]]:
-    """Factor -> bytes written and read per byte appended, by the model."""
+    """Return bytes written and read per byte appended for each space factor, by the model."""
     found = {}
     for factor in np.arange(1.2, 4.1, 0.4).tolist():
         work = Workload(kind=kind, keys=4096, segments=32, rounds=20, factor=factor)

@@ -1,12 +1,12 @@
-"""A model of a compacted log with whole numbers for keys: what schedulers write, read and hold.
+"""A model of a compacted log with integers as keys: bytes written, bytes read and space.
 
-Records have one size, 1; space and traffic are in live sizes (rounds). Cleaning follows the
-rules of the engine: a map of the keys of offsets [from, to) drops what those records supersede, in
-place, and segments that are rewritten side by side may become one. The schedulers are the ones of
-the storage, given exact knowledge or a sample of keys, beside brute force and a greedy choice that
-knows everything.
+All records have size 1; space and traffic are in live sizes (rounds). Cleaning follows the rules of
+the storage: a map of the keys in offsets [from, to) removes the records that they supersede, in
+place, and neighboring segments that are rewritten together may be merged. The schedulers are
+the storage's own with exact knowledge or with a sample of keys, brute force, and a greedy choice
+with exact knowledge.
 
-The log begins with each key once, in any order; then updates come, drawn from a distribution.
+The log begins with each key once in random order; updates drawn from a distribution follow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,11 +37,11 @@ class Workload:
 
     Attributes:
         kind: `zipf` (exponent 1.0) or `uniform`.
-        keys: How many keys there are: the live size in records.
-        segments: How many segments they fill.
-        rounds: How many times the live size is appended after the keys themselves.
-        factor: How many live sizes the log may take.
-        seed: Of the draws.
+        keys: Number of keys, which is the live size in records.
+        segments: Number of segments that the live size fills.
+        rounds: Number of live sizes that are appended after the keys themselves.
+        factor: Limit of the log's space, in live sizes.
+        seed: Seed of the draws.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Workload:
     seed: int = 1
 
     def draw(self) -> Longs:
-        """The keys of all records, in order."""
+        """Return the keys of all records, in order."""
         random = np.random.default_rng(self.seed)
         first = random.permutation(self.keys)
         count = self.keys * self.rounds
@@ -67,7 +67,7 @@ class Workload:
 
 @dataclass(slots=True)
 class Piece:
-    """One finished segment."""
+    """A finished segment."""
 
     base: int
     keys: Longs
@@ -83,7 +83,7 @@ class Piece:
 
 @dataclass(slots=True)
 class Outcome:
-    """Result of a run, in live sizes; counts are plain numbers."""
+    """Figures of a run, in live sizes; `runs` is a plain number."""
 
     written: float = 0.0
     read: float = 0.0
@@ -102,7 +102,7 @@ Scheduler = Callable[["ModelLog"], None]
 
 
 class ModelLog:
-    """The log; `scheduler` is asked before each new segment, as often as it frees anything."""
+    """The log. Before each new segment it calls `scheduler` until the size stays the same."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -123,15 +123,15 @@ class ModelLog:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more segment would pass the bound."""
+        """Whether one more segment would exceed the bound."""
         return self.size + self.segment > self.bound
 
     def live(self, piece: Piece) -> int:
-        """Records of a segment that are their key's last."""
+        """Return the number of a segment's records that are the last ones of their keys."""
         return int(self._live[piece.number])
 
     def run(self, scheduler: Scheduler) -> Outcome:
-        """Append everything."""
+        """Append all records; return the figures."""
         while self.end < len(self.stream):
             before = -1
             while self.size != before:
@@ -157,7 +157,7 @@ class ModelLog:
         self.end += len(keys)
 
     def clean(self, groups: Sequence[tuple[int, ...]], map_from: int) -> None:
-        """Rewrite the segments of each group, named by their bases, into one."""
+        """Rewrite each group of segments, given by base offsets, into one segment."""
         unit = self.workload.keys
         self.found.runs += 1
         mapped = sum(piece.size for piece in self.pieces if piece.base >= map_from)
@@ -195,13 +195,13 @@ class ModelLog:
 
 
 def brute_force(log: ModelLog) -> None:
-    """Rewrite everything when the space is used up, Kafka's way at the same peak."""
+    """Rewrite all segments when the space is used up, like Kafka, with the same peak space."""
     if log.is_full:
         log.clean([(piece.base,) for piece in log.pieces], log.mapped_to)
 
 
 def greedy(log: ModelLog) -> None:
-    """Always the segments with the most garbage per live byte, known exactly, one at a time."""
+    """Clean the segments with the most garbage per live byte, from exact counts, one at a time."""
     if not log.is_full:
         return
     order = sorted(log.pieces, key=lambda p: (p.size - log.live(p)) / max(log.live(p), 0.1))
@@ -214,7 +214,7 @@ def greedy(log: ModelLog) -> None:
 
 
 def facts(log: ModelLog, live: Sequence[float], counted: Sequence[float]) -> list[SegmentFacts]:
-    """The log's segments as the storage's scheduler sees them."""
+    """Return the log's segments in the form of the storage's scheduler."""
     ends = [*(piece.base for piece in log.pieces), log.end][1:]
     return [
         SegmentFacts(
@@ -243,13 +243,13 @@ def _demand(log: ModelLog, error: float, count_error: float) -> Demand:
 
 
 def generational(log: ModelLog) -> None:
-    """The storage's scheduler, told exactly what is alive."""
+    """Run the storage's scheduler with exact live sizes."""
     live = [float(log.live(piece)) for piece in log.pieces]
     carry_out(log, live, live, (0.0, 0.0))
 
 
 class Sampling:
-    """The storage's scheduler, with what a sample of keys tells it; `seed` draws the sample."""
+    """The storage's scheduler with estimates from a sample of keys; `seed` selects the sample."""
 
     def __init__(self, shift: int, seed: int = 0) -> None:
         self._seed = seed
@@ -306,7 +306,7 @@ class Sampling:
 
 
 def _scramble(keys: Longs, seed: int) -> Longs:
-    """A seeded hash of whole numbers, its low bits as good as drawn."""
+    """Return seeded hashes of integers; their low bits are uniform."""
     words = (keys + (seed << 40)).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     words ^= words >> np.uint64(32)
     words *= np.uint64(0xD6E8FEB86659FD93)
@@ -316,7 +316,7 @@ def _scramble(keys: Longs, seed: int) -> Longs:
 def carry_out(
     log: ModelLog, live: Sequence[float], counted: Sequence[float], errors: Sequence[float]
 ) -> bool:
-    """Whether there was anything to clean; it is done then."""
+    """Clean if the plan is due; return whether it was."""
     plan = plan_generation(facts(log, live, counted), _demand(log, *errors))
     if plan.is_due:
         log.clean([each.bases for each in plan.groups], plan.map_from)

@@ -1,6 +1,6 @@
-"""Statistics of yield as the proposal has them, in the model of a compacted log.
+"""The proposal's statistics of yields, in the model of a compacted log.
 
-They were measured against the sample of keys that the storage goes by, and lost: see
+The storage uses a sample of keys, which was better in comparison: see
 docs/generations.md#yields-as-statistics.
 """
 
@@ -15,24 +15,24 @@ from tidelog.storage.compaction.generations.estimates import PRIOR_SAMPLES
 class Yields:
     """Yields of earlier cleanings, and predictions from them: the proposal's statistics.
 
-    A cleaning that left a part p of a segment after d appended records says that its records died
-    at a rate of -ln(p) / d. That rate falls with age as the scheduler has it, 1 / (age + 2L). A
-    segment that was never cleaned is expected to have the yield of the last ones' first cleaning.
+    If a cleaning left a fraction p of a segment after d appended records, its records became
+    garbage at a rate of -ln(p) / d. The rate falls with age as in the scheduler, by 1 / (age + 2L).
+    A segment that was never cleaned is expected to have the first yield of segments of similar age.
     """
 
     KEPT = 32
 
     def __init__(self) -> None:
-        self._rates: dict[int, tuple[float, float]] = {}  # by base: rate, at which age
+        self._rates: dict[int, tuple[float, float]] = {}  # base -> rate and age
         self._first: list[tuple[float, float]] = []
 
     @property
     def is_empty(self) -> bool:
-        """Whether no cleaning was seen."""
+        """Whether no cleaning has been observed."""
         return not self._first and not self._rates
 
     def parts(self, log: ModelLog) -> list[float]:
-        """The part of each segment that is expected to be alive."""
+        """Return the expected live fraction of each segment."""
         return [self._part(log, piece) for piece in log.pieces]
 
     def _part(self, log: ModelLog, piece: Piece) -> float:
@@ -51,7 +51,7 @@ class Yields:
         return float(np.exp(-rate * (at + old) / (age + old) * passed))
 
     def learn(self, log: ModelLog, before: Mapping[int, Piece]) -> None:
-        """Take in what the last cleaning of all has found."""
+        """Update the statistics after a cleaning of the segments `before`."""
         gone = sorted(before.values(), key=lambda piece: piece.base)
         bases = [piece.base for piece in log.pieces] + [log.end]
         for piece, end in zip(log.pieces, bases[1:], strict=True):
@@ -70,9 +70,9 @@ class Yields:
 
 
 def by_yields() -> Scheduler:
-    """The storage's scheduler, told by yields alone which segments are alive by how much.
+    """Return the storage's scheduler with live sizes estimated from yields alone.
 
-    It knows the live size of the whole log, which yields don't give, and learns by full passes.
+    The live size of the whole log is given, as yields don't provide it. Full passes provide yields.
     """
     yields = Yields()
 
@@ -90,7 +90,7 @@ def by_yields() -> Scheduler:
 
 
 class SamplingWithYields(Sampling):
-    """The sample, with predictions from yields instead of the neighbors' samples."""
+    """The sample of keys, with predictions from yields instead of neighboring segments' samples."""
 
     def __init__(self, shift: int, seed: int = 0, prior: int = PRIOR_SAMPLES) -> None:
         super().__init__(shift, seed)

@@ -1,17 +1,17 @@
-"""Measures cases: ours against a rival, alternating, medians of at least five rounds.
+"""Measures cases: ours and a rival by turns, with medians of at least five rounds.
 
-A case's `ours` and `rival` are callables that do the work once and return how much they did.
-The case's unit decides how that number is used:
+A case's `ours` and `rival` are callables that do the work once and return the amount of work. The
+case's unit decides how this number is used:
 
 - `.../s` (records/s, MB/s): work per second of wall time, higher is better;
 - `s`, `ms`, `us`: wall time per piece of work, lower is better;
-- anything else (bytes, rows): the number itself, nothing is timed into it.
+- any other unit (bytes, rows): the number itself; the time is not part of it.
 
-`ratio` is always ours / rival. A goal is `>= X` or `<= X` on that ratio, or `ours >= X` on the
-figure in the case's unit. Beside wall time stand CPU time (this process and the children it has
-waited for) and peak memory (how far one call drives the resident set above where it was; None
-where the system can't tell, that is outside Linux). A long-lived child such as Spark's JVM is in
-neither. Callables that are shorter than `ROUND_SECONDS` run several times per round.
+`ratio` is always ours / rival. A goal is `>= X` or `<= X` for this ratio, or `ours >= X` or
+`ours <= X` for the figure in the case's unit. Results also have CPU time (of this process and the
+children it has waited for) and peak memory (how far one call raises the resident set; None outside
+Linux). Neither includes a long-lived child such as Spark's JVM. Callables that are shorter than
+`ROUND_SECONDS` run several times per round.
 """
 
 import gc
@@ -39,16 +39,16 @@ _GOAL: Final = re.compile(r"(?P<what>ratio|ours)?\s*(?P<sign><=|>=)\s*(?P<limit>
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One thing to measure.
+    """A measurement.
 
     Attributes:
-        case: What is done, e.g. `decode 100-byte records, all columns`.
-        unit: Says how the callables' result is read (module text).
-        ours: Does our work once; returns how much it did.
-        rival: Does the same by other means; None without a rival.
-        rival_name: Who that is, with version, e.g. `aiokafka 0.14.0`.
-        goal: The issue's own goal (module text); empty where it set none.
-        note: What a reader must know to read the figure fairly.
+        case: Name of the work, e.g. `decode 100-byte records, all columns`.
+        unit: Unit of the figure; it decides how the callables' result is used (module text).
+        ours: Does our work once; returns the amount of work.
+        rival: Does the same work by other means; None without a rival.
+        rival_name: Name and version of the rival, e.g. `aiokafka 0.14.0`.
+        goal: Goal for the ratio or the figure (module text); empty for none.
+        note: Conditions that a reader needs to judge the figure.
         prepare: Runs before every measured call, untimed; such calls run once per round.
     """
 
@@ -64,14 +64,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The two stop-watches, in seconds since some fixed moment."""
+    """State of the two clocks, in seconds since a fixed moment."""
 
     wall_s: float
     cpu_s: float
 
 
 def read_clocks() -> Reading:
-    """Wall time, and CPU time with that of finished children."""
+    """Return wall time and CPU time; CPU time includes finished children."""
     children = os.times()
     cpu_s = time.process_time() + children.children_user + children.children_system
     return Reading(time.perf_counter(), cpu_s)
@@ -91,7 +91,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One case with its figures."""
+    """A case with its figures."""
 
     case: Case
     ours: Side
@@ -99,14 +99,14 @@ class Result:
 
     @property
     def ratio(self) -> float | None:
-        """Ours / rival, None without a rival or where the rival's figure is 0."""
+        """Ours / rival; None without a rival or if the rival's figure is 0."""
         if self.rival is None or not self.rival.value:
             return None
         return self.ours.value / self.rival.value
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is reached, None where none was set."""
+        """Whether the goal is reached; None without a goal."""
         return is_met(self.case.goal, ours=self.ours.value, ratio=self.ratio)
 
 
@@ -114,7 +114,7 @@ def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
     """Whether figures reach a goal; None for the empty goal.
 
     Raises:
-        ValueError: The goal isn't of the grammar, or needs a ratio that isn't there.
+        ValueError: The goal is malformed, or is about the ratio of a case without a rival.
     """
     if not goal:
         return None
@@ -129,7 +129,7 @@ def is_met(goal: str, *, ours: float, ratio: float | None) -> bool | None:
 
 
 def to_value(unit: str, work: float, wall_s: float) -> float:
-    """One call's figure in the case's unit (module text)."""
+    """Return the figure of one call in the case's unit (module text)."""
     if unit.endswith("/s"):
         return work / wall_s if wall_s else math.inf
     if unit in _SECONDS_PER_UNIT:
@@ -138,7 +138,7 @@ def to_value(unit: str, work: float, wall_s: float) -> float:
 
 
 class Harness:
-    """Measures cases one by one; the clocks are an argument so that tests can move them."""
+    """Measures cases one by one; the clocks are an argument, so that tests control the time."""
 
     def __init__(
         self,
@@ -153,13 +153,13 @@ class Harness:
         self._collect = collect
 
     def run(self, cases: Iterable[Case]) -> Iterator[Result]:
-        """Measure each case as it comes; a generator may build and drop data around its yields."""
+        """Measure the cases; a generator may create and remove data around its yields."""
         for case in cases:
-            is_met(case.goal, ours=0.0, ratio=0.0)  # a goal that can't be read: before the work
+            is_met(case.goal, ours=0.0, ratio=0.0)  # raises for a malformed goal before the work
             yield self.measure(case)
 
     def measure(self, case: Case) -> Result:
-        """Warm up, then rounds of ours and rival by turns."""
+        """Warm up, then measure rounds of ours and of the rival by turns."""
         ours = self._runner(case, case.ours)
         rival = self._runner(case, case.rival) if case.rival else None
         for _ in range(self._rounds):
@@ -175,8 +175,8 @@ class Harness:
 
 
 class _Runner:
-    """One side's calls: the first is thrown away (compiles, caches), the second shows how many
-    fit into a round and what memory one takes.
+    """Calls of one side. The first call is not counted (compiles, caches). The second one shows how
+    many calls fit into a round, and the memory of a call.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class _Runner:
             self._loops = min(LOOPS_MAX, math.ceil(round_s / max(seconds, 1e-7)))
 
     def _call(self) -> tuple[float, float, float]:
-        """Work done, wall and CPU seconds, over all loops."""
+        """Run all loops of a call; return the work done and the seconds of wall and CPU time."""
         if self._case.prepare:
             self._case.prepare()
         self._collect()
@@ -234,7 +234,7 @@ class _Runner:
 
 
 class _PeakMemory:
-    """How far the resident set rises while the block runs (Linux: VmHWM, reset at the start)."""
+    """Measures how far the resident set rises in a block (Linux: VmHWM, reset at the start)."""
 
     peak_bytes: int | None = None
 

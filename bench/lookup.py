@@ -1,9 +1,9 @@
 """Lookups by time, one at a time, and positions by offset.
 
-The log: 100-byte records in uncompressed batches of about 16 KB, every timestamp distinct, shuffled
-inside each batch; the times asked are drawn among them, all distinct. The page cache is warm unless
-a case says otherwise. No decoded batch and no answer is kept between lookups. Ranges and
-plans are in `bench/ranges.py`.
+The log has 100-byte records in uncompressed batches of about 16 KB; all timestamps are distinct,
+and shuffled inside each batch. The lookup times are a random sample of them, without repetition.
+The page cache is warm unless a case states otherwise. Lookups share no decoded batch and
+no result. Ranges and plans are in `bench/ranges.py`.
 """
 
 import random
@@ -33,7 +33,7 @@ GIGABYTE = 1 << 30
 
 
 class Fixture:
-    """A partition of a given size and number of segments, in a temporary directory."""
+    """A partition with a given size and number of segments, in a temporary directory."""
 
     def __init__(
         self, size: int, segments: int, *, codec: Codec = Codec.NONE, batch_records: int
@@ -70,7 +70,7 @@ class Fixture:
         return batches * batch_records
 
     def times(self, count: int) -> list[int]:
-        """Distinct timestamps of records, in random order."""
+        """Return distinct timestamps of records, in random order."""
         source = random.Random(1)
         return [START_MS + t for t in source.sample(range(self.record_count), count)]
 
@@ -81,7 +81,7 @@ class Fixture:
 
 
 def _template(codec: Codec, batch_records: int) -> bytes:
-    """A batch whose timestamps are 0, 1, 2, ... in shuffled order."""
+    """Return a batch whose timestamps are 0, 1, 2, ... in shuffled order."""
     deltas = list(range(batch_records))
     random.Random(2).shuffle(deltas)
     source = random.Random(3)
@@ -93,7 +93,7 @@ def _template(codec: Codec, batch_records: int) -> bytes:
 
 
 def _move(batch: bytearray, shift_ms: int) -> None:
-    """Move all timestamps of a batch; the records' deltas stay."""
+    """Shift all timestamps of a batch; the records' deltas don't change."""
     view = RecordBatch(batch)
     for at, value in (
         (BASE_TIMESTAMP_AT, view.base_timestamp),
@@ -133,7 +133,7 @@ def _positions_one_by_one(fixture: Fixture, count: int) -> Callable[[], float]:
 
 
 def _drop_caches(fixture: Fixture) -> Callable[[], object]:
-    """Ask the system to forget the log's pages, and drop our own maps."""
+    """Return a function that evicts the log's pages from the page cache and drops our maps."""
     import os
 
     def run() -> None:
@@ -148,14 +148,14 @@ def _drop_caches(fixture: Fixture) -> Callable[[], object]:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """The cases of `./run bench lookup`."""
+    """Yield the cases of `./run bench lookup`."""
     yield from _lookup_cases(quick)
     yield from range_cases(quick)
     yield from plan_cases(quick)
 
 
 def _lookup_cases(quick: bool) -> Iterator[Case]:
-    """Lookups of offsets by time."""
+    """Yield the cases of offsets by time."""
     size = GIGABYTE // 8 if quick else GIGABYTE
     count = 2_000 if quick else 20_000
     note = f"{size >> 20} MB, 64 segments"
@@ -188,7 +188,7 @@ def _lookup_cases(quick: bool) -> Iterator[Case]:
 
 
 def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]:
-    """The same bytes in many segments and in few."""
+    """Yield the cases of the same bytes in many segments and in few."""
     few = Fixture(size, 10, batch_records=BATCH_RECORDS)
     lots = Fixture(size, segments, batch_records=BATCH_RECORDS)
     yield Case(
@@ -214,7 +214,7 @@ def _segment_count_cases(size: int, segments: int, count: int) -> Iterator[Case]
 
 
 def _batch_kind_cases(size: int) -> Iterator[Case]:
-    """Larger and compressed batches."""
+    """Yield the cases of larger and of compressed batches."""
     for label, codec, batch_records in (
         ("1 MB batches", Codec.NONE, 9_500),
         ("16 KB batches, lz4", Codec.LZ4, BATCH_RECORDS),
@@ -230,7 +230,8 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
 
 
 def _memory_case(partitions: int) -> Case:
-    """Index memory of many partitions, each with one 1 GB segment's worth of index entries."""
+    """Return the case of index memory: many partitions with a finished segment of 16 MB each."""
+
     return Case(
         case=f"resident index memory, {partitions} partitions",
         unit="MB",
@@ -240,7 +241,7 @@ def _memory_case(partitions: int) -> Case:
 
 
 def _index_megabytes(partitions: int) -> float:
-    """Resident memory that searching every partition's indexes adds; maps are file pages."""
+    """Return the resident memory that lookups in every partition add; mapped files don't count."""
     fixture = Fixture(16 << 20, 1, batch_records=30)
     before = _anonymous_kb()
     readers = []

@@ -1,10 +1,10 @@
-"""Time ranges for `bench/lookup.py`: exact reads, counts and plans by zone maps.
+"""Time ranges for `bench/lookup.py`: exact reads, counts and plans with zone maps.
 
-Two topics of 150-record batches of about 16 KB, appended evenly over ten days, in 16 finished
-segments with zone maps and an empty active one. In the first a record's create time is its append
-time minus an exponential delay, 0.05 % of the span on average; in the second create times are drawn
-evenly from the whole span, so no zone can be left out. A third partition has very many segments of
-one batch each. The page cache is warm.
+Two topics have 150-record batches of about 16 KB, appended evenly over ten days, in 16 finished
+segments with zone maps and an empty active segment. In the first topic a record's create time is
+its append time minus an exponential delay, whose mean is 0.05 % of the span. In the second topic
+create times are uniform over the whole span, so that no zone can be skipped. A third partition has
+very many segments of one batch each. The page cache is warm.
 """
 
 import shutil
@@ -51,10 +51,10 @@ Longs = npt.NDArray[np.int64]
 
 
 class Batches:
-    """Batches of records whose times are some way off a time to be given."""
+    """Batches of records whose times are relative to the time of the batch."""
 
     def __init__(self, distances: Longs) -> None:
-        """Take int64[TEMPLATES, BATCH_RECORDS]: each record's time - the batch's, in ms."""
+        """Build from int64[TEMPLATES, BATCH_RECORDS]: each record's time - the batch's, in ms."""
         source = np.random.default_rng(3)
         values = [source.bytes(RECORD_BYTES // 2) * 2 for _ in range(BATCH_RECORDS)]
         self._distances = distances
@@ -62,7 +62,7 @@ class Batches:
 
     @staticmethod
     def _build(row: Longs, values: list[bytes]) -> bytes:
-        # Times must not be negative; all is moved before it is used.
+        # Adds SPAN_MS, because times must not be negative; `at` subtracts it.
         records = [
             NewRecord(value=value, timestamp=int(ms) + SPAN_MS)
             for ms, value in zip(row, values, strict=True)
@@ -71,11 +71,11 @@ class Batches:
 
     @property
     def size_bytes(self) -> int:
-        """About the size of one."""
+        """Approximate size of a batch."""
         return len(self._bytes[0])
 
     def at(self, number: int, time_ms: int) -> bytearray:
-        """Batch `number` at a time."""
+        """Return batch `number` with a time."""
         batch = bytearray(self._bytes[number % TEMPLATES])
         for place in (BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT):
             before = int.from_bytes(batch[place : place + 8], "big")
@@ -84,7 +84,7 @@ class Batches:
         return batch
 
     def count(self, times: list[int], start_ms: int, end_ms: int) -> int:
-        """How many records of such batches lie in [start, end): the plain answer."""
+        """Return the exact number of records with times in [start, end)."""
         found = 0
         for number, time_ms in enumerate(times):
             row = self._distances[number % TEMPLATES] + time_ms
@@ -93,7 +93,7 @@ class Batches:
 
 
 class Topic:
-    """A directory with one partition of `size` bytes, all of it in finished segments."""
+    """A directory with one partition of `size` bytes, all in finished segments."""
 
     def __init__(self, size: int, distances: Longs, *, at_append: bool) -> None:
         self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
@@ -119,7 +119,7 @@ class Topic:
             zone_map_files.build_missing(log.segments)
 
     def read(self, wanted: RequestedRange, stats: ScanStats | None = None) -> int:
-        """Read a range with all usual columns; how many rows."""
+        """Read a range with all usual columns; return the number of rows."""
         splits = plan(self.path, TOPIC, wanted=wanted, columns=COLUMNS)
         rows = sum(batch.num_rows for batch in to_reader(splits, stats=stats))
         if stats is not None:
@@ -127,7 +127,7 @@ class Topic:
         return rows
 
     def log_bytes(self) -> int:
-        """Bytes of its log."""
+        """Return the bytes of the log."""
         return plan(self.path, TOPIC).log_bytes
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def _anywhere() -> Longs:
 
 
 def part(share: float) -> RequestedRange:
-    """A range of time in the middle of the span."""
+    """Return a time range in the middle of the span."""
     start = START_MS + int(SPAN_MS * min(0.3, (1 - share) / 2))
     return RequestedRange(start_ms=start, end_ms=start + int(SPAN_MS * share))
 
@@ -177,7 +177,7 @@ def _counts(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
-    """The cheapest read that counts: one column, without reading a value."""
+    """Return a function that counts with the cheapest read: one column, without values."""
     start, end = wanted.start_ms, wanted.end_ms
     assert start is not None
     assert end is not None
@@ -192,7 +192,7 @@ def _offsets_of(topic: Topic, wanted: RequestedRange) -> Callable[[], float]:
 
 
 def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
-    """Bytes read in percent of the log's."""
+    """Return the bytes read, in percent of the log's bytes."""
     stats = ScanStats()
     topic.read(wanted, stats)
     used = stats.sidecar_bytes if of_sidecars else stats.log_bytes
@@ -200,7 +200,7 @@ def _share(topic: Topic, wanted: RequestedRange, *, of_sidecars: bool) -> float:
 
 
 def range_cases(quick: bool) -> Iterator[Case]:
-    """Reads and counts of a range in time, against reading."""
+    """Yield the cases of reads and counts of a time range, compared with other reads."""
     size = (1 << 28) if quick else (2 << 30)
     note = f"{size >> 20} MB, {SEGMENTS} segments"
     everything, hundredth, half, most = RequestedRange(), part(0.01), part(0.5), part(0.9)
@@ -269,7 +269,7 @@ def range_cases(quick: bool) -> Iterator[Case]:
 
 
 class ManySegments:
-    """A partition of very many finished segments of one batch of two records, with sidecars."""
+    """A partition of very many finished segments with sidecars; each has a batch of two records."""
 
     def __init__(self, segments: int) -> None:
         self.path = tempfile.mkdtemp(prefix="tidelog-bench-")
@@ -285,7 +285,7 @@ class ManySegments:
         self._add_zones()
 
     def _write(self, batch: bytearray, number: int) -> int:
-        """One segment, 10 ms behind the one before; its batch's fingerprint."""
+        """Write a segment 10 ms after the previous one; return the fingerprint of its batch."""
         base, time_ms = 2 * number, START_MS + 10 * number
         batch[:8] = base.to_bytes(8, "big")
         for place, value in ((BASE_TIMESTAMP_AT, time_ms), (MAX_TIMESTAMP_AT, time_ms + 1)):
@@ -309,7 +309,7 @@ class ManySegments:
         return mark
 
     def _finish(self, mark: int) -> None:
-        """Files after a clean stop: an empty active segment, a snapshot, a checkpoint."""
+        """Write the files of a clean stop: an empty active segment, a snapshot, a checkpoint."""
         end = 2 * self.segments
         for suffix in (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX):
             (self._directory / files.file_name(end, suffix)).touch()
@@ -328,7 +328,7 @@ class ManySegments:
                     (self._directory / name).write_bytes(zone_map_files.build(segment))
 
     def plans(self, clock: ClockName) -> Callable[[], float]:
-        """Plan 1 % of the time."""
+        """Return a function that plans 1 % of the time."""
         start = START_MS + 10 * (self.segments // 2)
         wanted = RequestedRange(start_ms=start, end_ms=start + self.segments // 10)
 
@@ -340,7 +340,7 @@ class ManySegments:
         return run
 
     def plans_all(self) -> float:
-        """Plan everything, append times included."""
+        """Plan the whole log, including append times."""
         found = plan(self.path, TOPIC)
         assert sum(len(split.pieces) for split in found) == self.segments
         return 1
@@ -351,7 +351,7 @@ class ManySegments:
 
 
 def plan_cases(quick: bool) -> Iterator[Case]:
-    """Plans over very many segments."""
+    """Yield the cases of plans over very many segments."""
     segments = 10_000 if quick else 100_000
     many = ManySegments(segments)
     note = "one batch each, with zone maps and append times; 1 % of the time asked"

@@ -1,4 +1,4 @@
-"""A run's results as a table for people and as JSON for docs/benchmarks.md and the README."""
+"""Results of a run: a table for people, and JSON for docs/benchmarks.md and the README."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from bench.harness import Result, Side
 
 
 class SideJson(TypedDict):
-    """One side's figures beside the median."""
+    """Figures of one side in addition to the median."""
 
     min: float
     max: float
@@ -25,7 +25,7 @@ class SideJson(TypedDict):
 
 
 class CaseJson(TypedDict):
-    """One case; the fields are explained in docs/testing.md."""
+    """A case; docs/testing.md explains the fields."""
 
     case: str
     unit: str
@@ -41,7 +41,7 @@ class CaseJson(TypedDict):
 
 
 class RunJson(TypedDict):
-    """Contents of a JSON file."""
+    """Contents of a run's JSON file."""
 
     name: str
     date: str
@@ -54,7 +54,7 @@ _STEPS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def human(value: float | None) -> str:
-    """Three digits and a step, e.g. `46.1 M`; a dash for None."""
+    """Format a number with three digits and a unit prefix, e.g. `46.1 M`; a dash for None."""
     if value is None:
         return "-"
     for step, letter in _STEPS:
@@ -64,7 +64,7 @@ def human(value: float | None) -> str:
 
 
 def machine() -> dict[str, str | int | None]:
-    """Machine of the measurement, without its name."""
+    """Return a description of this machine, without its host name."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -84,7 +84,7 @@ def _cpu_model() -> str:
 
 
 def as_json(name: str, results: Sequence[Result], *, quick: bool) -> str:
-    """The run as JSON; the fields are listed in docs/testing.md."""
+    """Return a run as JSON; docs/testing.md lists the fields."""
     run: RunJson = {
         "name": name,
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -123,7 +123,7 @@ def _side(side: Side) -> SideJson:
 
 
 def markdown(runs: Sequence[RunJson]) -> str:
-    """Runs as read from their JSON, as one table; a case without a rival has no ratio."""
+    """Return runs, parsed from their JSON, as one table; a case without a rival has no ratio."""
     rows = [_markdown_cells(run, case) for run in runs for case in run["cases"]]
     lines = ["| benchmark | case | tidelog | against | ratio | goal |", "|---|---|---|---|---|---|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
@@ -144,7 +144,7 @@ def _markdown_cells(run: RunJson, case: CaseJson) -> list[str]:
 
 
 def print_table(console: Console, name: str, results: Sequence[Result]) -> None:
-    """The run as a table, and the notes below it."""
+    """Print a run as a table, with the notes below it."""
     table = Table(title=f"bench {name}", title_justify="left")
     table.add_column("case", overflow="fold")
     table.add_column("unit")

@@ -1,10 +1,11 @@
-"""The Spark source against a Python data source that does nothing, alternating in one session.
+"""The Spark source against a Python data source that does nothing, by turns in one session.
 
-The rival yields one prebuilt record batch again and again, of the same columns and sizes, in as
-many tasks: what it takes is Spark's own share (mostly rows made from Arrow in the JVM). Two cores,
-local mode, page cache warm, uncompressed 16 KB batches of 8-byte keys and 100-byte values, segments
-of 128 MiB, CRCs checked. Each run is a new query with its own plan: Spark would skip what it has
-shuffled before. CPU and memory are those of this process alone, not of the JVM and its workers.
+The rival yields one prebuilt record batch repeatedly, with the same columns and sizes and in the
+same number of tasks, so its time is Spark's own share (mostly the conversion from Arrow to rows in
+the JVM). Spark runs in local mode on two cores; the page cache is warm. Batches are uncompressed,
+of 16 KB, with 8-byte keys and 100-byte values; segments have 128 MiB; CRCs are checked. Each run is
+a new query with a new plan, because Spark would reuse the results of an earlier shuffle. CPU and
+memory are those of this process, without the JVM and its workers.
 """
 
 import os
@@ -41,7 +42,7 @@ CHUNK_ROWS = 50_000
 WARM_UPS = 4
 TOPIC = "numbers"
 GOAL = ">= 0.9"
-# Recorded once on such a machine, with a broker on the same two cores; not part of this run.
+# Measured once on this kind of machine, with a broker on the same two cores; not in this run.
 CONNECTOR = "Spark's Kafka connector 4.2 was recorded at 0.80 M rows/s, 1.22 M with minPartitions=2"
 HERE = Path(__file__).parent.parent
 ALL_COLUMNS = (
@@ -56,7 +57,7 @@ ALL_COLUMNS = (
 
 
 def random_rows(rows: int, seed: int) -> pa.Table:
-    """Rows with 8-byte keys, 100-byte random values and rising times."""
+    """Return rows with 8-byte keys, 100-byte random values and rising times."""
     draw = np.random.default_rng(seed)
     return pa.table(
         {
@@ -74,7 +75,7 @@ def fixed(data: bytes, size: int, rows: int) -> "pa.Array[pa.Scalar[pa.DataType]
 
 
 def fill(path: str, rows: int) -> None:
-    """A topic of one partition."""
+    """Create and fill a topic of one partition."""
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1", "segment.bytes": str(128 << 20)})
         log = log_dir.log(TOPIC, 0)
@@ -85,7 +86,7 @@ def fill(path: str, rows: int) -> None:
 
 
 class NothingSource(DataSource):
-    """Yields the same record batch again and again."""
+    """Yields the same record batch repeatedly."""
 
     @classmethod
     def name(cls) -> str:
@@ -113,7 +114,7 @@ class NothingReader(DataSourceReader):
 
 
 def session() -> "SparkSession":
-    """A session on two cores, whose workers find this module."""
+    """Return a session on two cores, whose workers can import this module."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
     with warnings.catch_warnings():
@@ -133,7 +134,7 @@ def session() -> "SparkSession":
 def nothing(
     spark: "SparkSession", path: str, columns: tuple[str, ...]
 ) -> Callable[[], "DataFrame"]:
-    """The rival, with the sizes and numbers of our splits' own record batches."""
+    """Return the rival, with the sizes and numbers of our splits' record batches."""
     plan = plan_splits({"path": path, "subscribe": TOPIC, "columns": ",".join(columns)})
     wanted, how = scan_columns(columns, {}), scan.ReadOptions(rows=BATCH_ROWS)
     batch = next(scan.read(plan.splits[0], wanted, options=how))
@@ -153,7 +154,7 @@ def ours(spark: "SparkSession", path: str, columns: tuple[str, ...]) -> Callable
 
 
 def run(load: Callable[[], "DataFrame"], aggregates: tuple[str, ...]) -> Callable[[], float]:
-    """Runs the query; how many rows went through it."""
+    """Return a function that runs the query and returns the number of rows it processed."""
     return lambda: float(load().selectExpr("count(*)", *aggregates).collect()[0][0])
 
 
@@ -171,7 +172,7 @@ def cases(quick: bool) -> Iterator[Case]:
             ):
                 read = run(ours(spark, path, columns), aggregates)
                 rival = run(nothing(spark, path, columns), aggregates)
-                for _ in range(WARM_UPS):  # by turns: the JVM compiles for many queries on
+                for _ in range(WARM_UPS):  # by turns, while the JVM still compiles
                     read()
                     rival()
                 yield Case(

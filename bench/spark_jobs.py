@@ -1,8 +1,8 @@
-"""Slices of time, jobs, codecs, memory, the sink and Arrow readers, for `bench/spark.py`.
+"""Time slices, jobs, codecs, memory, the sink and Arrow readers, for `bench/spark.py`.
 
-The topic of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly over ten
-days, create times a little before. Spark runs on two cores; what a query takes without any record
-is measured beside and, for the slice, taken off.
+The topic is that of `bench/ranges.py`: 150-record batches of about 16 KB, 2 GB, appended evenly
+over ten days, with create times a little earlier. Spark runs on two cores. The time of a query
+without records is a case of its own; the speedup of a slice is computed without it.
 """
 
 import re
@@ -43,18 +43,18 @@ Load = Callable[..., "DataFrame"]
 
 
 def reader(spark: "SparkSession", path: str, topic: str, **more: str) -> "DataFrame":
-    """A read of a topic with its own plan."""
+    """Return a read of a topic with a new plan."""
     options = {"path": path, "subscribe": topic, **more}
     return spark.read.format("tidelog").options(**options).load()
 
 
 def rows_of(frame: "DataFrame", aggregates: Sequence[str] = VALUES) -> float:
-    """Runs the query; how many rows went through it."""
+    """Run the query; return the number of rows it processed."""
     return float(frame.selectExpr("count(*)", *aggregates).collect()[0][0])
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Median wall time of `TRIES` runs; rounds of the harness come on top."""
+    """Return the median wall time of `TRIES` runs; the harness repeats them in rounds."""
     taken = []
     for _ in range(TRIES):
         start = time.perf_counter()
@@ -64,7 +64,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
-    """All but the full read."""
+    """Yield all cases of Spark except the full read."""
     topic = ranges.Topic(SIZE_QUICK if quick else SIZE, ranges.delays(), at_append=True)
     try:
         yield from slice_cases(spark, topic)
@@ -79,7 +79,7 @@ def job_cases(spark: "SparkSession", *, quick: bool) -> Iterator[Case]:
 
 
 def slice_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """One hundredth of the time, against all of it."""
+    """Yield the cases of one hundredth of the time, compared with the whole topic."""
     part = ranges.part(0.01)
     times = {"startingTimestamp": str(part.start_ms), "endingTimestamp": str(part.end_ms)}
 
@@ -130,7 +130,7 @@ EMPTY: Mapping[str, str] = {
 
 
 def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """`tidelog spark latency`: every record's two times, reduced inside the splits."""
+    """Yield the case of `tidelog spark latency`: the splits aggregate each record's two times."""
     from tidelog.jobs.latency.job import latency
 
     records = len(topic.batch_times) * ranges.BATCH_RECORDS
@@ -151,7 +151,7 @@ def latency_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
 
 
 def task_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
-    """The full read in one task and in more; the machine has two cores."""
+    """Yield the full read in one task and in several tasks; the machine has two cores."""
     for tasks in (1, 2, 4):
         more = {"minPartitions": str(tasks), "splitBytes": str(1 << 40)}
         yield Case(
@@ -164,7 +164,7 @@ def task_cases(spark: "SparkSession", topic: ranges.Topic) -> Iterator[Case]:
 
 
 def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
-    """Anonymous memory of the Python workers, looked at every few milliseconds."""
+    """Return the case of the Python workers' anonymous memory, sampled every 20 ms."""
 
     def run() -> float:
         with watched_workers() as peak_kb:
@@ -182,7 +182,7 @@ def memory_case(spark: "SparkSession", topic: ranges.Topic) -> Case:
 
 @contextmanager
 def watched_workers() -> Iterator[list[int]]:
-    """Peaks of the Python workers' anonymous memory in KiB, complete behind the block."""
+    """Yield a list of the Python workers' peak memory in KiB; it is complete after the block."""
     peaks: list[int] = []
     done = threading.Event()
 
@@ -200,19 +200,19 @@ def watched_workers() -> Iterator[list[int]]:
 
 
 def worker_ids() -> list[str]:
-    """Processes that Spark's Python daemon has forked, and itself."""
+    """Return the ids of Spark's Python daemon and the processes that it has forked."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if b"pyspark.daemon" in path.read_bytes():
                 found.append(path.parent.name)
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return found
 
 
 def anonymous_kb(process: str) -> int:
-    """Anonymous memory of a process; 0 if it has ended."""
+    """Return the anonymous memory of a process in KiB; 0 if it has ended."""
     try:
         status = Path("/proc", process, "status").read_text()
     except OSError:
@@ -222,7 +222,7 @@ def anonymous_kb(process: str) -> int:
 
 
 def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
-    """All records as Arrow, without Spark, beside the same rows from Parquet."""
+    """Yield the cases of all records as Arrow without Spark, against the same rows in Parquet."""
     import duckdb
     import polars as pl
 
@@ -281,14 +281,14 @@ def arrow_cases(topic: ranges.Topic) -> Iterator[Case]:
 
 
 def write_parquet(source: pa.RecordBatchReader, file: str) -> None:
-    """The batches in one file, in order, not compressed."""
+    """Write the batches to one file, in order and uncompressed."""
     with source, pq.ParquetWriter(file, source.schema, compression="none") as sink:
         for batch in source:
             sink.write_batch(batch)
 
 
 def codec_cases(spark: "SparkSession") -> Iterator[Case]:
-    """The full read of compressed topics; half of each value repeats."""
+    """Yield the full read of compressed topics; half of each value is repetitive."""
     with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as path:
         with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
             for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
@@ -307,7 +307,7 @@ def codec_cases(spark: "SparkSession") -> Iterator[Case]:
 
 
 def fill_codec(log_dir: LogDir, codec: Codec) -> None:
-    """A topic of one partition, every batch compressed."""
+    """Create a topic of one partition whose batches are compressed."""
     topic = f"codec-{codec.config_name}"
     log_dir.create_topic(topic, config={"retention.ms": "-1", "segment.bytes": str(128 << 20)})
     log = log_dir.log(topic, 0)
@@ -327,7 +327,7 @@ def fill_codec(log_dir: LogDir, codec: Codec) -> None:
 
 
 def sink_case(spark: "SparkSession", rows: int) -> Case:
-    """Rows generated by Spark, written into a directory, as finished segments with indexes."""
+    """Return the case of the sink: rows generated by Spark become finished, indexed segments."""
     made = tempfile.TemporaryDirectory(prefix="tidelog-bench-")
     path = made.name
     with LogDir.open(path, options=LogDirOptions(create=True)) as log_dir:
@@ -346,7 +346,7 @@ def sink_case(spark: "SparkSession", rows: int) -> Case:
         with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
             log_dir.delete_topic("sink")
             log_dir.create_topic("sink", partitions=2, config={"retention.ms": "-1"})
-            assert made.name == path  # the folder lives as long as this does
+            assert made.name == path  # the reference keeps the temporary folder
 
     run()
     return Case(

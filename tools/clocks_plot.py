@@ -1,4 +1,4 @@
-"""Draws docs/clocks.svg: the two times of the demo's flights around noon of the storm day.
+"""Draws docs/clocks.svg: the two times of the demo's flights around noon of the day of the storm.
 
 `PYTHONPATH=src python tools/clocks_plot.py`; takes a few seconds. Needs `tidelog[demo]`.
 """
@@ -14,7 +14,7 @@ NOON_MS: Final = 1_360_342_800_000
 MINUTE_MS: Final = 60_000
 # Minutes of the axes before and after noon.
 SPAN: Final = (-120, 150)
-# Flights due in this range of minutes get a line, and all of the day that cross noon.
+# Flights due in this range of minutes are drawn, and all flights of the day that cross noon.
 SHOWN: Final = (-45, 45)
 DAY: Final = (-12 * 60, 12 * 60)
 WIDTH, LEFT, RIGHT, TOP, BOTTOM, HEIGHT = 820, 12, 12, 62, 178, 236
@@ -33,7 +33,7 @@ text.early { fill: #0969da; stroke: none } .noon { stroke: #24292f; stroke-dasha
 
 
 def draw(flights: Flights) -> str:
-    """Return the picture: a line for each flight, from the time it was due to when it left."""
+    """Return the picture: each flight is a line from its scheduled to its actual departure."""
     groups: dict[str, list[tuple[int, int]]] = {"rest": [], "early": [], "late": []}
     times = zip(flights.scheduled_ms.tolist(), flights.departed_ms.tolist(), strict=True)
     for due, left in times:

@@ -1,9 +1,9 @@
-"""Run commands in a terminal of 80 and of 120 columns, and print what a person sees.
+"""Run commands in terminals of 80 and of 120 columns, and print what a user sees.
 
     python tools/command_looks.py demo-output/log flights > looks.txt
 
-Each line that is wider than its terminal is named at the end, and the exit code is then 1. Colors
-are left out.
+Lines that are wider than their terminal are listed at the end, and make the exit code 1. Colors
+are omitted.
 """
 
 import os
@@ -38,7 +38,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def seen(words: list[str], width: int) -> str:
-    """Return what a command writes to a terminal, stdout and stderr together."""
+    """Return the output of a command to a terminal, stdout and stderr together."""
     reader, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color"}
     environment.pop("COLUMNS", None)
@@ -52,14 +52,14 @@ def seen(words: list[str], width: int) -> str:
     process.wait()
     os.close(reader)
     lines = _ESCAPES.sub("", text).replace("\r\n", "\n").split("\n")
-    return "\n".join(line.rpartition("\r")[2] for line in lines)  # the last state of a bar
+    return "\n".join(line.rpartition("\r")[2] for line in lines)  # the last state of a progress bar
 
 
 def _chunks(reader: int) -> Iterator[bytes]:
     while True:
         try:
             chunk = os.read(reader, 1 << 16)
-        except OSError:  # Linux: the other side is closed
+        except OSError:  # Linux: the other end is closed
             return
         if not chunk:
             return
@@ -67,7 +67,7 @@ def _chunks(reader: int) -> Iterator[bytes]:
 
 
 def main() -> int:
-    """Print all commands at all widths; return 1 if a line of a table is too wide."""
+    """Print all commands at all widths; return 1 if a line is too wide."""
     data, topic = sys.argv[1:]
     log = f"{data}/{topic}-0/{'0' * 20}.log"
     wide: list[str] = []

@@ -1,6 +1,6 @@
 """Writes docs/config.md from the table of topic settings: `python tools/config_docs.py`.
 
-A tidy test compares the file with `render()`, so it can't fall behind.
+A test in tests/tidy compares the file with `render()`, so that it stays up to date.
 """
 
 from pathlib import Path
@@ -29,7 +29,7 @@ TABLE_HEAD: Final = """\
 
 
 def render() -> str:
-    """The whole text of docs/config.md."""
+    """Return the whole text of docs/config.md."""
     used = [key for key in TOPIC_CONFIGS if key.has_effect]
     kept = [key for key in TOPIC_CONFIGS if not key.has_effect]
     return "\n".join(

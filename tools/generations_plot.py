@@ -1,4 +1,4 @@
-"""Draws docs/generations.svg: bytes written and read against space, by the model of the bench.
+"""Draws docs/generations.svg: bytes written and read by space, from the benchmark's model.
 
 `PYTHONPATH=src:. python tools/generations_plot.py`; takes some ten seconds.
 """
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 TARGET: Final = Path(__file__).parent.parent / "docs" / "generations.svg"
 FACTORS: Final = (1.5, 2.0, 2.5, 3.0, 4.0)
 ROUNDS: Final = 12
-# Contrast of both on white is above 4.5; GitHub shows the file in light and in dark.
+# Both colors have a contrast above 4.5 on white; GitHub shows the file on light and dark pages.
 MARKS: Final = {"generational": ("#0072b2", "o-"), "brute force": ("#a34700", "s--")}
 STYLE: Final = {"svg.fonttype": "none", "svg.hashsalt": "generations", "font.size": 12}
 
@@ -22,7 +22,7 @@ Curve = Mapping[float, float]
 
 
 def measure(kind: str) -> dict[str, dict[str, Curve]]:
-    """`written` and `read` -> scheduler -> factor -> bytes for each byte appended."""
+    """Return `written` and `read` -> scheduler -> factor -> bytes per byte appended."""
     found: dict[str, dict[str, dict[float, float]]] = {
         what: {name: {} for name in MARKS} for what in ("written", "read")
     }
@@ -36,7 +36,7 @@ def measure(kind: str) -> dict[str, dict[str, Curve]]:
 
 
 def draw(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> None:
-    """Write the whole picture: a panel for each title, a line for each scheduler."""
+    """Write the picture with a panel for each title and a line for each scheduler."""
     with mpl.rc_context({**STYLE}):  # type: ignore[dict-item]
         figure = Figure(figsize=(820 / 72, 620 / 72), dpi=72, facecolor="white", layout="tight")
         for axes, (title, curves) in zip(figure.subplots(2, 2).flat, panels, strict=True):
@@ -52,7 +52,7 @@ def draw(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> None:
 
 
 def main() -> None:
-    """Measure and draw."""
+    """Measure all curves and draw them."""
     panels: list[tuple[str, Mapping[str, Curve]]] = []
     for kind in ("uniform", "zipf"):
         found = measure(kind)

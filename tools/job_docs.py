@@ -1,7 +1,7 @@
 """Writes the tables of options in docs/jobs.md: `python tools/job_docs.py`.
 
-The text above their heading is written by hand. A tidy test compares the file with `render`, so
-the tables can't fall behind.
+The text above their heading is written by hand. A test in tests/tidy compares the file with
+`render`, so that the tables stay up to date.
 """
 
 from enum import Enum
@@ -30,7 +30,7 @@ TABLE_HEAD: Final = """\
 
 
 def render(text: str) -> str:
-    """The text of docs/jobs.md with the tables as they are to be."""
+    """Return the text of docs/jobs.md with up-to-date tables."""
     tables = [f"**{name}**\n\n{TABLE_HEAD}{_rows(name)}\n" for name in JOBS]
     return "\n".join([text.partition(HEADING)[0] + HEADING, INTRODUCTION, *tables])
 

@@ -1,8 +1,8 @@
 """Runs the notebooks in examples/ and stores them with their outputs.
 
 `PYTHONPATH=src:. python tools/notebooks.py`; takes some seconds for each. Needs `tidelog[dev]`.
-Outputs are the same in each run: the path of a temporary folder is masked, and nothing is stored of
-when and how long a cell ran.
+Outputs are the same in each run: the path of the temporary folder is masked, and the times of cells
+are not stored.
 """
 
 import re
@@ -16,9 +16,9 @@ from nbclient import NotebookClient
 
 FOLDER: Final = Path(__file__).parent.parent / "examples"
 NAMES: Final = ("late_data", "time_travel")
-# Each takes some seconds on a quiet machine.
+# Timeout in seconds; a cell takes a few on a quiet machine.
 CELL_TIMEOUT_S: Final = 240
-# A notebook's temporary folder, and what stands for it.
+# Temporary folder of a notebook, and its replacement in outputs.
 _PATH: Final = re.compile(r"[^\s<>'\"()]*/flights-[a-z0-9_]{8}")
 _MASK: Final = "flights"
 
@@ -30,7 +30,7 @@ def read(name: str) -> "nbformat.NotebookNode":
 
 
 def run(name: str, folder: Path) -> "nbformat.NotebookNode":
-    """Run a notebook in a process of its own, and return it with the outputs to store.
+    """Run a notebook in its own process, and return it with the outputs to store.
 
     Args:
         name: Name of its file without the suffix.

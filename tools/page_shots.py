@@ -1,9 +1,9 @@
-"""Takes pictures of every page at two widths, in light and in dark, and checks them with axe-core.
+"""Takes pictures of every page at two widths, in light and dark, and checks pages with axe-core.
 
 `PYTHONPATH=src:. python tools/page_shots.py OUT [--axe axe.min.js] [--page NAME]`.
 Needs playwright, which is no dependency of tidelog (`pip install playwright`), and its Chromium
-(`playwright install chromium`) or that of the system. Prints text that is cut, out of
-sight or below 11 px, and what axe finds.
+(`playwright install chromium`) or that of the system. Prints pages that are too wide, text that is
+cut or below 11 px, and axe's violations.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tests.worlds.made_pages import made_pages
 
 WIDTHS: Final = (1280, 390)
 SCHEMES: Final = ("light", "dark")
-# Fails for pages wider than the screen, and for texts below 11 px or outside their picture.
+# Returns pages wider than the screen, and texts below 11 px or outside their picture.
 CHECK: Final = """() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
@@ -37,7 +37,7 @@ CHECK: Final = """() => {
 
 
 def main() -> int:
-    """Take the pictures; return 1 if something was found."""
+    """Take the pictures; return 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--axe", type=Path)

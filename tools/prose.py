@@ -1,9 +1,9 @@
 """Checks the prose of docs, docstrings, comments and messages.
 
-`./run check` calls it; with names of files it checks only these. proselint finds the patterns of
-tidelog's own checks (`CHECKS`). It gets only text for people: of Markdown no code, link targets and
-HTML; of Python docstrings and comments, and in src also messages and help; of shell scripts the
-comments. Spaces replace everything else, so lines and columns are those of the file.
+`./run check` runs it on all files; arguments limit it to the named files. proselint searches for
+the patterns of tidelog's checks (`CHECKS`) in the text that people read: Markdown without code,
+link targets and HTML; docstrings and comments of Python, and in src also messages and help texts;
+comments of shell scripts. Spaces replace all other text, so that lines and columns are the file's.
 docs/decisions/0030-prose-by-proselint.md explains the choice.
 """
 
@@ -24,10 +24,10 @@ from proselint.tools import LintFile  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
-# Directories and files with prose. Tests are not checked yet.
+# Directories and files that are checked. Tests are not checked yet.
 _ROOTS: Final = ("src", "tools", "bench", "docs", "run", ".ci/run", ":(glob)*.md")
 
-# Phrases that a file may use, with the reason.
+# Phrases that a file may use, with the reason: name -> phrase in lower case -> reason.
 EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = {}
 
 
@@ -36,13 +36,13 @@ _DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|pragma|fmt:)")
 
 
 class Style(NamedTuple):
-    """A pattern that makes readers translate.
+    """A check: patterns of sentences that are hard to read.
 
     Attributes:
         name: Name of the check.
         patterns: Regular expressions of Python.
-        instead: What to write instead.
-        ignore_case: Whether the patterns match without regard to case.
+        instead: Advice for the writer.
+        ignore_case: Whether the patterns ignore case.
     """
 
     name: str
@@ -52,12 +52,12 @@ class Style(NamedTuple):
 
     @property
     def pattern(self) -> str:
-        """One pattern of all; the words of a phrase may be on two lines, also of a comment."""
+        """All patterns as one; the words of a phrase may be on two lines, in comments too."""
         joined = "|".join(self.patterns)
         return joined.replace(" ", r"[\s#]+") if self.ignore_case else joined
 
 
-# The beginning of a docstring, a comment, a paragraph, a list item or a row.
+# Beginning of a docstring, a comment, a line, a list item or a row of a table.
 _BEGINNING: Final = r'(?:"""|(?<=\n)(?:[ \t]*# |- |\d\. |\| )?)'
 
 STYLES: Final = (
@@ -171,7 +171,7 @@ def _blank(text: str) -> str:
 
 
 def markdown_prose(text: str) -> str:
-    """Return a page with spaces in the place of code, links' targets and HTML."""
+    """Return a page with code, link targets and HTML replaced by spaces."""
     lines = text.splitlines(keepends=True)
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type in {"fence", "code_block", "html_block"} and token.map is not None:
@@ -184,14 +184,14 @@ def markdown_prose(text: str) -> str:
 
 
 class _Mask:
-    """Copy of a text with spaces, into which pieces of the text are put back."""
+    """Copy of a text with all characters replaced by spaces; pieces can be restored."""
 
     def __init__(self, text: str) -> None:
         self.lines: Final = text.splitlines(keepends=True)
         self._cells: Final = [list(_blank(line)) for line in self.lines]
 
     def show(self, start: tuple[int, int], end: tuple[int, int]) -> None:
-        """Put back the text between two places (line from 1, column in characters)."""
+        """Restore the text between two positions (line from 1, column from 0 in characters)."""
         for number in range(start[0] - 1, end[0]):
             line = self.lines[number]
             first = start[1] if number == start[0] - 1 else 0
@@ -199,7 +199,7 @@ class _Mask:
             self._cells[number][first:last] = line[first:last]
 
     def column(self, line: int, byte: int) -> int:
-        """Return the column in characters of a byte of a line's UTF-8."""
+        """Return the column in characters for a column in bytes of UTF-8."""
         return len(self.lines[line - 1].encode()[:byte].decode())
 
     def __str__(self) -> str:
@@ -207,7 +207,7 @@ class _Mask:
 
 
 def _constants(tree: ast.AST, *, messages: bool) -> Iterator[ast.Constant]:
-    """Yield the docstrings, and with `messages` all texts of three words or more."""
+    """Yield the docstrings, and with `messages` all strings of three words or more."""
     for node in ast.walk(tree):
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
         if messages and is_text and len(node.value.split()) > 2:  # type: ignore[attr-defined]
@@ -217,7 +217,7 @@ def _constants(tree: ast.AST, *, messages: bool) -> Iterator[ast.Constant]:
 
 
 def python_prose(text: str, *, messages: bool = False) -> str:
-    """Return a module with spaces in the place of all but docstrings, comments and messages."""
+    """Return a module with all but docstrings, comments and messages replaced by spaces."""
     mask = _Mask(text)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not _DIRECTIVE.match(token.string):
@@ -226,13 +226,13 @@ def python_prose(text: str, *, messages: bool = False) -> str:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         first, last = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
-        # Columns of the tree are bytes.
+        # Columns of the syntax tree are in bytes.
         mask.show((first[0], mask.column(*first)), (last[0], mask.column(*last)))
     return re.sub(r"(`+)[^`\n]+\1", lambda found: _blank(found[0]), str(mask))
 
 
 def shell_prose(text: str) -> str:
-    """Return a script with spaces in the place of all but its comments."""
+    """Return a script with all lines but comments replaced by spaces."""
     return "".join(
         line if line.lstrip().startswith("#") else _blank(line)
         for line in text.splitlines(keepends=True)
@@ -240,7 +240,7 @@ def shell_prose(text: str) -> str:
 
 
 def prose_of(name: str, text: str) -> str:
-    """Return the text for people of a file, at its lines and columns."""
+    """Return the prose of a file, at its original lines and columns."""
     if name.endswith(".md"):
         return markdown_prose(text)
     if name.endswith(".py"):
@@ -249,9 +249,9 @@ def prose_of(name: str, text: str) -> str:
 
 
 def problems(name: str, text: str) -> Iterator[str]:
-    """Yield a line for each pattern in a file: its place, the phrase, and what to write instead."""
+    """Yield a line for each match in a file: its position, the phrase and the advice."""
     if not any(True for check in CHECKS for _ in check.check(f"\n{text}")):
-        return  # saves parsing most files
+        return  # most files have no match, and need no parsing
     file = LintFile(name, prose_of(name, text))
     allowed = EXCEPTIONS.get(name, {})
     for check in CHECKS:
@@ -263,7 +263,7 @@ def problems(name: str, text: str) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Return the names of the files of the tree that are checked."""
+    """Return the names of the checked files in git's index."""
     listed = subprocess.run(
         ["git", "ls-files", "--", *_ROOTS], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.splitlines()
@@ -271,7 +271,7 @@ def files() -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print each problem; return 1 if there is one."""
+    """Print the problems of the named files, or of all; return 1 if there are any."""
     count = 0
     for name in arguments or files():
         for line in problems(name, (ROOT / name).read_text(encoding="utf-8")):

@@ -1,8 +1,8 @@
-"""Draws sentences to be judged: `PYTHONPATH=src:. python tools/prose_sample.py SEED [NUMBER]`.
+"""Draws sentences for review: `PYTHONPATH=src:. python tools/prose_sample.py SEED [NUMBER]`.
 
 Prints numbered sentences of docs, docstrings, comments and messages with file and line. The same
-seed and tree give the same sentences. An editor marks those that need a second reading. The share
-of marked ones, before and after a rewrite with another seed, measures the prose.
+seed and tree give the same sentences. An editor marks sentences that need a second reading. The
+share of marked sentences, before and after a rewrite with another seed, measures the prose.
 """
 
 import re
@@ -17,7 +17,7 @@ NUMBER: Final = 300
 # Shorter texts are headings, cells and names.
 _WORDS_MIN: Final = 5
 _END: Final = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`*])")
-# The beginning of a line that is not part of its sentence: marks of comments, lists and tables.
+# Prefix of a line that is not part of its sentence: marks of comments, lists and tables.
 _MARK: Final = re.compile(r'^[ \t]*(?:#+:?|[-*>]|\d+\.|\||f?r?""")?[ \t]*')
 
 
@@ -42,7 +42,7 @@ def sentences(name: str, text: str) -> Iterator[Sentence]:
             paragraph = []
         if not is_empty:
             start = start if paragraph else number
-            # Code in the prose is masked: the line itself shows it.
+            # `prose_of` masks code in pages, so the sentence gets the line itself.
             kept = whole[number - 1] if name.endswith(".md") else line
             paragraph.append(_MARK.sub("", kept).rstrip('" ,'))
 

@@ -1,8 +1,8 @@
-"""Runs the README's examples, block after block, and writes their outputs below them.
+"""Runs the README's examples one after the other, and writes their outputs below them.
 
-`PYTHONPATH=src:. python tools/readme_outputs.py [FOLDER]` after `./run demo`; FOLDER is the one
-that has `demo-output`, by default the checkout. A block of python or sh is followed by a block of
-text, which is its output.
+`PYTHONPATH=src:. python tools/readme_outputs.py [FOLDER]` after `./run demo`. FOLDER contains
+`demo-output` and defaults to the checkout. After a block of python or sh, a block of text has its
+output.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 README: Final = Path(__file__).parent.parent / "README.md"
-# Width of the outputs: what a terminal has.
+# Width of the outputs, in columns of a terminal.
 WIDTH: Final = 80
 _BLOCKS: Final = re.compile(
     r"^```(python|sh)\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL
@@ -22,7 +22,7 @@ _BLOCKS: Final = re.compile(
 
 
 class Example(NamedTuple):
-    """A block of code and its output below it."""
+    """A block of code and the output below it."""
 
     language: str
     code: str
@@ -30,15 +30,15 @@ class Example(NamedTuple):
 
 
 def examples(text: str) -> list[Example]:
-    """Return the examples of a page in their order."""
+    """Return the examples of a page in order."""
     return [Example(*match.groups()) for match in _BLOCKS.finditer(text)]
 
 
 def run(example: Example, folder: Path, env: Mapping[str, str] | None = None) -> str:
-    """Run an example in a folder that has the demo's log, and return what it prints.
+    """Run an example in a folder that has the demo's log; return its output.
 
     Raises:
-        CalledProcessError: It failed; stderr is in the error.
+        CalledProcessError: The example failed; the error has its stderr.
     """
     command = [sys.executable, "-c"] if example.language == "python" else ["sh", "-euc"]
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -56,13 +56,13 @@ def run(example: Example, folder: Path, env: Mapping[str, str] | None = None) ->
 
 
 def without_ends(output: str) -> str:
-    """Return an output without spaces at the ends of lines and without empty lines at its end."""
+    """Return an output without trailing spaces and without empty lines at its end."""
     lines = [line.rstrip() for line in output.rstrip().splitlines()]
     return "".join(f"{line}\n" for line in lines)
 
 
 def with_outputs(text: str, outputs: Sequence[str]) -> str:
-    """Return a page with these outputs of its examples, in their order."""
+    """Return a page with its examples' outputs replaced, in order."""
     following: Iterator[str] = iter(outputs)
 
     def block(match: re.Match[str]) -> str:
