@@ -1,4 +1,4 @@
-"""Amounts for people: few digits, never more precise than they are, with the right plural."""
+"""Amounts for people: few digits, no more precision than is known, and the correct plural."""
 
 from math import ceil
 

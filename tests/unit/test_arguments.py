@@ -1,4 +1,4 @@
-"""What public calls take where the meaning is clear, and the typed errors for all else."""
+"""Arguments of public calls: accepted forms, and typed errors for all other values."""
 
 import inspect
 import re
@@ -422,7 +422,7 @@ def test_plain_arguments_of_another_type_are_named(
 
 
 def test_one_name_stands_for_a_list_of_names() -> None:
-    """Iterated, a text would be a list of its letters, and a partition one of its fields."""
+    """Iterating over a text would give its letters, and iterating over a partition its fields."""
 
     @reads_arguments()
     def count(

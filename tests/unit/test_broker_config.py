@@ -1,4 +1,4 @@
-"""The broker's settings: the table, its fields, what is taken, noted and refused."""
+"""Settings of the broker: their table, and which ones are accepted, noted or refused."""
 
 import pytest
 

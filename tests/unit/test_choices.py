@@ -1,4 +1,4 @@
-"""Every choice of the public interface is read by one mechanism, as text and as enum."""
+"""All choices of the public interface are read by one mechanism, as text and as enum."""
 
 import inspect
 import re
@@ -19,18 +19,18 @@ from tidelog.jobs.audit.options import Kind
 from tidelog.record.builder import build_batch
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord
 
-# Words that a parameter of these names stands for, whatever its annotation says.
+# Names of parameters that accept a choice, whatever their annotation is.
 NAMES = {*CHOICES, "order", "mode", "settings"}
-# These mean something else: a clock to ask, a broker's settings by name.
+# Parameters with such a name and another meaning: the clock of an Env, a broker's settings.
 OTHERS = {("Env", "clock"), ("ManualClock", "clock"), ("tidelog", "settings")}
 MODULES = (tidelog, scan, spark)
-# A clock for tests, and the records of a log: for who has the values already. `tidelog.open` hands
-# its arguments over to `Directory.open`.
+# A clock for tests and the records of a log get values that are validated already. `tidelog.open`
+# passes its arguments to `Directory.open`.
 OWN_WORDS = ("ManualClock.", "NewRecord.of_log", "tidelog.open")
 
 
 def public_calls() -> Iterator[tuple[str, Callable[..., object]]]:
-    """Public functions, and public methods of public classes."""
+    """Yield the public functions, and the public methods of public classes."""
     for module in MODULES:
         for name in module.__all__:
             found = getattr(module, name)
@@ -105,12 +105,12 @@ def test_each_refuses_what_it_does_not_know_before_anything_else(
     assert all(word_of(member) in str(refused.value) for member in kinds[name])
 
 
-# What a parameter with such an annotation does not take.
+# Values that a parameter with each annotation refuses.
 WRONG: Mapping[object, object] = {str: 5, int: "five", float: "five", bool: "yes"}
 
 
 def plain_parameters() -> Iterator[tuple[str, Callable[..., object], str, object]]:
-    """Parameters of public calls that are text, a number or a flag, None aside."""
+    """Yield parameters of public calls that accept text, a number or a flag, or also None."""
     for owner, call in public_calls():
         try:
             parameters = inspect.signature(call).parameters
@@ -207,7 +207,7 @@ def test_a_codec_as_text(tmp_path: Path) -> None:
 
 
 def test_a_type_checker_takes_a_choice_as_member_and_as_text(tmp_path: Path) -> None:
-    """This file is checked by mypy in strict mode: nothing here needs to be ignored."""
+    """mypy checks this file in strict mode without an ignore comment in this test."""
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")
     records = [NewRecord(value=b"x" * 1_000)]

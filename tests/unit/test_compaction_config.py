@@ -1,4 +1,4 @@
-"""Settings of compaction: what contradicts, and where the edges of their values are."""
+"""Settings of compaction: contradictions between them, and the limits of their values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Topic settings: Kafka's names, defaults and ranges; other names are mapped and reported."""
+"""Topic settings: Kafka's names, defaults and ranges. Other names are mapped and reported."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from tidelog.config import (
 from tidelog.errors import ConfigError
 from tidelog.types import INT64_MAX, Codec, TimestampType
 
-# What Kafka 4.3.0's own LogConfig.configDefCopy() says: name, type, default.
+# Names, types and defaults of LogConfig.configDefCopy() in Kafka 4.3.0.
 KAFKA_4_3 = """
 cleanup.policy list delete
 compression.gzip.level int -1
@@ -84,7 +84,7 @@ def test_every_default_prints_as_the_text_it_was_read_from() -> None:
         assert TopicConfig().text(key.name) == (key.default or "")
 
 
-# Each line was given to Kafka 4.3.0's LogConfig, which took it and had this value.
+# LogConfig of Kafka 4.3.0 accepted each text and returned this value.
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
@@ -116,7 +116,7 @@ def test_value_is_read_as_kafka_reads_it(name: str, text: str, value: object) ->
     assert getattr(config, name.replace(".", "_")) == value
 
 
-# Each line was refused by Kafka 4.3.0, but the last three, which only we refuse.
+# Kafka 4.3.0 refused each text, except for the last three, which only tidelog refuses.
 @pytest.mark.parametrize(
     ("name", "text"),
     [

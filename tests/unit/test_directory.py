@@ -1,4 +1,4 @@
-"""The library's front door: topics by name, appends that choose partitions, lookups, Arrow."""
+"""The public class Directory: topics, appends that choose partitions, lookups, Arrow."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ class TestAppends:
             answers = directory.append("t", [NewRecord(value=b"v")] * 5)
             assert len(answers) == 1
             chosen |= set(answers)
-        assert len(chosen) > 2  # another one for each call
+        assert len(chosen) > 2  # each call chooses another partition
 
     def test_a_partition_may_be_named(self) -> None:
         _, directory = new(3)
@@ -146,7 +146,7 @@ class TestTables:
         found = [record for _, record in directory.records("t")]
         appended = [record.append_timestamp for record in found]
         assert appended == [START_MS, START_MS, START_MS + 50, START_MS + 100]
-        # What is known of a record beside the log is no part of it.
+        # Comparisons of records ignore the append time, which is not part of the record.
         assert found == list(directory.partition("t", 0).records())
 
 
@@ -210,7 +210,7 @@ def test_tidelog_open_is_the_way_in(tmp_path: Path) -> None:
 
 
 class TestRecordsWithoutAnAppendTime:
-    """Ten records of another program, then five of ours; answers tell of the ten."""
+    """Ten records of another program and then five of tidelog: results count the ten separately."""
 
     @pytest.fixture
     def directory(self) -> Directory:
@@ -276,14 +276,17 @@ def test_a_range_as_one_text_chooses_what_its_ends_do() -> None:
 
 
 class TestAStepOfTheAppendClock:
-    """Append times rounded down to 1,000 ms: a search may answer early, and misses nothing."""
+    """Append times are rounded down to 1,000 ms: a search may return too early an offset.
+
+    It never returns too late an offset.
+    """
 
     @pytest.fixture
     def directory(self) -> Directory:
         env, directory = new(tidelog_append_time_granularity_ms="1000")
         for _ in range(3):
             directory.append("t", keyed(1))
-            env.clock.advance(700)  # appended at 0, 700 and 1400: told as 0, 0 and 1000
+            env.clock.advance(700)  # appended at 0, 700 and 1400; recorded as 0, 0 and 1000
         return directory
 
     @pytest.mark.parametrize(("at", "offset"), [(0, 0), (700, 0), (1400, 2), (1999, 2)])

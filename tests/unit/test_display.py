@@ -1,4 +1,4 @@
-"""Public objects in a REPL and in a notebook: short, escaped, with both times of a record."""
+"""Representations of public objects in a REPL and a notebook: short, escaped, with both times."""
 
 import copy
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Iterator[Directory]:
 
 
 def html(shown: object) -> str:
-    """The notebook's picture, which is well-formed and holds nothing of a record as markup."""
+    """Return the notebook's HTML after checking that it is well-formed and escapes all record data."""
     text: str = shown._repr_html_()  # type: ignore[attr-defined]
     parser = Balanced()
     parser.feed(text)

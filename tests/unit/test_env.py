@@ -1,4 +1,4 @@
-"""The clocks, the Env and what only the machine's own file system has to show."""
+"""The clocks, Env, and the behavior that needs the real file system."""
 
 import gc
 import os
@@ -135,7 +135,7 @@ class TestOsFileSystem:
 def _open_descriptors() -> int:
     for listing in ("/proc/self/fd", "/dev/fd"):
         if Path(listing).is_dir():
-            return len(os.listdir(listing))  # noqa: PTH208 - a count of what the process holds
+            return len(os.listdir(listing))  # noqa: PTH208 - a count of the open descriptors
     raise AssertionError("this system lists no descriptors")
 
 
@@ -156,7 +156,7 @@ sys.stdin.read()
 
 
 def test_lock_meets_the_kind_of_lock_that_a_jvm_takes(tmp_path: Path) -> None:
-    """Java's FileChannel.lock is a POSIX record lock; on Linux an flock would not see it."""
+    """FileChannel.lock of Java is a POSIX record lock, which an flock on Linux ignores."""
     path = str(tmp_path / ".lock")
     command = [sys.executable, "-c", _JAVA_LIKE_LOCK, path]
     with subprocess.Popen(command, stdin=PIPE, stdout=PIPE) as other:

@@ -2,14 +2,14 @@
 
 import copy
 import inspect
-import pickle  # noqa: TID251 - our own bytes
+import pickle  # noqa: TID251 - data of this test only
 from collections.abc import Callable
 
 import pytest
 
 from tidelog.errors import ConfigError, LostOffsets, RecordError, TidelogError
 
-# Arguments by the names of parameters that are neither text nor a number.
+# Arguments by parameter name, for parameters that are neither text nor a number.
 GIVEN = {
     "lost": (LostOffsets("t", 0, 1, 2, "deleted"),),
     "record_errors": (RecordError(3, "too old"),),
@@ -23,7 +23,7 @@ def kinds(base: type[TidelogError] = TidelogError) -> list[type[TidelogError]]:
 
 
 def made(kind: type[TidelogError]) -> TidelogError:
-    """An error of which all attributes are set."""
+    """Create an error of this class with all attributes set."""
     args: list[object] = []
     named: dict[str, object] = {}
     ours = [one for one in kind.__mro__ if issubclass(one, TidelogError)]

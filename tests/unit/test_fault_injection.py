@@ -1,4 +1,4 @@
-"""The damage file system fails where it is told to, and guards maps and syncs."""
+"""DamageFileSystem injects the requested failures, and checks the use of maps and syncs."""
 
 import errno
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The damage file system keeps the rules in its docstring: one test per rule and per failure."""
+"""DamageFileSystem follows the rules in its docstring: one test per rule and per failure."""
 
 import pytest
 from tests.faults import (
@@ -38,7 +38,7 @@ def at_the_end(files: DamageFileSystem) -> list[CrashState]:
 
 
 def outcomes(files: DamageFileSystem, path: str) -> set[bytes | None]:
-    """Every content that a file has in some crash after the last call; None = it is not there."""
+    """Return each content that a file may have after a crash at the end; None if it doesn't exist."""
     return {state.contents().get(path) for state in at_the_end(files)}
 
 

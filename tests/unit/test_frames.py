@@ -1,4 +1,4 @@
-"""Records for other tools: every way gives what the plain path gives, and ends its threads."""
+"""Records for other tools: all formats have the records of the plain path, and threads end."""
 
 import gc
 import sys
@@ -63,7 +63,7 @@ def expected(
     clock: ClockName = ClockName.RECORD,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """(partition, offset, key, value) of each record of the range, by the plain path."""
+    """Return (partition, offset, key, value) of each record of the range, read by the plain path."""
     rows = []
     for number in range(PARTITIONS):
         records = records_of(path, number, isolation)
@@ -195,7 +195,7 @@ class TestParallelReading:
     def test_a_reader_that_is_dropped_ends_its_threads(self, path: str) -> None:
         planned = scan.plan(path, TOPIC, split_bytes=500)
         reader = to_parallel_reader(planned, threads=4, held_bytes=0)
-        assert no_reading_threads()  # none before the first batch
+        assert no_reading_threads()  # no thread starts before the first batch
         reader.read_next_batch()
         assert not no_reading_threads()
         del reader

@@ -1,4 +1,4 @@
-"""The garbage collector beside imports and openings."""
+"""The garbage collector during imports and while files are opened."""
 
 import gc
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ def frozen() -> Iterator[int]:
 def test_an_import_leaves_what_is_frozen(frozen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     tidelog.__getattr__("Directory")
     monkeypatch.delitem(vars(tidelog), "Directory")
-    tidelog.__getattr__("Directory")  # imported by its name once more
+    tidelog.__getattr__("Directory")  # the second import of the name
     take_modules_as_old()
-    assert gc.get_freeze_count() > frozen // 2  # some are gone by their reference counts
+    assert gc.get_freeze_count() > frozen // 2  # reference counting has freed some since
 
 
 @pytest.mark.usefixtures("frozen")

@@ -1,4 +1,4 @@
-"""Classes of `tidelog.lazy_dataclass` behave like those of the standard library."""
+"""Classes of `tidelog.lazy_dataclass` behave like dataclasses of the standard library."""
 
 import copy
 import dataclasses
@@ -101,7 +101,7 @@ def test_wrong_arguments_are_named(
         declared(decorate)(*arguments, **values)
 
 
-# The standard library of Python 3.11 raises TypeError for a name that is no field of such a class.
+# The standard library of Python 3.11 raises TypeError here if the name is not a field.
 def test_a_frozen_object_does_not_change() -> None:
     value = declared(lazy_dataclass.dataclass, frozen=True)(1)
     for name in ("first", "no_field"):
@@ -264,7 +264,7 @@ def test_a_class_without_fields_and_one_of_a_single_field(decorate: Decorate) ->
     assert nothing() == nothing()
     assert hash(nothing()) == hash(())
     nan = float("nan")
-    assert one(nan) == one(nan)  # as tuples are: the same object is equal to itself
+    assert one(nan) == one(nan)  # equal, because tuples compare their items by identity first
     assert one(nan) != one(float("nan"))
 
 
@@ -275,7 +275,7 @@ def test_an_object_within_itself_is_printed(decorate: Decorate) -> None:
     assert "..." in repr(value)
 
 
-# Nor does the standard library of 3.11 create objects of such a class.
+# The standard library of Python 3.11 can't create objects of such a class.
 def test_a_generic_class_creates_objects_of_its_kinds() -> None:
     class Held(Generic[T]):
         value: T

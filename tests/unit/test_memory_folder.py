@@ -1,4 +1,4 @@
-"""Files go to memory where there is room for them."""
+"""Temporary files are in memory if it has enough room for them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `./run mutations` changes: every kind, and never so that the source can't be read."""
+"""Mutations of `./run mutations`: all kinds of change, each of which is valid Python."""
 
 import ast
 from pathlib import Path
@@ -23,7 +23,7 @@ def roll(log: "Log", size: int = 3) -> bool:
 
 
 def changes(tmp_path: Path) -> dict[str, set[str]]:
-    """Lines as they are after each change, by kind."""
+    """Return the changed lines of each mutation, by kind."""
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
     before = SOURCE.encode()

@@ -1,4 +1,4 @@
-"""Pages: verdict first, bounded tables, escaped texts, an origin, colors that can be seen."""
+"""HTML pages: verdict first, bounded tables, escaped texts, an origin, colors with contrast."""
 
 import re
 from pathlib import Path
@@ -191,7 +191,7 @@ def test_times_are_in_the_zone_that_the_page_names_once(pages: dict[str, str]) -
 
 
 def luminance(color: str) -> float:
-    """Relative luminance of WCAG 2.2."""
+    """Return the relative luminance as WCAG 2.2 defines it."""
     digits = color.lstrip("#")
     digits = "".join(c * 2 for c in digits) if len(digits) == 3 else digits
     parts = [int(digits[n : n + 2], 16) / 255 for n in (0, 2, 4)]

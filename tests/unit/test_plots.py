@@ -1,4 +1,4 @@
-"""Plots: what stands on an axis, where gaps and outliers are, and what the SVG may hold."""
+"""Plots: units and ticks of axes, gaps, outliers, and the contents of the SVG."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The check of prose: patterns, places, and text that it leaves out."""
+"""The prose check: its patterns, the reported positions, and the text that it ignores."""
 
 import pytest
 from tools.prose import EXCEPTIONS, files, markdown_prose, problems, python_prose, shell_prose

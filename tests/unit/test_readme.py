@@ -1,4 +1,4 @@
-"""The README's examples run one after another on the demo's log, and print what stands below."""
+"""The README's examples run in order on the demo's log and print the output that follows them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tidelog.demo.flights import flights_of, read_source, source_path
 
 LINES_MAX = 150
 WIDTH_MAX = 80
-# The year's first flights, those of the storm day among them.
+# The first flights of the year, which include the storm day.
 FLIGHTS = 40_000
 
 PYTHON, SHELL, SPARK = examples(README.read_text(encoding="utf-8"))
@@ -20,7 +20,7 @@ PYTHON, SHELL, SPARK = examples(README.read_text(encoding="utf-8"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the beginning of the demo's log."""
+    """Create a folder with the beginning of the demo's log."""
     folder = tmp_path_factory.mktemp("readme")
     flights = flights_of(read_source(source_path()))
     rows = flights.departed_ms < flights.departed_ms[FLIGHTS]

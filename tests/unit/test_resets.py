@@ -1,4 +1,4 @@
-"""Where a share group begins: Kafka's three ways to say it."""
+"""Offset resets of share groups: the three forms that Kafka accepts."""
 
 import pytest
 

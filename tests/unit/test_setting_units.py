@@ -1,4 +1,4 @@
-"""Values of settings with a unit: what people may write, and what is refused with which advice."""
+"""Values of settings with a unit: accepted forms, and the advice for refused ones."""
 
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def test_short_forms_read_back_to_the_same_number(name: str, number: int) -> Non
 
 
 def test_every_setting_in_ms_or_bytes_has_its_unit() -> None:
-    """The types agree: a setting with a unit is a number."""
+    """A setting with a unit has a type that is a number."""
     for key in (*TOPIC_CONFIGS, *BROKER_CONFIGS):
         if _unit_of(key.name) is not None:
             assert key.kind.type_name in ("int", "long"), key.name

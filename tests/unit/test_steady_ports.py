@@ -1,4 +1,4 @@
-"""Ports for brokers that come back are none that the system gives away."""
+"""Ports for brokers that restart are outside the range of ports that the system assigns."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The grammar of points and ranges in time: what is read, and what is refused with which advice."""
+"""The grammar of points and ranges in time: accepted forms, and the advice for refused ones."""
 
 import doctest
 from datetime import UTC, datetime, timedelta, timezone
@@ -315,7 +315,7 @@ def test_offset_beside_the_zone_says_which_of_two_and_must_be_one_of_them() -> N
     [
         ("2017-10-15 America/Sao_Paulo", utc(2017, 10, 15, 3)),  # midnight was skipped
         ("1919-03-31 America/Toronto", None),  # before 1970
-        ("2013-11-03 America/Havana", utc(2013, 11, 3, 4)),  # midnight came twice
+        ("2013-11-03 America/Havana", utc(2013, 11, 3, 4)),  # midnight occurred twice
         ("2011-12-30 Pacific/Apia", utc(2011, 12, 30, 10)),  # the day was skipped
         ("2011-12-31 Pacific/Apia", utc(2011, 12, 30, 10)),
     ],

@@ -1,4 +1,4 @@
-"""What the tests of the validator share: records, a context, one call, one reading."""
+"""Shared by the tests of the validator: records, a context, calls and readers."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def records(count: int = 3) -> list[NewRecord]:
 
 
 def bare_records() -> list[NewRecord]:
-    """Records that fit into the old formats, which have no headers."""
+    """Return records that fit into the old formats, which have no headers."""
     return [NewRecord(key=b"k", value=b"v", timestamp=NOW - i) for i in range(3)]
 
 
@@ -62,7 +62,7 @@ def contents(found: Sequence[NewRecord | Record]) -> list[tuple[object, ...]]:
 
 
 def resealed(batch: bytearray, at: int, field: bytes) -> bytes:
-    """The batch with a header field changed, and a right CRC."""
+    """Return the batch with a changed header field and a correct CRC."""
     changed = bytearray(batch)
     changed[at : at + len(field)] = field
     seal(changed, 0)

@@ -1,4 +1,4 @@
-"""The append clock: max(last, now), never back, and a stop on a wild clock."""
+"""The append clock: max(last, now), which never decreases and stops when the clock jumps."""
 
 import pytest
 
@@ -33,7 +33,7 @@ class TestWatch:
             watch.now_ms()
 
     def test_counts_from_the_last_look_not_from_the_start(self) -> None:
-        """A clock that runs a little fast is no jump, however long it does."""
+        """A clock that runs slightly too fast is no jump, whatever its total deviation."""
         clock = ManualClock(NOW)
         watch = ClockWatch(clock)
         for _ in range(10):
@@ -126,7 +126,7 @@ class TestAppendClock:
 
 
 def test_the_topics_own_limit_counts() -> None:
-    """`tidelog.max.clock.jump.ms` of a topic, on a watch that would let more pass."""
+    """A topic's `tidelog.max.clock.jump.ms` is stricter than the watch's limit."""
     clock = ManualClock(1_000_000)
     strict = AppendClock(ClockWatch(clock), last_ms=-1, limit_ms=5_000)
     assert strict.next_ms() == 1_000_000
@@ -138,7 +138,7 @@ def test_the_topics_own_limit_counts() -> None:
 
 
 def test_clocks_that_are_asked_at_a_moment_say_the_same() -> None:
-    """The wall clock is read once, but each log's own time never runs back."""
+    """The wall clock is read once for a moment, but each log's own time never decreases."""
     clock = ManualClock(NOW)
     watch, moment = ClockWatch(clock), Moment()
     first, ahead = (AppendClock(watch, last_ms=ms, limit_ms=HOUR) for ms in (NEVER, NOW + 5))

@@ -1,4 +1,4 @@
-"""The append clock of a segment: what rows say, and what damage leaves of it."""
+"""Append times of a segment: rows, and the times that remain after damage."""
 
 from collections.abc import Callable
 from uuid import UUID
@@ -14,7 +14,7 @@ BASE = 100
 
 
 def gapped() -> AppendTimes:
-    """Records 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
+    """Return times: records 105-109 at 1000, 110-119 at 1003, 120-129 unknown, 130-139 at 1003."""
     times = AppendTimes(BASE, TOPIC)
     times.note(105, 1000, 0xA)
     times.note(110, 1003, 0xB)
@@ -257,7 +257,7 @@ def test_a_time_that_runs_back_is_a_mistake_of_the_caller() -> None:
 
 
 def test_two_known_rows_at_one_offset_are_a_mistake_of_the_caller() -> None:
-    """Of two rows for one offset the later could be lost, and the earlier would be believed."""
+    """Of two rows for one offset the later could be lost, and the earlier would then be trusted."""
     times = AppendTimes(BASE, TOPIC)
     times.note(100, 5, 1)
     with pytest.raises(AssertionError):
@@ -336,7 +336,7 @@ def test_damage_behind_the_end_row_takes_nothing_away() -> None:
 
 
 def test_rows_that_came_back_from_before_a_truncation_are_not_believed() -> None:
-    """The cut was lost in a crash, what was written later was not."""
+    """The truncation was lost in a crash, but the rows written after it were not."""
     old = gapped().encode()
     times = gapped()
     size = times.truncate_to(107)
@@ -368,7 +368,7 @@ def test_a_bad_header_says_nothing(damaged: bytes, expected: str) -> None:
 
 
 def sealed(*rows: tuple[int, int]) -> bytes:
-    """A file whose checksums are right, whatever its rows say."""
+    """Return a file with correct checksums and the given rows."""
     data = AppendTimes(BASE, TOPIC).encode()
     crc = int.from_bytes(data[-4:], "big")
     for ms, relative in rows:
@@ -400,7 +400,7 @@ def test_a_row_that_cannot_follow_is_not_believed(rows: list[tuple[int, int]]) -
 
 
 def test_sealed_rows_are_believed_where_they_follow() -> None:
-    """The canary of the test above."""
+    """Valid rows in this encoding are accepted, so the test above refuses only the order."""
     times, damage = decode(sealed((5, 0), (-1, 2), (5, 2), (-1, 3)))
     assert damage is None
     assert times.runs(100, 104) == [(100, 103, 5), (103, 104, None)]

@@ -1,4 +1,4 @@
-"""Append times by columns say what `AppendTimes` says of each row."""
+"""Append times by columns are equal to `AppendTimes`, row by row."""
 
 from uuid import UUID
 
@@ -21,7 +21,7 @@ ROWS = st.lists(
 
 
 def noted(rows: list[tuple[int, int, int]], *, at: int = BASE, ms: int = 0) -> list[list[int]]:
-    """Steps of offset and time as offsets, times and checksums."""
+    """Add up steps of offset and time; return offsets, times and checksums."""
     found = []
     for step, gap, crc in rows:
         at, ms = at + step, ms + gap
@@ -86,7 +86,7 @@ def test_rows_are_chained_as_they_are_counted() -> None:
 
 
 def test_times_from_before_the_topic_had_an_id_are_believed() -> None:
-    """A file is not written anew where its topic gets an id: its header keeps the zeros."""
+    """A file is not rewritten when its topic gets an id, so its header keeps the zeros."""
     old = AppendTimes(BASE, UUID(int=0))
     old.note(BASE + 5, 1000, 0xA)
     old.close(BASE + 10)

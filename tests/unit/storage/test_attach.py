@@ -1,4 +1,4 @@
-"""Attaching staged segments: all of them or none, with offsets, epochs and times as an append's."""
+"""Attaching staged segments: all or none, with offsets, epochs and times as for appends."""
 
 import errno
 
@@ -266,7 +266,7 @@ def test_dropping_by_prefix(env: SeededEnv) -> None:
 
 
 class BusyDisk(DamageFileSystem):
-    """A disk where another process removes what was just listed."""
+    """Disk on which another process removes files just after they were listed."""
 
     goes = ""
 
@@ -295,7 +295,7 @@ def test_dropping_beside_who_removes_the_same(goes: str) -> None:
 
 
 class BlindDisk(DamageFileSystem):
-    """A disk that can't read some paths."""
+    """Disk that can't read some paths."""
 
     unread = "-"
 

@@ -1,4 +1,4 @@
-"""Power loss and failing calls while segments are attached: all of them are there, or none."""
+"""Power loss and failing calls while segments are attached: all of them are visible, or none."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,11 +32,11 @@ def prepared(env: SeededEnv) -> list[StagedSegment]:
 
 
 def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
-    """All or nothing in both partitions, also for a reader; whether it is all."""
+    """Check that both partitions have all segments or none, for readers too; return if all."""
     env = seeded_env(99, files=files)
     env.clock.set(T0 * 2)
     found = []
-    for _ in range(2):  # before recovery, for a reader; after it
+    for _ in range(2):  # a reader before recovery, then after it
         contents = [values(env, 0), values(env, 1)]
         assert contents in ([[b"0"], [b"1"]], [expected(0, "a", 20), expected(1, "b", 9)])
         found.append(len(contents[0]) > 1)
@@ -49,7 +49,7 @@ def judge(files: DamageFileSystem, *, is_done: bool = False) -> bool:
 
 
 def check_log(log_dir: LogDir, number: int) -> None:
-    """What is left is a log as any other: it takes appends, and its times are its own."""
+    """Check that the remaining log accepts appends and has its own append times."""
     log = log_dir.log(TOPIC, number)
     offsets = [record.offset for record in log.records()]
     assert offsets == list(range(log.log_end_offset))
@@ -70,7 +70,7 @@ def test_power_loss_at_every_call(keep: Keep) -> None:
         attach(log_dir, staged)
         moment = len(env.files.journal)
     outcomes = [judge(reopen(state)) for state in env.files.prefixes(keep)]
-    assert outcomes == sorted(outcomes)  # once visible, always visible
+    assert outcomes == sorted(outcomes)  # once visible, the segments stay visible
     assert not outcomes[0]
     assert all(outcomes[moment:])
 
@@ -107,16 +107,16 @@ def test_every_call_fails_once(kind: FaultKind) -> None:
         judge(reopen(env.files.crash(Keep.SYNCED)), is_done=not failed)
         call += one_in()
     assert call > 50
-    # What fails before the commit record is there fails the attach alone.
+    # A failure before the commit record exists fails only this attach, which can be repeated.
     assert len(tried_again) > 10 // one_in()
 
 
 def attach_with_fault(
     env: SeededEnv, staged: Sequence[StagedSegment], call: int, tried_again: list[int]
 ) -> bool:
-    """Whether the attach (or the opening before it) was told of the failure.
+    """Attach the segments; return whether the attach, or the opening before it, failed.
 
-    Where all partitions go on after it, the same segments can be attached at once.
+    If no partition failed, the same segments are attached again at once.
     """
     log_dir = None
     try:

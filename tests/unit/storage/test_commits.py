@@ -1,4 +1,4 @@
-"""Commit records: staged files become visible together, or not at all, whatever crashes when."""
+"""Commit records: staged files become visible together or not at all, after any crash."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ COMMIT = Commit(moves=tuple(MOVES), marks={"query/a": Mark(3, 5)})
 
 
 def staged_dir() -> SeededEnv:
-    """Two partitions with a staged file each, all durable."""
+    """Create two partitions with a staged file each, all durable."""
     env = seeded_env(1)
     for directory, staged, _ in ((m.directory, m.staged, m.final) for m in MOVES):
         env.files.make_dirs(f"{PATH}/{directory}")
@@ -139,7 +139,7 @@ class TestReplay:
         assert commits.find_commits(env.files, PATH) == []
 
     def test_every_crash_shows_all_or_nothing(self) -> None:
-        """Whatever part of the calls a power loss leaves, the next start finds both or neither."""
+        """Whichever calls a power loss discards, the next start has both files or neither."""
         env = staged_dir()
         env.files.settle()
         commits.publish(env.files, PATH, ID, COMMIT)
@@ -160,7 +160,7 @@ class TestReplay:
 
 class TestOverlay:
     def prepared(self) -> Env:
-        """A log of one record with two more segments staged, and their record published."""
+        """Write a log of one record, stage more segments, and publish their commit record."""
         env, directory, log = new_log()
         put(log, 1)
         directory.close()
@@ -215,7 +215,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class ListedFiles(OsFileSystem):
-    """The machine's files; notes which directories are listed."""
+    """Files of the real file system; records which directories are listed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class ListedFiles(OsFileSystem):
 
 
 def settle(env: Env, path: str, now_ms: int) -> None:
-    """Let the directory's last change have been then."""
+    """Set the time of the directory's last change."""
     env.files.set_mtime(path, now_ms)
 
 
@@ -235,7 +235,7 @@ class TestManyPartitions:
     COUNT = 5
 
     def opened(self, tmp_path: Path, ago_ms: int) -> tuple[LogDir, list[str]]:
-        """A directory that changed so long ago, open for reading; and what is listed of it."""
+        """Open a directory that changed `ago_ms` ago for reading; return also the listings."""
         path = str(tmp_path)
         env = Env(clock=ManualClock(NOW_MS))
         with LogDir.open(path, env=env, options=LogDirOptions(create=True)) as made:
@@ -249,7 +249,7 @@ class TestManyPartitions:
 
     @pytest.mark.parametrize("ago_ms", [60_000, files.SETTLED_MS, files.SETTLED_FINE_MS + 1, 2_001])
     def test_commit_records_are_looked_for_once(self, tmp_path: Path, ago_ms: int) -> None:
-        """Where the time of a change is no whole second, a tick of its clock is soon over."""
+        """If a time has a fraction of a second, the clock's tick is short, and soon over."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)
@@ -278,7 +278,7 @@ class TestManyPartitions:
     def test_what_changed_just_now_may_change_again_unseen(
         self, tmp_path: Path, ago_ms: int
     ) -> None:
-        """In the same tick of the file system's clock; or its clock is not ours."""
+        """The change may be in the same clock tick, or the file system's clock may differ."""
         log_dir, listed = self.opened(tmp_path, ago_ms)
         for number in range(self.COUNT):
             log_dir.reader("t", number)

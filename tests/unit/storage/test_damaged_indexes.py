@@ -1,4 +1,4 @@
-"""Damaged indexes at opening for writing: zeros, cuts, and an index of another log, one by one."""
+"""Damaged indexes when a log is opened for writing: zeros, cuts, and an index of another log."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv
@@ -22,7 +22,7 @@ FIRST_OFFSETS = f"{0:020d}.index"
 
 
 def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, Log]:
-    """A finished segment of four batches, an hour apart up to now, and one in the next."""
+    """Write a finished segment of four batches, an hour apart, and one batch in the next one."""
     env, directory, log = new_log({**SPARSE, "retention.ms": str(DAY_MS), **(env_config or {})})
     for hours in (4, 3, 2, 1):
         put(log, START_MS - hours * HOUR_MS)
@@ -33,7 +33,7 @@ def two_segments(env_config: dict[str, str] | None = None) -> tuple[SeededEnv, L
 
 
 def drop_zones(env: SeededEnv) -> None:
-    """As in a foreign directory: nothing but the log can prove an index."""
+    """Remove the zone map, as in another broker's directory: only the log can verify an index."""
     path = f"/data/t-0/{files.file_name(0, files.ZONES_SUFFIX)}"
     if env.files.exists(path):
         env.files.remove(path)
@@ -67,11 +67,12 @@ def test_retention_is_not_fooled_by_a_time_index(changed: object, has_map: bool)
     assert found.offset == 3
     assert any("rebuilt" in line for line in directory.reports)
     env.clock.advance(DAY_MS - HOUR_MS - HOUR_MS // 2)
-    assert [gone.base_offset for gone in log.apply_retention()] == [0]  # and in time it goes
+    # Retention deletes the segment once it is old enough.
+    assert [gone.base_offset for gone in log.apply_retention()] == [0]
 
 
 def test_a_zero_tail_of_the_active_segment_neither_fills_it_nor_dates_it() -> None:
-    """What Kafka leaves at a hard stop: both indexes preallocated, their end full of zeros."""
+    """Kafka leaves this at a hard stop: both indexes preallocated, with zeros at the end."""
     env, _ = two_segments()
     for suffix, size in ((files.OFFSET_INDEX_SUFFIX, 8), (files.TIME_INDEX_SUFFIX, 12)):
         name = files.file_name(4, suffix)
@@ -104,7 +105,7 @@ def test_offset_indexes_that_lead_elsewhere_lose_no_record() -> None:
 
 
 def test_a_batch_that_claims_more_than_the_time_index_stops_no_append() -> None:
-    """Its flipped bit is for readers to meet; the closing entry of the index keeps its order."""
+    """Readers report the flipped bit. The entries of the time index stay in order."""
     env, directory, log = new_log({"retention.ms": "-1"})
     for number in range(4):
         put(log, START_MS + number)

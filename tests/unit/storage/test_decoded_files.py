@@ -1,4 +1,4 @@
-"""What small files said: kept while a file is the same, within a bound."""
+"""Bounded cache of decoded small files: an entry is used while its file is unchanged."""
 
 from tidelog.env import FileStat
 from tidelog.storage.open_files import DecodedFiles

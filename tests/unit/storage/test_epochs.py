@@ -1,4 +1,4 @@
-"""Leader epochs: Kafka's rules of assigning, cutting and answering."""
+"""Leader epochs: Kafka's rules for assignment, truncation and lookup."""
 
 import pytest
 

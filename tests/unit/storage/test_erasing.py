@@ -1,4 +1,4 @@
-"""Erasing a key: no record of it left in the files, all others as they were, and what is told."""
+"""Erasing a key: no record of it is left in the files, other records are unchanged; the report."""
 
 import hashlib
 from contextlib import suppress
@@ -45,7 +45,7 @@ def run(env: SeededEnv, *, execute: bool = True) -> Erasure:
 
 @st.composite
 def logs(draw: st.DrawFn) -> SeededEnv:
-    """A closed directory: several segments, all codecs, a transaction, stamped or not."""
+    """Draw a closed directory with several segments, all codecs, a transaction, either stamp."""
     env = seeded_env(3)
     stamps = draw(st.booleans())
     config = {"message.timestamp.type": "LogAppendTime"} if stamps else {}
@@ -94,7 +94,8 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     after = records_of(env)
     kept = [record for record in before if record.key != KEY]
     stayed = [record for record in after if record.key != KEY]
-    # Of a stamped batch that keeps no other record, a create time equal to the stamp is unknown.
+    # If a batch with LogAppendTime keeps no other record, a create time equal to the append time is
+    # unknown afterwards.
     known = [
         replace(one, create_timestamp=None) if other.create_timestamp is None else one
         for one, other in zip(kept, stayed, strict=True)
@@ -103,7 +104,7 @@ def test_no_record_of_the_key_is_left_and_all_others_are_as_they_were(env: Seede
     left = [record for record in after if record.key == KEY]
     assert [record.value for record in left] == ([None] if hit else [])
     assert [(0, record.offset) for record in left] == done.tombstones
-    # Sound for whoever opens it next, and there is nothing left to erase but the tombstone.
+    # A second run finds the tombstones only.
     again = run(env, execute=False)
     assert [at for one in again.found for at in one.offsets] == [r.offset for r in left]
 
@@ -150,7 +151,7 @@ def test_a_receipt_has_digests_of_what_was_searched_and_not_the_key() -> None:
 def test_files_that_wait_for_their_deletion_are_removed() -> None:
     env = log_with_key()
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
-        directory.log(TOPIC, 0)  # opening drops what an earlier holder left
+        directory.log(TOPIC, 0)  # opening the log removes files left by an earlier process
         name = "00000000000000000000.log"
         write(env, f"{name}.deleted", read(env, name))
         done = erase(directory, TOPIC, KEY, execute=True)
@@ -215,7 +216,7 @@ def test_doing_it_again_after_a_call_that_failed_goes_on() -> None:
 
 
 def test_doing_it_again_after_a_crash_goes_on() -> None:
-    """The power goes between any two calls that change the disk."""
+    """Power is lost between any two calls that change the disk."""
     whole = log_with_key()
     run(whole)
     moments = range(len(log_with_key().files.journal), len(whole.files.journal), 11)
@@ -225,6 +226,6 @@ def test_doing_it_again_after_a_crash_goes_on() -> None:
         left.add(sum(record.key == KEY for record in records_of(env)))
         done = run(env)
         assert done.is_complete, done.not_reached
-        # The first tombstone is a record of the key as well; the second stands for it.
+        # The tombstone of the first run is a record of the key, too: the second run replaces it.
         assert [r.value for r in records_of(env) if r.key == KEY] == [None]
     assert left & set(range(2, 10)), "one stops behind a part of the segments"

@@ -1,4 +1,4 @@
-"""Exchanging segments: a reader sees the old ones or the new ones, whatever crashes when."""
+"""Replacing segments: readers see all old segments or all new ones, after any crash."""
 
 from contextlib import suppress
 
@@ -22,9 +22,9 @@ ROUNDS, BATCHES = 4, 3
 
 
 def make_directory(env: SeededEnv) -> None:
-    """Four finished segments of three batches each, one record a batch, and an active one."""
+    """Create four finished segments of three batches, one record each, and an active segment."""
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
-        # Who exchanges segments takes records away: on a topic that is compacted.
+        # Only the topic's compaction allows that records are removed.
         config = {"index.interval.bytes": "1", "cleanup.policy": "compact"}
         log_dir.create_topic(TOPIC, config=config)
         log = log_dir.log(TOPIC, 0)
@@ -37,7 +37,7 @@ def make_directory(env: SeededEnv) -> None:
 
 
 def batches_at(log: Log, keep: tuple[int, ...]) -> bytes:
-    """The bytes of those batches, as they lie in the log."""
+    """Return the bytes of the given batches in the log."""
     found = bytearray()
     for part in log.slices(0, ROUNDS * BATCHES):
         for position, batch in part.batches():
@@ -54,7 +54,7 @@ def stage(env: Env, name: str, base_offset: int, data: bytes) -> NewSegment:
 
 
 def staged(env: Env, log: Log) -> list[NewSegment]:
-    """The cleaned segments 1 to 3: two of them, the first takes the place of two."""
+    """Stage two new segments: the first replaces two old segments, the second replaces one."""
     return [
         stage(env, "clean-0", 0, batches_at(log, (0, 3))),
         stage(env, "clean-1", 6, batches_at(log, (6,))),
@@ -71,7 +71,7 @@ def offsets(env: Env) -> list[int]:
 
 
 def times(log_dir: LogDir, env: SeededEnv) -> None:
-    """What is there was appended when it was, and is found by both clocks."""
+    """Check that each record is found by its time, and has no append time after now."""
     log = log_dir.reader(TOPIC, 0)
     start = env.clock.now_ms()
     for record in log.records():
@@ -106,7 +106,8 @@ def test_new_segments_in_the_place_of_old_ones() -> None:
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/{TOPIC}-0")]
     assert not [name for name in names if name.startswith("00000000000000000003")]
     assert not [name for name in names if ".sta" in name or name.endswith(".deleted")]
-    assert {f"{base:020}.zones" for base in (0, 6, 9)} <= set(names)  # none of old ones, none less
+    # Zone maps of the new segments only.
+    assert {f"{base:020}.zones" for base in (0, 6, 9)} <= set(names)
 
 
 def test_aborted_transactions_stay_aborted() -> None:
@@ -138,7 +139,7 @@ def test_aborted_transactions_stay_aborted() -> None:
 
 
 def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
-    """The old segments or the new ones: for a reader, after recovery, and a second time."""
+    """Check that a reader, before and after recovery, sees all old segments or all new ones."""
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
     outcomes = []
@@ -152,13 +153,13 @@ def judge(files: DamageFileSystem, env: SeededEnv) -> bool:
             assert found in (BEFORE, AFTER), found
             outcomes.append(found == AFTER)
             times(log_dir, again)
-    assert outcomes == sorted(outcomes)  # what a reader saw is never taken back
+    assert outcomes == sorted(outcomes)  # segments that a reader saw do not disappear
     assert outcomes[1] == outcomes[-1]
     return outcomes[-1]
 
 
 def done_once() -> tuple[SeededEnv, int]:
-    """An exchange, with all its calls recorded, and how many these are."""
+    """Run an exchange and return its environment and the number of journaled calls."""
     env = seeded_env(1)
     make_directory(env)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
@@ -186,7 +187,7 @@ def test_power_loss_in_seeded_ways() -> None:
 
 
 def test_every_call_fails_once() -> None:
-    """Who is told of a failure finds the old or the new ones, now and after reopening."""
+    """After a failed exchange the log has the old segments, after reopening the old or new ones."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()

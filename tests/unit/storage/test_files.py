@@ -1,4 +1,4 @@
-"""Names, small texts and loops over short writes."""
+"""File names, small text files, and loops over short writes."""
 
 import random
 import uuid
@@ -18,7 +18,7 @@ TOPIC_ID = uuid.UUID(int=(1 << 64) | 2)
 
 
 class ShortFile:
-    """A file in memory whose writes take at most `most` bytes at a time."""
+    """File in memory that writes at most `most` bytes at a time."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -124,7 +124,7 @@ def test_a_text_that_is_no_topic_id_is_an_error(text: str) -> None:
 
 def test_drawn_topic_ids_are_never_reserved_nor_start_with_a_dash() -> None:
     class Source(random.Random):
-        """First draws an id whose text starts with a dash."""
+        """Random source whose first id has a text that starts with a dash."""
 
         drawn = 0
 

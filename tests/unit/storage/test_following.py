@@ -1,4 +1,4 @@
-"""A log that copies another one: where it begins, its start, the leader's epoch; crashes."""
+"""A log that is a follower's copy: first offset, log start, the leader's epochs, crashes."""
 
 import pytest
 from tests.faults import START_MS, seeded_env
@@ -57,7 +57,7 @@ class TestBeginning:
         assert offsets(log.records()) == [0]
 
     def test_no_transaction_of_records_that_are_gone_stays_open(self) -> None:
-        """A clean stop has left what it knew of producers, at no segment's base."""
+        """The clean stop wrote a snapshot of producers at an offset that is no segment's base."""
         env, directory, log = new_log({**SMALL, "retention.ms": "1000"})
         log.follower.append(
             batch([1], producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)

@@ -1,4 +1,4 @@
-"""`compaction-statistics`: changes are appended; a damaged one takes nothing before it along."""
+"""`compaction-statistics`: changes are appended, and damage loses no state before it."""
 
 import json
 from itertools import pairwise
@@ -94,7 +94,7 @@ def _large(swept_to: int) -> Statistics:
 
 
 def _stored(count: int) -> tuple[DamageFileSystem, list[int]]:
-    """So many states, each with another `swept_to`; and where each one ends in the file."""
+    """Store `count` states, each with its number as `swept_to`; return also where each one ends."""
     fs = DamageFileSystem()
     fs.make_dirs(DIRECTORY)
     stored, ends = None, []
@@ -110,7 +110,7 @@ def test_changes_are_appended_until_they_take_as_much_as_the_whole() -> None:
     assert ends[0] == whole
     assert ends[1] - ends[0] < whole / 20
     assert max(ends) <= 2 * whole + 100
-    # Once it was replaced.
+    # The file was replaced at least once.
     assert sum(after < before for before, after in pairwise(ends)) >= 1
     assert fs.stat(PATH).size == ends[-1]
 
@@ -122,7 +122,7 @@ def test_what_was_cut_off_is_not_believed_and_nothing_follows_it() -> None:
         fs.open(PATH, write=True).truncate(size)
         found, problem = statistics.read_statistics(fs, DIRECTORY)
         assert found is not None
-        # The line end alone may be missing: then all of the entry is there.
+        # If only the line end is missing, the entry is complete.
         step = sum(end <= size + 1 for end in ends) - 1
         assert found.statistics.swept_to == step
         assert bool(problem) == (size not in (*ends, *(end - 1 for end in ends)))

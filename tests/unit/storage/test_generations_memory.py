@@ -1,4 +1,4 @@
-"""What is remembered between cleanings, and what of it is believed."""
+"""Statistics that are kept between cleanings, and which of them are trusted."""
 
 import json
 import sys
@@ -125,7 +125,7 @@ def test_unchanged_segments_keep_what_is_proven() -> None:
     "other", [_segment(10, 20, size=99), _segment(10, 20, mtime_ms=8), _segment(10, 19)]
 )
 def test_a_changed_segment_ends_what_is_proven_of_all_others(other: SourceSegment) -> None:
-    """The log may have been cut there, and other records appended."""
+    """The log may have been truncated there, and other records appended."""
     found = reconcile(_known(), [SEGMENTS[0], other, SEGMENTS[2]], 0)
     assert [row.cleaned_to for row in found.rows.values()] == [10, 10, 20]
     assert found.rows[10].records < 0
@@ -142,7 +142,7 @@ def test_samples_of_segments_that_are_gone_are_dropped() -> None:
 
 
 def _machine() -> tuple[DamageFileSystem, Env, list[SourceSegment]]:
-    """Three segments of ten records each; the second and third overwrite half of the first."""
+    """Create three segments of ten records; the second and third overwrite half of the first."""
     machine = DamageFileSystem()
     fs = machine
     fs.make_dirs(DIRECTORY)
@@ -195,12 +195,12 @@ def test_what_was_read_or_written_is_not_read_again() -> None:
     again = Generations.load(env, DIRECTORY, segments, 0, kept)
     again.sample(30)
     assert (again.bytes_read, again.facts(0)) == (0, made.facts(0))
-    # What one look changes, and does not store, another does not see.
+    # Changes that are not stored are not visible to the next load.
     _note(again, segments, 0, 5)
     third = Generations.load(env, DIRECTORY, segments, 0, kept)
     assert third.facts(0) == made.facts(0)
     assert path not in watch.read_bytes
-    # Who has written something else is noticed by size.
+    # A file that another process wrote is detected by its size.
     files.write_atomically(machine, path, b"00000000\n{}")
     other = Generations.load(env, DIRECTORY, segments, 0, kept)
     assert (len(other.problems), watch.read_bytes[path]) == (1, 11)
@@ -286,7 +286,7 @@ def test_a_log_is_swept_for_its_tombstones_once_they_have_had_their_time() -> No
 
 
 def _counting(machine: DamageFileSystem, env: Env) -> Generations:
-    """Ten keys of 50 bytes; one in two is sampled, by chance four: two in the last segment."""
+    """Of ten keys of 50 bytes, a sample of one half has four, two of them in the last segment."""
     samples = KeySamples(1, {2: (3, 50), 4: (7, 50), 6: (21, 50), 8: (23, 50)})
     rows = {each.base_offset: _row(each, each.base_offset) for each in SEGMENTS}
     rows = {base: replace(row, record_bytes=100) for base, row in rows.items()}
@@ -319,7 +319,7 @@ def _note(made: Generations, segments: list[SourceSegment], map_from: int, keys:
 
 
 def test_the_keys_of_a_map_mend_the_live_size() -> None:
-    """The sample stands for eight keys; ten were mapped. What is stored says so, too."""
+    """The sample estimates eight keys, but the map had ten. The stored statistics use this, too."""
     machine, env, _ = _machine()
     made = _counting(machine, env)
     before = made.plan(DEMAND, 0, 60).space
@@ -362,7 +362,7 @@ def test_a_map_of_segments_that_were_not_sampled_counts_nothing() -> None:
 def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
     is_sampled: bool, counted: int | None
 ) -> None:
-    """Else the sample's last record of a key may lie in it, though the map has the key, too."""
+    """Otherwise the sample's last record of a mapped key could be in this segment."""
     machine, env, _ = _machine()
     known, waiting = _known(), _segment(30, 40)
     known.rows[30] = _row(waiting, 30, 10 if is_sampled else -1)
@@ -378,7 +378,7 @@ def test_a_segment_that_waits_is_no_hindrance_where_it_was_not_sampled(
 
 
 def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
-    """An active segment that has 300 bytes already: so will the next one before it is looked at."""
+    """The active segment has 300 bytes already, and the next one is expected to have as many."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(30)
@@ -390,7 +390,7 @@ def test_the_first_look_behind_a_roll_expects_the_next_one_as_late() -> None:
 
 
 def test_a_look_at_a_log_that_has_to_wait_does_not_expect_so_much() -> None:
-    """It comes as records get old enough, whatever the active segment has by then."""
+    """The next inspection depends on the age of records, not on the size of the active segment."""
     _, env, segments = _machine()
     made = Generations.load(env, DIRECTORY, segments, 0)
     made.sample(20)

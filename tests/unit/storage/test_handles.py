@@ -1,4 +1,4 @@
-"""Open files and maps in bounded caches, and walking a file by chunks."""
+"""Open files and maps in bounded caches, and reading a file by chunks."""
 
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ def paths(tmp_path: Path) -> list[str]:
 
 
 def open_count(directory: Path) -> int:
-    """How many descriptors of this process lead into a directory."""
+    """Return the number of this process's descriptors for files in a directory."""
     links = Path("/proc/self/fd")
     if not links.exists():
         pytest.skip("no /proc here")
@@ -43,7 +43,7 @@ class TestFilePool:
         first = pool.get(paths[0])
         assert pool.get(paths[0]) is first
         pool.get(paths[1])
-        pool.get(paths[0])  # used again, so the second one is the oldest
+        pool.get(paths[0])  # after this the second file is the least recently used
         pool.get(paths[2])
         assert pool.get(paths[0]) is first
         pool.close()
@@ -59,7 +59,7 @@ class TestFilePool:
     def test_an_evicted_handle_works_for_who_still_has_it(
         self, paths: list[str], tmp_path: Path
     ) -> None:
-        """Another thread may be about to read: its descriptor must not be somebody else's now."""
+        """Another thread may be about to read, so its descriptor must not be reused."""
         pool = FilePool(OsFileSystem(), limit=1, write=False)
         kept = pool.get(paths[0])
         pool.get(paths[1])
@@ -78,7 +78,7 @@ class TestFilePool:
         second.is_used = True
         pool.get(paths[0])
         assert [held.file is None for held in (second, third)] == [False, True]
-        pool.get(paths[2])  # the second one was not used again since the last look
+        pool.get(paths[2])  # the second file was not used since the last eviction
         assert second.file is None
         pool.close()
 
@@ -185,7 +185,7 @@ def test_segments_whose_maps_went_load_them_anew() -> None:
 
 
 def mapped_names(env: SeededEnv) -> list[str]:
-    """The partition's files that are mapped: those the file system refuses to cut."""
+    """Return the partition's mapped files, which the file system refuses to truncate."""
     found = []
     for name in names(env):
         file = env.files.open(path_of(name), write=True)

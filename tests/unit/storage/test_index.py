@@ -1,4 +1,4 @@
-"""What both indexes share: buffers, zero tails, limits."""
+"""Shared behavior of both indexes: buffers, zero tails, limits."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Checks of indexes find what breaks a rule, by arrays where numpy is loaded and without it."""
+"""Checks of indexes find each violation of a rule, with numpy loaded and without it."""
 
 import struct
 import sys
@@ -21,7 +21,7 @@ Row = tuple[int, int]
 
 
 def is_sound(index: OffsetIndex | TimeIndex, *, by_arrays: bool) -> bool:
-    """What the check says; it goes by arrays where numpy is loaded, and never loads it."""
+    """Return whether the check accepts the index; it uses numpy only if that is loaded already."""
     with pytest.MonkeyPatch.context() as patch:
         if not by_arrays:
             patch.delitem(sys.modules, "numpy")
@@ -42,10 +42,10 @@ def rises(rows: Sequence[Row]) -> bool:
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(small | edges, small | edges), max_size=4), st.booleans())
 def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Offsets and positions rise from 0 on, and positions lie in the log."""
+    """Offsets and positions increase from 0 or more, and positions are within the log."""
     rows = sorted(entries) if is_sorted else entries
     index = OffsetIndex(100, data=b"".join(struct.pack(">ii", *row) for row in rows))
-    rows = list(struct.iter_unpack(">ii", index.encoded))  # without zeros at the end
+    rows = list(struct.iter_unpack(">ii", index.encoded))  # without the zeros at the end
     in_range = all(offset >= 0 and 0 <= position < LOG_SIZE for offset, position in rows)
     assert is_sound(index, by_arrays=by_arrays) == (in_range and rises(rows))
 
@@ -53,17 +53,17 @@ def test_offset_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) ->
 @pytest.mark.parametrize("by_arrays", [True, False])
 @given(st.lists(st.tuples(times, small | edges), max_size=4), st.booleans())
 def test_time_indexes(by_arrays: bool, entries: list[Row], is_sorted: bool) -> None:
-    """Times rise from 0 on, and offsets don't fall."""
+    """Times increase from 0 or more, and offsets don't decrease."""
     rows = sorted(entries) if is_sorted else entries
     index = TimeIndex(100, data=b"".join(struct.pack(">qi", *row) for row in rows))
-    rows = list(struct.iter_unpack(">qi", index.encoded))  # without zeros at the end
+    rows = list(struct.iter_unpack(">qi", index.encoded))  # without the zeros at the end
     in_range = all(time >= 0 and offset >= 0 for time, offset in rows)
     follows = all(one[0] < next_[0] and one[1] <= next_[1] for one, next_ in pairwise(rows))
     assert is_sound(index, by_arrays=by_arrays) == (in_range and follows)
 
 
 def test_an_index_that_is_not_sound_is_still_named_by_its_entry() -> None:
-    assert np.frombuffer(b"", np.uint8).size == 0  # loaded, so that checks go by arrays
+    assert np.frombuffer(b"", np.uint8).size == 0  # numpy is loaded, so the check uses arrays
     data = bytes.fromhex("00000031 00000010 00000032 00000010")
     with pytest.raises(CorruptIndex) as caught:
         OffsetIndex(100, data=data).check(LOG_SIZE)

@@ -1,4 +1,4 @@
-"""An index that is wrong, and keeps its own rules all the same, costs time and hides nothing."""
+"""A wrong index that follows its own rules costs time but hides no record."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ ONE = {"index.interval.bytes": "0"}
 
 
 def stopped(config: dict[str, str]) -> SeededEnv:
-    """A directory after a clean stop: 20 batches, times rising and falling."""
+    """Return a directory after a clean stop, with 20 batches whose times rise and fall."""
     env, directory, log = new_log(config)
     for time in TIMES:
         put(log, time, value=b"x" * 20)
@@ -36,7 +36,7 @@ def stopped(config: dict[str, str]) -> SeededEnv:
 
 
 def answers(reader: LogView) -> list[object]:
-    """Every answer of a reader."""
+    """Return the results of all kinds of reads."""
     found = [reader.offset_for_time(time) for time in QUESTIONS]
     ranges = [offsets(reader.records(start, start + 3)) for start in range(0, 17, 4)]
     return [found, ranges, reader.max_timestamp(), offsets(reader.records())]
@@ -76,7 +76,7 @@ def test_no_single_bit_of_an_index_hides_a_record(
 def test_an_index_that_ends_too_early_is_found_and_reported(
     open_reader: Callable[[SeededEnv], LogView], suffix: str, config: dict[str, str]
 ) -> None:
-    """Whole entries are missing: every rule of the file itself is kept."""
+    """Whole entries are missing, so the file itself follows all rules."""
     env = stopped(config)
     name = f"{0:020d}{suffix}"
     right = read(env, name)
@@ -109,7 +109,7 @@ def test_the_index_of_another_segment_is_not_believed() -> None:
 
 
 def test_an_entry_beyond_the_log_end_does_not_stop_appends() -> None:
-    """An old broker's entry may end behind its batch, but not behind the log."""
+    """An index of an old broker may name an offset after its batch, but not after the log end."""
     env = stopped(ONE)
     write(env, f"{0:020d}.index", (2**30).to_bytes(4, "big") + bytes(4))
     directory, log = reopen(env)
@@ -126,7 +126,7 @@ def test_a_writer_that_meets_a_wrong_index_mends_its_file_with_the_next_append()
     name = f"{0:020d}.index"
     right = read(env, name)
     wrong = bytearray(right)
-    wrong[8 * 5 + 7] ^= 1  # the sixth entry's position
+    wrong[8 * 5 + 7] ^= 1  # the position of the sixth entry
     write(env, name, bytes(wrong))
     directory, log = reopen(env)
     for start in range(20):

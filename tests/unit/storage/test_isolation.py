@@ -1,4 +1,4 @@
-"""Both isolation levels: open, committed and aborted transactions as readers see them."""
+"""Isolation levels: open, committed and aborted transactions as readers see them."""
 
 import pytest
 from tests.faults import SeededEnv
@@ -81,7 +81,7 @@ class TestIsolation:
             assert offsets(view.records()) == [0, 1, 2, 4]
 
     def test_an_abort_is_seen_where_the_marker_lies_behind_the_range(self) -> None:
-        """The entry is in the index of the marker's segment, whatever part is read."""
+        """The index of the marker's segment has the entry, whichever range is read."""
         _, _, log = new_log()
         transact(log, 5)
         log.roll()
@@ -111,11 +111,11 @@ class TestIsolation:
 
 
 class TestAnIndexOfAbortedTransactionsThatIsGone:
-    """It is disposable: without it, and without a zone map, the batches say the same."""
+    """The index is derived: without it and a zone map, the batches give the same results."""
 
     @staticmethod
     def stopped() -> tuple[SeededEnv, list[int]]:
-        """Transactions over three finished segments, and what readers of committed records see."""
+        """Write transactions over three finished segments; also return the committed offsets."""
         env, directory, log = new_log()
         put(log, 1)
         transact(log, 5)
@@ -154,7 +154,7 @@ class TestAnIndexOfAbortedTransactionsThatIsGone:
         planned = plan(directory, TOPIC, isolation=COMMITTED)
         table = to_table(planned.splits, ("offset",), options=ReadOptions(env=env))
         assert table["offset"].to_pylist() == seen
-        # Zone maps that a writer builds don't seal that it is gone.
+        # Zone maps that a writer builds don't record the index as nonexistent.
         with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as writing:
             log = writing.log(TOPIC, 0)
             zone_map_files.build_missing(log.segments)

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept, and that one process compiles while the others wait."""
+"""The folder of compiled kernels, and the lock by which one process compiles while others wait."""
 
 import os
 from pathlib import Path

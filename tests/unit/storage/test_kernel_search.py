@@ -1,6 +1,6 @@
-"""Searches by record time with kernels loaded: right answers, damage told, what is mapped when.
+"""Searches by record time with kernels: results, reported damage, and when files are mapped.
 
-tests/contracts/test_search.py draws logs and compares every search with reading them.
+tests/contracts/test_search.py draws logs and compares each search with a full read.
 """
 
 from collections.abc import Iterable
@@ -31,15 +31,15 @@ from tidelog.types import Codec
 
 FIRST_LOG = "00000000000000000000.log"
 SPARSE = {"index.interval.bytes": "1000000000"}
-# More searches than any number after which an active segment is mapped.
+# More searches than are needed before an active segment is mapped.
 OFTEN = 40
 CODECS = (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 
 
 def assert_exact(log: LogView, targets: Iterable[int]) -> None:
-    """Each search finds the first record by offset that has the time, or a later one.
+    """Check that each search returns the first offset whose time is the target or later.
 
-    Twice: what was verified at the first time is believed at the second.
+    Each search runs twice, because the second one trusts batches that the first one verified.
     """
     records = [(record.offset, record.timestamp) for record in log.records()]
     expected = {
@@ -58,15 +58,18 @@ def search_often(log: Log, target: int = 0) -> None:
 
 
 def reads_nothing(env: SeededEnv, log: Log, target: int) -> bool:
-    """Whether a search for a time is answered from a map."""
-    log.offset_for_time(target)  # which may verify a batch
+    """Return whether a search for a time reads only mapped bytes."""
+    log.offset_for_time(target)  # the first search may verify a batch
     before = env.files.reads.calls
     log.offset_for_time(target)
     return env.files.reads.calls == before
 
 
 def test_plain_compressed_and_old_batches_of_one_segment() -> None:
-    """Times 0, 10, ... 80, each with an earlier one behind it, from several starts of the log."""
+    """Times are 0, 10, ...
+
+    80, each followed by an earlier one; searches begin at several log starts.
+    """
     _, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(9):
@@ -87,7 +90,7 @@ def test_plain_compressed_and_old_batches_of_one_segment() -> None:
 
 
 def test_the_last_segment_is_read_by_pieces() -> None:
-    """Who only reads maps nothing of it; one batch is larger than a piece."""
+    """A reader doesn't map the last segment. One batch is larger than a piece."""
     env, _, log = new_log(SPARSE)
     for number in range(12):
         times = [number * 10 + step for step in range(1 + number % 5)]
@@ -107,14 +110,14 @@ def test_the_active_segment_is_searched_on_a_map_and_behind_it() -> None:
         search_often(log, number * 10)
         assert reads_nothing(env, log, number * 10)
         assert_exact(log, range(number * 10 + 10))
-    put(log, 50)  # behind the map, and earlier than what the map has
+    put(log, 50)  # after the mapped bytes, and earlier than their times
     for start in (3, 11, log.log_end_offset - 1):
         log.delete_records(start)
         assert_exact(log, range(120))
 
 
 def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
-    """The file system refuses to cut a file that is mapped."""
+    """The file system refuses to truncate a file that is mapped."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -132,7 +135,7 @@ def test_what_was_cut_off_is_not_looked_at_on_a_map() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_who_is_abandoned_maps_nothing(*, whole: bool) -> None:
-    """Who opens the log next may cut a file, which the file system refuses while it is mapped."""
+    """The next owner of the log may truncate a file, which is refused while the file is mapped."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     log.use_kernels()
     put(log, 10)
@@ -165,7 +168,7 @@ def test_a_batch_on_the_map_is_checked_before_it_answers() -> None:
     search_often(log)
     assert reads_nothing(env, log, 5)
     file = log.context.pool.get(log.segments[-1].log_path)
-    place = 70 + 64  # the record's timestamp delta
+    place = 70 + 64  # the timestamp delta of the record
     file.pwrite(bytes((file.pread(1, place)[0] ^ 2,)), place)
     for _ in range(2):
         with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
@@ -189,7 +192,7 @@ def test_few_searches_of_an_active_segment_map_nothing() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_compressed_batches_are_opened(*, codec: Codec, is_closed: bool) -> None:
-    """On a map, where the log is open for appends, and by pieces."""
+    """The batches are searched on a map (log open for appends) and by pieces (reader)."""
     env, _, log = new_log({"index.interval.bytes": "100"})
     log.use_kernels()
     for number in range(6):
@@ -227,7 +230,7 @@ def test_damage_of_a_compressed_batch_is_told_with_its_place(
 
 
 def test_a_compressed_batch_that_breaks_its_promise_is_passed_over() -> None:
-    """Its header names a later time than any of its records has, as after a cleaner's work."""
+    """After compaction the header may have a later time than all remaining records."""
     promising = bytearray(build_batch(new_records([10, 20]), codec=Codec.LZ4))
     promising[MAX_TIMESTAMP_AT : MAX_TIMESTAMP_AT + 8] = (90).to_bytes(8, "big")
     promising[CRC_AT : CRC_AT + 4] = crc32c(promising[ATTRIBUTES_AT:]).to_bytes(4, "big")
@@ -248,7 +251,7 @@ def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
         log.roll()
     directory.close()
     data = bytearray(read(env, FIRST_LOG))
-    data[70 + 64] ^= 2  # the record's timestamp delta
+    data[70 + 64] ^= 2  # the timestamp delta of the record
     write(env, FIRST_LOG, bytes(data))
     reader = reader_of(env)
     reader.use_kernels()
@@ -258,7 +261,7 @@ def test_a_found_batch_is_checked_before_it_answers(*, closed: bool) -> None:
 
 
 def test_an_index_entry_that_leads_astray_gives_no_wrong_answer() -> None:
-    """It obeys every rule; an error that names the place is the worst that may come of it."""
+    """The wrong index follows all rules. A search may raise an error that names the position."""
     env, directory, log = new_log(SMALL)
     for time in range(40):
         put(log, time)
@@ -297,7 +300,7 @@ def test_gaps_and_emptied_batches_are_passed_over() -> None:
 
 
 def test_damage_that_hides_a_match_is_not_passed_over() -> None:
-    """The header promises a late record, the damaged records have none."""
+    """The header has a later time than the damaged records."""
     env, directory, log = new_log()
     put(log, 10, 50, 20)
     put(log, 90)

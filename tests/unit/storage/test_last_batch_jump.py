@@ -1,6 +1,6 @@
-"""A last batch whose offsets leave a gap: what the writer refuses, readers report.
+"""A last batch whose offsets leave a gap: the writer refuses it, and readers report it.
 
-Offsets lie outside of a batch's checksum, and no batch behind the last one contradicts them.
+The checksum of a batch doesn't cover its offsets, and no later batch contradicts them.
 """
 
 from collections.abc import Mapping
@@ -16,21 +16,21 @@ from tidelog.errors import CorruptBatch, DamagedLog
 
 COUNT = 8
 LAST = COUNT - 1
-# With an index entry for each batch, an entry names the last one.
+# With an index entry for each batch, an entry has the last batch's offset.
 SETTINGS: list[Mapping[str, str]] = [
     {},
     {"index.interval.bytes": "0"},
     {"index.interval.bytes": "0", "message.timestamp.type": "LogAppendTime"},
     {"index.interval.bytes": "100"},
 ]
-# Bits of the base offset that move it up, but for one so high that the segment can't hold it.
+# Bits of the base offset that increase it, except for one that the segment can't hold.
 UP = [(7, 3), (4, 6), *(rarely(*flip) for flip in [(7, 6), (6, 6), (5, 1), (4, 2)])]
 
 
 def moved_up(
     settings: Mapping[str, str], at: int, bit: int, *, clean: bool
 ) -> tuple[SeededEnv, int]:
-    """A log of single records, the last under a base offset with one more bit, and its place."""
+    """Write single records, set a bit in the last base offset, and return the batch's position."""
     env, directory, log = new_log(settings)
     for time in range(COUNT):
         put(log, time)
@@ -79,9 +79,10 @@ def test_readers_report_the_jump_that_the_writer_refuses(
 def test_a_batch_that_an_index_entry_leads_to_is_not_the_right_one_of_two(
     settings: Mapping[str, str],
 ) -> None:
-    """The first batch of a walk has none before it: its entry says which offsets it has."""
+    """A search by an index entry can compare the batch only with the entry's offset."""
     env, directory, log = new_log(settings)
-    for time in (*range(COUNT - 3), 1000, 1, 2):  # the last time entry leads to the third last
+    # The last entry of the time index is for the third last batch.
+    for time in (*range(COUNT - 3), 1000, 1, 2):
         put(log, time)
     directory.abandon()
     data = bytearray(read(env, LOG))

@@ -1,4 +1,4 @@
-"""Latencies by hour: buckets, percentiles with their error, spans that widen, their bytes."""
+"""Latencies by hour: buckets, percentiles and their error, wider spans, the file format."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1 from old producers: what is refused, kept and written anew."""
+"""Message sets of magic 0 and 1 from old producers: refused, kept and rewritten ones."""
 
 import zlib
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ PASSES: list[SetPasses | None] = [None, KernelPasses()]
 
 @pytest.fixture(autouse=True, params=PASSES, ids=["plain", "kernels"])
 def passes(request: pytest.FixtureRequest) -> SetPasses | None:
-    """Everything holds with either; `take` goes by the one of the test."""
+    """Run each test with both passes; `take` uses the pass chosen here."""
     found: SetPasses | None = request.param
     CHOSEN[:] = [found]
     return found
@@ -99,7 +99,7 @@ def flipped(data: bytes, at: int) -> bytes:
 
 
 def misfit(at: int, size: int, attributes: int = 0) -> bytes:
-    """A message whose key (at 26) or value (at 31) has a length that does not fit, CRC right."""
+    """Return a message with a wrong key or value length (at 26 or 31) and a correct CRC."""
     found = bytearray(message(attributes=attributes))
     found[at : at + 4] = size.to_bytes(4, "big", signed=True)
     found[12:16] = zlib.crc32(found[16:]).to_bytes(4, "big")
@@ -183,7 +183,7 @@ def test_without_old_clients_nothing_of_it_is_taken() -> None:
 def test_inner_offsets_that_count_otherwise_are_made_right(
     magic: int, offsets: Sequence[int]
 ) -> None:
-    """Some old clients give all messages in a wrapper the offset 0."""
+    """Some old clients set offset 0 for all messages in a wrapper."""
     inner = b"".join(message(offset, magic) for offset in offsets)
     result = take(wrapper(inner, magic, offset=9))
     assert [record.offset for record in read(result)] == [100, 101, 102]
@@ -218,7 +218,7 @@ def test_partial_message_at_the_end_is_left_out() -> None:
 
 
 def test_time_errors_count_though_only_others_are_listed() -> None:
-    """The code that all get is that of a wrong time if any has one."""
+    """The response has one error code for all records: the invalid time if any record has one."""
     keyless = [NewRecord(key=None, value=b"v", timestamp=NOW)] * (RECORD_ERROR_LIMIT + 1)
     late = NewRecord(key=b"k", value=b"v", timestamp=NOW + 2 * HOUR)
     sent = build_legacy_set([*keyless, late], magic=1, codec=Codec.GZIP)
@@ -228,7 +228,7 @@ def test_time_errors_count_though_only_others_are_listed() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_single_messages_are_bounded(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SINGLE_MESSAGES_MAX >= 10_000  # what librdkafka sends at most, unless told
+    assert SINGLE_MESSAGES_MAX >= 10_000  # the default batch.num.messages of librdkafka
     set_constant(monkeypatch, "SINGLE_MESSAGES_MAX", 5, inside="tidelog.storage")
     for count in (5, 6):
         sent = message() * count if codec is Codec.NONE else wrapper(message() * count)

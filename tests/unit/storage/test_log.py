@@ -1,4 +1,4 @@
-"""One partition open for writing: offsets, rolls, indexes, times, rules, failures."""
+"""A partition open for writing: offsets, rolls, indexes, times, rules, failures."""
 
 import pytest
 from tests.faults import START_MS, Fault, FaultKind
@@ -96,7 +96,7 @@ class TestRolls:
         assert all(segment.size_bytes <= 700 for segment in log.segments)
 
     def test_by_message_time_from_the_first_records_timestamp(self) -> None:
-        """A message-time roll counts from the first batch, not from the last or from the clock."""
+        """A roll by message time counts from the first batch, not from the last one or now."""
         _, _, log = new_log({"segment.ms": "1000"})
         put(log, 5000)
         put(log, 5999)
@@ -105,7 +105,7 @@ class TestRolls:
         assert bases(log) == [0]
         put(log, 6001)
         assert bases(log) == [0, 4]
-        put(log, 5500)  # older than the new segment's first: no roll
+        put(log, 5500)  # older than the new segment's first record, so no roll
         assert bases(log) == [0, 4]
 
     def test_message_time_still_counts_from_the_first_record_after_a_restart(self) -> None:
@@ -136,7 +136,7 @@ class TestRolls:
     def test_by_a_full_offset_index(self) -> None:
         _, _, log = new_log({"segment.index.bytes": "36", "index.interval.bytes": "1"})
         for _ in range(5):
-            put(log, 7)  # one time index entry at most
+            put(log, 7)  # equal times: one entry of the time index at most
         assert log.active.offset_index.entry_count == 4
         assert bases(log) == [0]
         put(log, 7)
@@ -173,7 +173,7 @@ class TestRolls:
         assert offsets(log.records()) == [0, 2**31 - 1, far]
 
     def test_an_empty_segment_gives_way_to_a_far_offset(self) -> None:
-        """A follower whose leader has deleted the beginning of its log."""
+        """The leader of this follower has deleted the beginning of its log."""
         env, _, log = new_log()
         far = 2**31 + 5
         copied = build_batch(new_records([3]), base_offset=far, leader_epoch=1)
@@ -201,7 +201,7 @@ class TestRolls:
 
 class TestIndexes:
     def test_sparse_by_the_interval(self) -> None:
-        """More than the interval since the last entry; the first batch never gets one."""
+        """More bytes than the interval precede each entry; the first batch never gets one."""
         _, _, log = new_log({"index.interval.bytes": "139"})
         for time in range(10):
             put(log, time)
@@ -218,7 +218,7 @@ class TestIndexes:
             assert offsets(log.records(offset, offset + 1)) == [offset]
 
     def test_a_closing_entry_at_roll_and_at_close(self) -> None:
-        env, directory, log = new_log()  # too small for any other entry
+        env, directory, log = new_log()  # too small for other entries
         put(log, 5)
         put(log, 9, 2)
         put(log, 7)
@@ -260,7 +260,7 @@ class TestTimestamps:
             assert {record.timestamp_type for record in found} == {TimestampType.LOG_APPEND_TIME}
 
     def test_log_append_time_does_not_run_back(self) -> None:
-        """Kafka's does, when the clock is set back; ours is the append time."""
+        """In Kafka the time runs back when the clock is set back. Here it is the append time."""
         env, _, log = new_log({"message.timestamp.type": "LogAppendTime"})
         put(log, 1)
         env.clock.advance(-5000)
@@ -390,4 +390,4 @@ def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     directory.alter_config("t", {"tidelog.append.time.granularity.ms": "1000"})
     log.roll()
     put(log, 1)
-    assert log.append_time_of(4) == start + 1200  # 1000 would run back
+    assert log.append_time_of(4) == start + 1200  # rounded down to 1000 it would run back

@@ -1,4 +1,4 @@
-"""A directory of partitions: lock, topics, clean and hard stops, KIP-79, hostile contents."""
+"""A directory of partitions: lock, topics, clean and hard stops, KIP-79, foreign contents."""
 
 import stat
 import subprocess
@@ -60,7 +60,7 @@ class TestLock:
         reopen(env)[0].close()
 
     def test_within_a_process(self, tmp_path: Path) -> None:
-        for _ in range(2):  # a lock that was released is nobody's
+        for _ in range(2):  # twice, because a released lock can be acquired again
             with (
                 LogDir.open(str(tmp_path), options=WRITABLE),
                 pytest.raises(DirectoryLocked, match=": this process has it open for writing"),
@@ -120,7 +120,7 @@ class TestReading:
         assert env.files.calls == calls
 
     def test_on_a_read_only_file_tree(self, tmp_path: Path) -> None:
-        """Bytes and times of every file stay, without the right to write any."""
+        """Without write permission, the content and times of all files stay unchanged."""
         root = tmp_path / "data"
         with LogDir.open(str(root), options=WRITABLE) as directory:
             directory.create_topic(TOPIC, config={**SMALL, **ANY_TIME})
@@ -163,13 +163,13 @@ class TestStarts:
         assert again.recovery_report.scanned_segments == 0
         assert again.log_end_offset == 300
         read = {path: size for path, size in seen.read_bytes.items() if path.endswith(".log")}
-        # The last segment's end, and the last batch of the one before; nothing else is opened.
+        # Only the end of the last segment and the last batch of the one before are read.
         assert set(read) <= set(list(sizes)[-1:])
         assert sum(read.values()) <= 2 * 700
         assert len([path for path in seen.mapped if path.endswith(".log")]) <= 1
 
     def test_partitions_are_opened_when_they_are_asked_for(self) -> None:
-        """1,000 partitions of 5 segments: the work of a start does not grow with their data."""
+        """With 1,000 partitions of 5 segments, the work of a start doesn't grow with their data."""
         env = seeded_env(1)
         directory = new_dir(env, SMALL, partitions=1000)
         log = directory.log(TOPIC, 7)
@@ -275,7 +275,10 @@ class TestTopics:
             reader.topic("mne")
 
     def test_a_foreign_broker_holds_only_some_partitions(self) -> None:
-        """Those that are here are read; the others are not invented, nor made."""
+        """The partitions in this directory are read.
+
+        The others are neither reported nor created.
+        """
         env = seeded_env(1)
         directory = new_dir(env, partitions=4)
         put(directory.log(TOPIC, 3), 1, 2)

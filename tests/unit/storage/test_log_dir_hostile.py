@@ -1,4 +1,4 @@
-"""Directories with things in them that nobody of us put there."""
+"""Data directories with files and directories that tidelog did not create."""
 
 import uuid
 from pathlib import Path
@@ -25,7 +25,7 @@ T0 = TopicPartition(TOPIC, 0)
 
 
 class TestHostileContents:
-    """Whatever lies in the directory: nothing outside is touched, nothing of others' is removed."""
+    """The broker changes nothing outside the directory and removes no file of another program."""
 
     def test_only_kafkas_names_of_deleted_partitions_are_purged(self) -> None:
         env, directory, _ = new_log()
@@ -133,7 +133,7 @@ class TestHostileContents:
 
 
 def test_kafkas_own_metadata_log_is_left_alone() -> None:
-    """It lies among the partitions where Kafka's broker and controller are one process."""
+    """The log is among the partitions if Kafka's broker and controller are one process."""
     env, directory, _ = new_log()
     directory.abandon()
     place = f"{PATH}/__cluster_metadata-0"
@@ -142,7 +142,8 @@ def test_kafkas_own_metadata_log_is_left_alone() -> None:
     file.pwrite(b"a batch that was cut", 0)
     file.close()
     before = {entry.name for entry in env.files.list_dir(place)}
-    again = LogDir.open(PATH, env=env, options=WRITABLE)  # behind a hard stop, so all is recovered
+    # After a hard stop, so all partitions are recovered.
+    again = LogDir.open(PATH, env=env, options=WRITABLE)
     assert set(again.topics()) == {TOPIC}
     with pytest.raises(UnknownTopic):
         again.log("__cluster_metadata", 0)

@@ -1,4 +1,4 @@
-"""What proves where a log ends: bytes that were whole once are never cut, and never passed over."""
+"""The end of a log: bytes that were valid once are never cut off, and never skipped."""
 
 import os
 import struct
@@ -49,14 +49,14 @@ COUNT = 8
 BAD = 3
 
 
-# Bits outside of the checksum, in the header of one batch: base offset, length, magic.
+# Bits in the header of one batch that no checksum covers: base offset, length, magic.
 FLIPS = [
     (7, 0),
     (6, 2),
     (3, 0),  # an offset that the segment can't hold
     (0, 7),
     (11, 3),
-    (10, 0),  # a length that takes in batches behind it
+    (10, 0),  # a length that reaches into later batches
     (8, 7),
     (16, 6),
     *(rarely(*flip) for flip in [(7, 1), (7, 2), (16, 0)]),
@@ -64,7 +64,7 @@ FLIPS = [
 
 
 def stopped(*, clean: bool, count: int = COUNT) -> SeededEnv:
-    """A log of so many batches of 70 bytes, closed or killed."""
+    """Create a log of `count` batches of 70 bytes, closed or killed."""
     env, directory, log = new_log()
     for time in range(count):
         put(log, time)
@@ -84,7 +84,7 @@ def flip(env: SeededEnv, at: int, bit: int) -> bytes:
 
 
 def before_damage(env: SeededEnv) -> tuple[list[int], CorruptBatch | None]:
-    """Offsets that a reader hands out, and what it says then."""
+    """Return the offsets that a reader returns, and the error after them."""
     return drain(LogDir.open(PATH, env=env).reader(TOPIC, 0))
 
 
@@ -92,14 +92,14 @@ def drain(reader: LogView) -> tuple[list[int], CorruptBatch | None]:
     found: list[int] = []
     try:
         for record in reader.records():
-            found.append(record.offset)  # noqa: PERF401 - what came before an error counts
+            found.append(record.offset)  # noqa: PERF401 - offsets before an error count
     except CorruptBatch as error:
         return found, error
     return found, None
 
 
 def log_time(reader: LogView, clock: ClockName) -> int | None:
-    """The offset found behind all times that are there; None where the search meets damage."""
+    """Search for a time after all records: return the found offset or -1, or None at damage."""
     with suppress(CorruptBatch):
         found = reader.offset_for_time(INT64_MAX, clock=clock)
         return -1 if found is None else found.offset
@@ -107,7 +107,7 @@ def log_time(reader: LogView, clock: ClockName) -> int | None:
 
 
 def scan(env: SeededEnv) -> list[int]:
-    """Offsets that a scan finds."""
+    """Return the offsets of a scan."""
     splits = plan(LogDir.open(PATH, env=env), TOPIC).splits
     table = to_table(splits, ("offset",), options=ReadOptions(env=env))
     return [int(offset or 0) for offset in table["offset"].to_pylist()]
@@ -155,7 +155,7 @@ def test_the_last_batch_of_a_closed_log_is_refused_too(at: int, bit: int) -> Non
     assert found == list(range(COUNT - 1))
     assert error is not None
     if at == 69:
-        return  # frames are sound: an opening reads no checksums
+        return  # the frames are valid, and opening verifies no checksums
     _, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)
@@ -183,7 +183,7 @@ def test_a_length_that_leads_behind_the_end_ends_no_reader_where_indexes_tell_th
     found, error = drain(log)
     assert error is not None
     assert (found, error.position) == ([], 0)
-    with suppress(CorruptBatch):  # nothing behind the last index entry is damaged
+    with suppress(CorruptBatch):  # nothing after the last index entry is damaged
         put(log, 9)
     assert read(env, LOG).startswith(damaged)
 
@@ -297,7 +297,7 @@ class TestAfterAHardStop:
 
 
 def rubbish() -> Iterator[Callable[[bytes], bytes]]:
-    """What power losses leave at an end, with no sound batch behind."""
+    """Yield the log after power losses that damaged its end; no valid batch follows the damage."""
     yield lambda data: data[: -SIZE // 2] + bytes(3000)
     yield lambda data: data[:-SIZE] + bytes(SIZE)
     yield lambda data: data[:-1] + b"\xff"
@@ -329,7 +329,7 @@ def test_a_live_writer_s_unfinished_batch_is_no_damage() -> None:
 
 
 class TestSettingDamageAside:
-    """`tidelog doctor --repair` keeps every sound batch, and what it takes out."""
+    """`tidelog doctor --repair` keeps each valid batch, and moves the rest into other files."""
 
     @pytest.mark.parametrize("clean", [True, False])
     @pytest.mark.parametrize(("at", "bit"), FLIPS)
@@ -349,7 +349,7 @@ class TestSettingDamageAside:
         assert read(env, f"{BAD + 1:020d}.log") == whole[(BAD + 1) * SIZE :]
         _, log = reopen(env)
         assert there(log) == kept
-        if clean:  # behind a hard stop only rows prove times
+        if clean:  # after a hard stop only rows prove times
             assert None not in [log.append_time_of(offset) for offset in kept]
         put(log, 9)
         assert there(log) == [*kept, COUNT]
@@ -360,7 +360,7 @@ class TestSettingDamageAside:
     def test_findings_of_a_refused_log_name_that_batch_alone(
         self, at: int, bit: int, bad: int, stop: str
     ) -> None:
-        """None says that an opening cuts something, or that a sound batch is lost."""
+        """No finding states that an opening cuts the log or that a valid batch is lost."""
         env, directory, log = new_log()
         for time in range(COUNT):
             put(log, time)
@@ -413,7 +413,7 @@ class TestSettingDamageAside:
 
 
 def there(log: LogView) -> list[int]:
-    """Offsets of all records; what a repair has lost is told to readers that pass over it."""
+    """Return the offsets of all records, without those that a repair has recorded as lost."""
     found: list[int] = []
     for each in range(log.log_end_offset):
         with suppress(OffsetsGone):
@@ -422,7 +422,7 @@ def there(log: LogView) -> list[int]:
 
 
 def mend_all(env: SeededEnv) -> list[Finding]:
-    """Check and repair as `tidelog doctor --repair` does; what was found before."""
+    """Check and repair as `tidelog doctor --repair` does, and return the findings."""
     check = DirectoryCheck(env.files, PATH)
     found = [*check.load(), *check.findings()]
     repair(env, check, found)
@@ -467,7 +467,7 @@ def write_text(env: SeededEnv, path: str, text: str) -> None:
 
 
 class TestOddFiles:
-    """Names that stand for something else than a file of the directory; on a real disk."""
+    """Names in the directory that are no regular files, on a real disk."""
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:
@@ -485,7 +485,7 @@ class TestOddFiles:
             try:
                 found = offsets(opened.reader(TOPIC, 0).records())
             except TidelogError as error:
-                assert "a FIFO" in str(error)  # noqa: PT017 - either is right
+                assert "a FIFO" in str(error)  # noqa: PT017 - either outcome is right
             else:
                 assert found == [0, 1, 2]
 
@@ -529,7 +529,7 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
     for time in range(3):
         put(log, time, value=b"sound")
     directory.abandon()
-    before = flip(env, 8, 6)  # a length that leads behind the end
+    before = flip(env, 8, 6)  # a length that exceeds the end of the log
     directory, log = reopen(env)
     with pytest.raises(DamagedLog, match=proof):
         put(log, 4)
@@ -546,7 +546,7 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("bad", [0, BAD, COUNT - 1])
 def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: bool) -> None:
-    """The checksum leaves out the magic: where it is right, the batch was whole."""
+    """The checksum doesn't cover the magic. If the checksum is correct, the batch was complete."""
     env = stopped(clean=clean)
     damaged = flip(env, bad * SIZE + 16, bit)
     found, error = before_damage(env)
@@ -554,7 +554,7 @@ def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: 
     assert error is not None
     assert (error.path, error.position) == (path_of(LOG), bad * SIZE)
     if clean and bit == 1:
-        return  # a frame of magic 0 is sound: an opening reads no checksums
+        return  # a frame of magic 0 is valid, and opening verifies no checksums
     directory, log = reopen(env)
     with pytest.raises(DamagedLog):
         put(log, 9)

@@ -1,4 +1,4 @@
-"""Appends of producers and followers: duplicates, sequences, markers, a leader's batches."""
+"""Appends of producers and followers: duplicates, sequences, markers, batches of a leader."""
 
 import pytest
 from tests.faults import START_MS
@@ -47,7 +47,7 @@ class TestProducers:
         assert again.append_time_ms == first.append_time_ms
         assert (
             again.log_append_time_ms == START_MS
-        )  # the stored batch's time, also on CreateTime topics
+        )  # the stored batch's time, on CreateTime topics too
         assert log.log_end_offset == 4
 
     @pytest.mark.parametrize("is_clean", [True, False])
@@ -66,7 +66,7 @@ class TestProducers:
         assert log.append_batches(self.client(7)).base_offset == 7
 
     def test_who_writes_old_records_is_known_after_a_kill_behind_a_roll(self) -> None:
-        """By the records' time the producer has been silent for decades."""
+        """By the time of its records, the producer has been inactive for decades."""
         env, directory, log = new_log()
         sent = [batch([n], producer_id=5, producer_epoch=0, base_sequence=n) for n in range(5)]
         for each in sent:

@@ -1,4 +1,4 @@
-"""A partition as a reader sees it: what is on disk now, whatever is wrong with it."""
+"""A partition as a reader sees it: the current files, and damage in them."""
 
 import pytest
 from tests.faults import START_MS
@@ -38,7 +38,7 @@ def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
 
 
 def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
-    """The handle of a file that was replaced must not be read any more."""
+    """The reader must not use its handle of a file that was replaced."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     reader = reader_of(env)
@@ -53,7 +53,7 @@ def test_refresh_after_the_last_segment_was_cut_and_written_anew() -> None:
 
 @pytest.mark.parametrize("anew", [False, True])
 def test_refresh_after_a_closed_segment_was_cut_and_written_anew(*, anew: bool) -> None:
-    """Nor must the map of one, whoever looks: the reader or its directory."""
+    """The map of a replaced file must not be used, by the reader nor by its directory."""
     env, _, log = new_log()
     put(log, 1, 2, 3, value=b"old")
     log.roll()
@@ -103,7 +103,7 @@ def test_a_partition_without_segments_answers_nothing() -> None:
 
 
 def test_an_empty_segment_in_the_middle_holds_nothing() -> None:
-    """A foreign cleaner may leave one; its offsets have no record and no append time."""
+    """A cleaner of another broker may leave an empty segment, without records and append times."""
     env, directory, log = new_log({"cleanup.policy": "compact"})
     log.append([NewRecord(key=b"k", value=b"v", timestamp=1)])
     directory.close()
@@ -128,7 +128,7 @@ def test_read_outside_the_log_is_refused() -> None:
 
 
 class TestForeignIndexes:
-    """Indexes are derived: missing or damaged ones are built in memory and reported."""
+    """Indexes are derived: missing or damaged ones are rebuilt in memory and reported."""
 
     @pytest.mark.parametrize(
         "damage", ["missing", "zero tail", "zeros", "torn", "falling", "beyond", "empty"]
@@ -155,7 +155,7 @@ class TestForeignIndexes:
         assert offsets(reader.records()) == list(range(30))
         assert offsets(reader.records(17, 19)) == [17, 18]
         assert snapshot_of(env) == before
-        # An empty offset index is legal: nothing was more than the interval apart.
+        # An empty offset index is valid if no batch was more than the interval after the start.
         if not (damage == "empty" and suffix == ".index"):
             assert len(opened.reports) >= len(bases) - 1
 
@@ -174,7 +174,7 @@ def damaged(data: bytes, damage: str, suffix: str) -> bytes | None:
 
 
 def test_an_indexed_batch_that_is_torn_ends_the_log_there_and_hides_nothing_before() -> None:
-    """The entry of the last batch came to the disk, the batch did not."""
+    """The index entry of the last batch reached the disk, and its batch did not."""
     env, directory, log = new_log({"index.interval.bytes": "0"})
     for time in range(4):
         put(log, time)
@@ -229,9 +229,10 @@ def test_a_range_before_a_frame_that_cannot_be_is_read() -> None:
 
 
 class TestOffsetsOutOfOrder:
-    """A batch's offsets lie outside its checksum: order and the segment's bounds catch what can be.
+    """The checksum doesn't cover a batch's offsets; their order and the segment's bounds are
+    checked.
 
-    A record must not be handed out under an offset that is another's.
+    A record must not be returned with another record's offset.
     """
 
     @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ class TestOffsetsOutOfOrder:
 
 
 class TestDamageUnderLostIndexes:
-    """What damage hides from an index that is built anew must not pass for "no such record"."""
+    """A rebuilt index must not report "no such record" for records that damage hides."""
 
     @pytest.mark.parametrize("lost", ["", None])
     def test_a_lookup_comes_upon_the_damage(self, lost: str | None) -> None:
@@ -298,7 +299,8 @@ class TestDamageUnderLostIndexes:
                 reader.offset_for_time(25)
             with pytest.raises(CorruptBatch, match=f"{FIRST_LOG}, position 70"):
                 reader.max_timestamp()
-            directory, log = reopen(env)  # a writer must not make half an index whole
+            # A writer must not store an index of the undamaged part only.
+            directory, log = reopen(env)
             assert len(log.apply_retention()) == 0
             directory.close()
 
@@ -320,7 +322,7 @@ class TestDamageUnderLostIndexes:
         ("has_map", "says"), [(True, "its zone map knows; rebuilt"), (False, "or none; rebuilt")]
     )
     def test_an_index_of_another_file_is_not_used(self, has_map: bool, says: str) -> None:
-        """It obeys every rule and leads into the middle of batches."""
+        """The index follows all rules but points into the middle of batches."""
         env, directory, log = new_log({"index.interval.bytes": "0"})
         for number in range(10):
             put(log, number, value=b"x" * number)

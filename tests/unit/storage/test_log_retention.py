@@ -1,4 +1,4 @@
-"""What leaves a log at its old end: by request, by age, by size; on a clock that is moved."""
+"""Records that leave the start of a log: by request, by age, by size, on a manual clock."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv
@@ -71,7 +71,7 @@ class TestDeleteRecords:
 
 
 class TestRetention:
-    """End to end on a clock that is moved; the passes themselves are in test_retention."""
+    """Retention on a manual clock; test_retention has tests of each rule alone."""
 
     def deleted(self, log: Log) -> list[tuple[int, str]]:
         return [(d.base_offset, d.rule.value) for d in log.apply_retention()]
@@ -84,7 +84,7 @@ class TestRetention:
         return env, log
 
     def test_oldest_first_up_to_the_first_that_stays(self) -> None:
-        """The old segment behind a young one stays, as in Kafka."""
+        """An old segment after a young one stays, as in Kafka."""
         now = START_MS
         _, log = self.by_times([now - 300, now - 200, now - 10, now - 500], retention_ms="100")
         assert self.deleted(log) == [(0, "time"), (1, "time")]

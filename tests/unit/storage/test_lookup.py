@@ -1,4 +1,4 @@
-"""Lookups by time: the earliest offset whose time is late enough, on either clock."""
+"""Lookups by time: the earliest offset with this time or a later one, on either clock."""
 
 import pytest
 from tests.faults import START_MS
@@ -115,7 +115,7 @@ class TestRecordClock:
 
 class TestBelowTheLogStart:
     def test_a_match_in_a_later_segment_is_still_found(self) -> None:
-        """Kafka stops at the first segment and answers "not found"."""
+        """Kafka stops at the first segment and returns "not found"."""
         _, _, log = new_log()
         put(log, 90)
         put(log, 10)
@@ -123,7 +123,7 @@ class TestBelowTheLogStart:
         put(log, 80)
         log.delete_records(1)
         assert at(log, 50) == (2, 80)
-        assert log.segments[0].base_offset == 0  # its file is still there
+        assert log.segments[0].base_offset == 0  # the file of this segment still exists
 
     def test_segments_below_the_start_that_are_not_yet_deleted_do_not_count(self) -> None:
         _, _, log = new_log()
@@ -154,7 +154,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (1, 9)
 
     def test_never_names_a_deleted_offset(self) -> None:
-        """Kafka's does, until the file goes (KIP-734)."""
+        """In Kafka it does until the file is deleted (KIP-734)."""
         _, _, log = new_log()
         put(log, 99, 50, 60)
         log.roll()
@@ -176,7 +176,7 @@ class TestMaxTimestamp:
         assert pair(log.max_timestamp()) == (3, 70)
 
     def test_an_emptied_batch_does_not_hide_the_records_of_others(self) -> None:
-        """A cleaner keeps the header of a producer's last batch, with its largest time."""
+        """A cleaner keeps the header of a producer's last batch, with its largest timestamp."""
         _, _, log = new_log()
         log.follower.append(build_batch(new_records([5, 7]), base_offset=0, leader_epoch=1))
         empty = build_empty_batch(
@@ -271,7 +271,7 @@ class TestAppendClock:
     def test_a_reader_beside_the_writer_knows_all_batches_before_it_is_switched_off(self) -> None:
         env, directory, log = new_log()
         put(log, 1)
-        put(log, 1)  # at the same time, so without a row of its own
+        put(log, 1)  # at the same time, so without a row
         directory.alter_config("t", {"tidelog.append.time.enable": "false"})
         put(log, 1)
         reader = reader_of(env)

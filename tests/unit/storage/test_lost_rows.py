@@ -1,4 +1,4 @@
-"""A file of append times that lost rows at its end must not lend its last row to their records."""
+"""If a file of append times loses rows at its end, its last row is not used for later records."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env
@@ -13,7 +13,7 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def _two_segments() -> tuple[SeededEnv, list[int]]:
-    """A closed and a last segment, each of five appends at different times; a clean stop."""
+    """Write a closed and a last segment, each of five appends at different times; stop cleanly."""
     env = seeded_env(1)
     times = []
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
@@ -43,7 +43,7 @@ def test_rows_cut_off_at_a_border_make_times_unknown_never_wrong(base: int, rows
         assert wrong == []
         cut = range(base, base + 2 * APPENDS)
         assert all(found[o] == times[o] for o in range(len(times)) if o not in cut)
-        # What rows are left is still believed: the last one for its own append.
+        # The remaining rows are trusted, the last one only for its own append.
         assert sum(found[o] is not None for o in cut) >= 2 * rows
 
 

@@ -1,6 +1,6 @@
-"""10,000 segments under a limit of 1,024 descriptors: opened, read, searched, by both sides.
+"""10,000 segments under a limit of 1,024 descriptors: opened, read and searched.
 
-In a process of its own, since the limit is the process's.
+Both a writer and a reader do this in a process of their own, whose limit is lowered.
 """
 
 import subprocess
@@ -50,7 +50,7 @@ print("fine")
 
 
 def write_segments(directory: Path, count: int) -> None:
-    """Segments of one batch of two records each, 10 ms apart, as a clean stop leaves them."""
+    """Write segments of one batch of two records, 10 ms apart, as a clean stop leaves them."""
     batch = build_batch(new_records([0, 1]), leader_epoch=0)
     for number in range(count):
         base, time = 2 * number, 10 * number

@@ -1,4 +1,4 @@
-"""How far a cleaning's count of keys mends what a sample of them says."""
+"""Correction of a sample's estimate of keys by the keys that a cleaning has counted."""
 
 import math
 from random import Random
@@ -18,7 +18,7 @@ SHIFT = 3
 
 
 def _samples(hashes: range, size: int = 100) -> KeySamples:
-    """Samples of keys at the offsets 0, 1, ...: one for each hash that ends with zeros."""
+    """Return samples of keys at the offsets 0, 1, ..., one for each hash that ends in zeros."""
     return KeySamples(SHIFT, {h << SHIFT: (at, size) for at, h in enumerate(hashes)})
 
 
@@ -47,14 +47,14 @@ def test_no_sample_knows_nothing() -> None:
 
 
 def test_keys_that_were_not_mapped_are_as_uncertain_as_before() -> None:
-    """What was counted is 23 less than the sample says; of 44 sampled keys nothing was counted."""
+    """The count is 23 below the sample's estimate, and does not cover 44 of the sampled keys."""
     samples, counted = _samples(range(100)), MappedKeys(shift=SHIFT, keys=425, sampled=56)
     assert correction(samples, counted) == pytest.approx((425 + 44 * 8) / 800)
     assert live_error(samples, counted) == pytest.approx(math.sqrt(7 / 8 * 44) / 100)
 
 
 def test_keys_that_are_gone_count_against_what_was_counted() -> None:
-    """One may have been in the map, and a new one have taken its place."""
+    """A lost key may have been in the map, and a new key may have replaced it in the sample."""
     counted = MappedKeys(shift=SHIFT, keys=777, sampled=100, lost=3)
     assert counted.unknown(_samples(range(100))) == 6
     assert counted.unknown(_samples(range(97))) == 6
@@ -67,7 +67,7 @@ def test_a_count_of_another_sample_says_nothing() -> None:
 
 
 def test_records_of_different_sizes_leave_their_mean_uncertain() -> None:
-    """Every second has three times the bytes of the others: a variance of a quarter of mean^2."""
+    """Every second record has three times the size of the others: the variance is mean^2 / 4."""
     sizes = {h << SHIFT: (h, 100 if h % 2 else -300) for h in range(100)}
     samples = KeySamples(SHIFT, sizes)
     counted = MappedKeys(shift=SHIFT, keys=800, sampled=100)
@@ -89,7 +89,7 @@ def test_the_count_that_leaves_less_uncertain_is_kept() -> None:
 
 
 def test_the_stated_error_is_the_one_that_is_made() -> None:
-    """300 draws of a sample of 4,096 keys, three in four of which were mapped."""
+    """Draw 300 samples of 4,096 keys, of which three quarters were mapped."""
     dice, keys, mapped = Random(7), 4096, 3072
     errors, stated = [], 0.0
     for _ in range(300):

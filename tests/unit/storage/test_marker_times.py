@@ -1,4 +1,4 @@
-"""No clock stops the marker that ends a transaction; it gets the last append time."""
+"""No clock jump stops a transaction marker, which then gets the last append time."""
 
 import pytest
 from tests.faults.seeded import START_MS

@@ -1,4 +1,4 @@
-"""`meta.properties`: Kafka's Java properties."""
+"""`meta.properties`: the format of Java properties, as Kafka writes it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The offset index: bytes, lookup, limits, cuts, checks."""
+"""The offset index: bytes, lookup, limits, truncation, checks."""
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,7 @@ def index_of_entries() -> OffsetIndex:
 
 
 def test_an_entry_is_relative_offset_and_position() -> None:
-    """The vector of facts section 11."""
+    """Bytes of an entry in an index of Kafka."""
     assert OffsetIndex(100).append(149, 4200) == bytes.fromhex("00000031 00001068")
 
 

@@ -1,4 +1,4 @@
-"""A search checks the batches that it passes over: the checksum covers their largest timestamps."""
+"""A search verifies the checksums of batches that it skips by their largest timestamp."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ FLIPS = [(MAX_TIMESTAMP_AT + 6, 1), (MAGIC_AT, 1)]
 
 
 def flipped(settings: Mapping[str, str], bad: int, at: int, bit: int, *, rolled: bool) -> SeededEnv:
-    """Single records at 1000, 1001, ...; one batch has a largest timestamp or magic too low."""
+    """Write records at 1000, 1001, ...; one batch has too low a largest timestamp or magic."""
     env, directory, log = new_log(settings)
     for number in range(COUNT):
         put(log, 1000 + number)

@@ -1,4 +1,4 @@
-"""Batches of producers that lie before a snapshot: found again near it, and no harm where not."""
+"""Batches before a producer snapshot: found within a window, and harmless if not found."""
 
 import errno
 
@@ -16,14 +16,14 @@ from tidelog.types import NewRecord
 DAY_MS = 86_400_000
 IN_FLIGHT = 5
 LARGE = {"max.message.bytes": "10000000", "index.interval.bytes": "0"}
-# More than what is looked through for batches that were in flight.
+# Larger than the window that is searched for recent batches.
 FAR = bytes(RECALL_BYTES + 100_000)
 
 
 def sent(
     count: int, *, producer_id: int = 5, first_ms: int = START_MS, value: bytes = b"v"
 ) -> list[bytes]:
-    """Batches of one record each, numbered from 0 on."""
+    """Return batches of one record, with sequence numbers from 0."""
     return [
         bytes(
             build_batch(
@@ -38,12 +38,12 @@ def sent(
 
 
 def put_all(log: Log, batches: list[bytes]) -> list[bool]:
-    """Append them; which were known."""
+    """Append the batches; return for each one whether it was a duplicate."""
     return [log.append_batches(bytearray(each)).is_duplicate for each in batches]
 
 
 def with_five(*, value: bytes = b"v") -> tuple[SeededEnv, list[bytes]]:
-    """A log that was closed behind five batches."""
+    """Return a log that was closed after five batches."""
     env, directory, log = new_log(LARGE)
     batches = sent(IN_FLIGHT, value=value)
     put_all(log, batches)
@@ -81,9 +81,9 @@ def test_batches_of_other_epochs_and_producers_stay_apart() -> None:
 
 
 def test_no_read_of_the_window_keeps_a_partition_from_opening() -> None:
-    """One read after another fails: the partition opens, and the last batch is known, or it can't.
+    """After each single failed read, the partition opens with the last batch, or the opening fails.
 
-    It can't as often as where there are no batches of producers to look for.
+    It fails as often as without batches of producers.
     """
 
     def closed(producer_id: int) -> SeededEnv:

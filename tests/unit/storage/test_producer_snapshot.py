@@ -14,7 +14,7 @@ from tidelog.storage.log.producers import (
 )
 
 ENTRY = SnapshotEntry(7, 0, 5, 6, 1, 1_700_000_000_000, -1, -1)
-# The vector of facts section 11.
+# Bytes of a snapshot of Kafka.
 BYTES = bytes.fromhex(
     "0001 e1a8b0b1 00000001 0000000000000007 0000 00000005 0000000000000006 00000001"
     "0000018bcfe56800 ffffffff ffffffffffffffff"

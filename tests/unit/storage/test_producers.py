@@ -1,4 +1,4 @@
-"""Producers: sequences, epochs, repetitions, transactions, as Kafka judges them."""
+"""Producers: sequences, epochs, duplicates and transactions, by Kafka's rules."""
 
 from pathlib import Path
 
@@ -250,7 +250,7 @@ def test_a_marker_of_an_older_epoch_is_fenced() -> None:
 
 
 def test_markers_of_version_2_raise_the_epoch_or_repeat_the_last_one() -> None:
-    """KIP-890, KAFKA-19999."""
+    """Source: KIP-890, KAFKA-19999."""
     states = after(data(0, epoch=2, txn=True))
     assert states.check(marker(1, epoch=3), origin=COORDINATOR, transaction_version=2) is None
     with pytest.raises(InvalidProducerEpoch):
@@ -281,7 +281,7 @@ def test_an_emptied_control_batch_changes_nothing() -> None:
 
 
 def test_an_emptied_data_batch_keeps_its_producers_sequence() -> None:
-    """KAFKA-5490."""
+    """Source: KAFKA-5490."""
     states = ProducerStates()
     states.replay(
         only(

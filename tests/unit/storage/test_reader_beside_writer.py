@@ -40,7 +40,7 @@ def keyed(*keys: int, time: int = 0) -> list[NewRecord]:
 
 
 def written(config: dict[str, str]) -> tuple[SeededEnv, Directory]:
-    """A topic of five finished segments of four records, and an active one with one record."""
+    """Write a topic of five finished segments of four records, and an active one with one."""
     env = seeded_env(1)
     writer = Directory.open(PATH, writable=True, env=env)
     writer.create_topic("t", config=config)
@@ -54,7 +54,7 @@ def written(config: dict[str, str]) -> tuple[SeededEnv, Directory]:
 
 
 def compact(env: SeededEnv, writer: Directory) -> None:
-    """Merge all finished segments into the first one's name."""
+    """Merge all finished segments into one, which gets the name of the first."""
     clean_partition(writer.log_dir, NAME, PlainWorker(env), ASKED)
     assert len(writer.log("t", 0).segments) == 2
 
@@ -64,7 +64,7 @@ def offsets(view: LogView) -> list[int]:
 
 
 class TestAnswersAreOfNow:
-    """Each call answers from the directory's state at the call, not from that at the opening."""
+    """Each call returns the state of the directory at the call, not at its opening."""
 
     def test_appends_are_seen_by_every_call(self) -> None:
         env, writer = written(PLAIN)
@@ -152,7 +152,7 @@ class TestAnswersAreOfNow:
         assert repr(reader) == f"Directory('{path}', read only, MissingFile)"
 
     def test_a_call_reads_the_directory_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """In an object store, each look at a directory is several requests."""
+        """In an object store, each listing of a directory needs several requests."""
         env, writer = written(PLAIN)
         writer.log_dir.add_partitions("t", 9)
         reader = Directory.open(PATH, env=env)
@@ -195,7 +195,7 @@ class TestAnswersAreOfNow:
 
 
 def lookups(view: LogView) -> list[object]:
-    """Offsets for all times on both clocks, the largest time, append times, producers."""
+    """Search all times on both clocks; return also the largest time, append times and producers."""
     times = itertools.product(ClockName, range(0, 1_100, 7))
     return [
         *(view.offset_for_time(time_ms, clock=clock) for clock, time_ms in times),
@@ -208,7 +208,7 @@ def lookups(view: LogView) -> list[object]:
 
 
 class TestSegmentsReplacedUnderAView:
-    """A partition that was opened before a compaction merged its segments, and read after it."""
+    """A partition that is opened before compaction merges its segments, and read after it."""
 
     @pytest.mark.parametrize(
         "read",
@@ -287,7 +287,7 @@ class TestSegmentsReplacedUnderAView:
 
 
 class TestReadsDuringASwap:
-    """The reader looks at each call by which a compaction swaps its segments in."""
+    """The reader reads at each call by which compaction replaces segments."""
 
     @pytest.mark.parametrize("how", ["directory", "view"])
     def test_they_find_the_segments_before_or_after_it(self, tmp_path: Path, how: str) -> None:
@@ -363,7 +363,7 @@ def test_a_closed_directory_answers_nothing(call: Callable[[Directory], object])
 
 
 class TestCallsOfAReader:
-    """A reader asks the disk again only for what may have changed."""
+    """A reader reads from the disk again only what may have changed."""
 
     def test_finished_segments_of_an_unchanged_directory_are_left_alone(
         self, monkeypatch: pytest.MonkeyPatch

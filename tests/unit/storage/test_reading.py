@@ -1,4 +1,4 @@
-"""Byte ranges for ranges of offsets, and which batches of aborted transactions are left out."""
+"""Byte ranges for ranges of offsets, and the batches of aborted transactions in them."""
 
 import pytest
 from tests.worlds.directories.logs import (
@@ -33,7 +33,7 @@ from tidelog.types import Codec
 
 
 def varied() -> Log:
-    """Batches of one to four records in several segments, every batch indexed."""
+    """Write batches of one to four records into several segments, with an index entry for each."""
     _, _, log = new_log(SMALL)
     for number in range(40):
         log.append(new_records([number] * (1 + number % 4)), batch_bytes=1 << 20)
@@ -52,7 +52,7 @@ def test_every_range_gives_exactly_its_records_from_few_bytes() -> None:
             for part in parts:
                 batches = [b for _, b in part.batches()]
                 wanted = sum(b.size_bytes for b in batches)
-                # At most one batch before the first and one behind the last that are wanted.
+                # At most one batch before the first and one after the last wanted batch.
                 assert part.size_bytes <= wanted + 2 * 200
 
 
@@ -90,7 +90,7 @@ def test_a_segment_without_the_range_gives_none() -> None:
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_legacy_messages_and_wrappers(magic: int, codec: Codec) -> None:
-    """Wrappers are opened only where their records are wanted."""
+    """A wrapper is opened only if the range includes some of its records."""
     _, _, log = new_log(SMALL)
     for number in range(12):
         data = build_legacy_set(
@@ -163,7 +163,7 @@ def test_records_of_a_range_in_the_middle_of_a_batch() -> None:
 
 @pytest.mark.parametrize("bit", [0x10, 0x20], ids=["transactional", "control"])
 def test_a_flipped_bit_hides_no_records(bit: int) -> None:
-    """What a header says readers must not see is believed with its checksum alone."""
+    """A flag that hides a batch from readers counts only if the batch's checksum is correct."""
     env, directory, log = new_log()
     for _ in range(3):
         put(log, 1, 2)

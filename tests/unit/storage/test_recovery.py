@@ -1,4 +1,4 @@
-"""After a hard stop: what is scanned, where the log is cut, what is rebuilt, what is said."""
+"""Recovery after a hard stop: scanned segments, the cut, rebuilt files and reports."""
 
 import pytest
 from tests.faults import SeededEnv
@@ -33,7 +33,7 @@ MARKER = f"{PATH}/.kafka_cleanshutdown"
 
 
 def stopped(count: int = 4, config: dict[str, str] | None = None) -> SeededEnv:
-    """A log of so many batches of 70 bytes, whose writer was killed."""
+    """Write a log of `count` batches of 70 bytes, and abandon it as a killed writer does."""
     env, directory, log = new_log(config or {"index.interval.bytes": "0"})
     for time in range(count):
         put(log, time)
@@ -51,10 +51,10 @@ class TestWhereTheLogIsCut:
     @pytest.mark.parametrize(
         ("at", "data"),
         [
-            (69, b"\xff"),  # a record's byte
+            (69, b"\xff"),  # a byte of a record
             (17, b"\0\0\0\0"),  # the checksum
-            (8, b"\xff\xff\xff\xff"),  # a length that can't be
-            (8, b"\0\0\0\x80"),  # a length that leads on behind the end
+            (8, b"\xff\xff\xff\xff"),  # an impossible length
+            (8, b"\0\0\0\x80"),  # a length that exceeds the end of the log
         ],
     )
     def test_at_a_bad_last_batch(self, at: int, data: bytes) -> None:
@@ -142,7 +142,7 @@ class TestWhatIsScanned:
         directory.checkpoint()
         directory.abandon()
         bases = [segment.base_offset for segment in log.segments]
-        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point: not looked at
+        change(env, FIRST_LOG, 90, b"\xff\xff")  # below the recovery point, so not read
         watching, seen = watched(env)
         again = LogDir.open(PATH, env=watching, options=None)
         assert again.reader(TOPIC, 0).log_end_offset == 40
@@ -153,7 +153,7 @@ class TestWhatIsScanned:
         assert scanned == {path_of(f"{bases[-1]:020d}.log")}
 
     def test_a_log_without_snapshots_is_read_once(self) -> None:
-        """Not once for each of its segments."""
+        """Without snapshots, recovery doesn't read the log again for each segment."""
         env, directory, log = new_log(SMALL)
         fill(log, 150)
         total, count = log.size_bytes(), len(log.segments)
@@ -290,7 +290,7 @@ class TestWhatIsRebuilt:
             assert (found.offset, found.timestamp) == (first.offset, first.timestamp)
 
     def test_a_valid_wrapper_of_an_unknown_codec_is_no_damage(self) -> None:
-        """Recovery does not decompress; only its reader is told."""
+        """Recovery doesn't decompress; the error appears when the record is read."""
         env, directory, log = new_log()
         put(log, 1)
         directory.abandon()
@@ -303,7 +303,7 @@ class TestWhatIsRebuilt:
         assert log.log_end_offset == 5
 
     def test_snapshots_behind_the_cut_are_not_believed(self) -> None:
-        """The log will grow past their offsets again, with other batches."""
+        """The log will exceed their offsets again with other batches."""
         env, directory, log = new_log()
         for sequence in range(3):
             log.append_batches(batch([1], producer_id=5, producer_epoch=0, base_sequence=sequence))

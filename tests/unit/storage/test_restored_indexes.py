@@ -1,4 +1,4 @@
-"""Indexes of finished segments that have gone are written anew when a log is opened for writing."""
+"""Missing indexes of finished segments are rebuilt when a log is opened for writing."""
 
 import pytest
 from tests.faults import seeded_env

@@ -1,4 +1,4 @@
-"""Retention: three passes from the oldest segment on, each ending at the first that stays."""
+"""Retention: three passes from the oldest segment, each of which ends at the first kept segment."""
 
 from dataclasses import replace
 
@@ -109,7 +109,7 @@ def test_by_time_the_difference_must_be_above_the_limit(
 
 
 def test_a_future_timestamp_keeps_all_segments_behind_it() -> None:
-    """KAFKA-18929."""
+    """Source: KAFKA-18929."""
     segments = [
         segment(0, timestamp=0),
         segment(10, timestamp=NOW + 1),

@@ -1,4 +1,4 @@
-"""`tidelog.retention.clock`: which time of a record counts, whatever becomes of files' times."""
+"""`tidelog.retention.clock`: the time by which records age, whatever the files' times are."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv, seeded_env
@@ -95,7 +95,7 @@ def deleted(log: Log) -> list[int]:
 
 
 class TestFuture:
-    """One record stamped a year ahead, and three segments."""
+    """One record with a time a year ahead, and three segments."""
 
     def log(self, clock: str) -> tuple[SeededEnv, Log]:
         env, _, log = new_log(settings(clock))
@@ -136,10 +136,10 @@ def test_old_timestamps_act_as_in_kafka_but_for_append(clock: str, goes: list[in
 
 
 def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
-    """An early record from the future, a late one from long ago: together they prove nothing."""
+    """An early record from the future and a late one from the past give no exact bound together."""
     env, _, log = new_log(settings())
     put(log, START_MS + 365 * DAY_MS)
-    env.clock.advance(DAY_MS + 1)  # times that no step has rounded
+    env.clock.advance(DAY_MS + 1)  # the append times are not rounded
     put(log, START_MS - DAY_MS)
     segment = log.segments[0]
     bound = counted_time(read_times(log, segment, clock=CAPPED), CAPPED)
@@ -155,7 +155,7 @@ def test_the_cap_is_of_each_record_not_of_the_segment() -> None:
 
 
 def set_file_times(env: SeededEnv, mtime_ms: int) -> None:
-    """What a copy does: every file looks as if it was changed then."""
+    """Set the times of all files, as a copy of the directory does."""
     for name in names(env):
         env.files.set_mtime(path_of(name), mtime_ms)
 
@@ -170,7 +170,7 @@ COPIES = [1, START_MS - 900 * DAY_MS, START_MS + 3 * DAY_MS, START_MS + 900 * DA
 
 
 class TestCopies:
-    """A directory whose file times all changed retains the same."""
+    """A directory whose file times all changed retains the same segments."""
 
     @pytest.mark.parametrize("mtime_ms", COPIES)
     @pytest.mark.parametrize("clock", ["record", "append", "record-capped"])
@@ -187,7 +187,7 @@ class TestCopies:
     def life(
         self, clock: str, mtime_ms: int | None, *, loses: bool = False
     ) -> list[tuple[int, list[int]]]:
-        """What retention deletes day by day after a copy."""
+        """Return the base offsets that retention deletes on each day after a copy."""
         env, directory, log = new_log(settings(clock))
         for day in range(4):
             put(log, START_MS + day * DAY_MS, START_MS + (day + 30) * DAY_MS * (day == 1))
@@ -211,7 +211,7 @@ class TestCopies:
 
 
 class TestForeign:
-    """What another program wrote: no append times, no notes."""
+    """Logs of another program, without append times and segment notes."""
 
     def foreign(self, *, at_ms: int) -> SeededEnv:
         env, directory, log = new_log(settings())
@@ -253,7 +253,7 @@ class TestForeign:
         assert [Notes(log).reason(segment) for segment in log.segments] == ["unknown", "open"]
 
     def test_a_segment_that_was_filled_anew_meanwhile_is_noted_anew(self) -> None:
-        """The note would be of other records, and too early for these."""
+        """The note belongs to other records, and its time is too early for the new ones."""
         env = self.foreign(at_ms=START_MS)
         directory, log = reopen(env)
         directory.close()
@@ -353,7 +353,7 @@ class TestReasons:
 
 
 def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
-    """Its times are rounded down by up to a minute: the minute's end counts."""
+    """The clock rounds times down by up to a minute, so retention counts from the minute's end."""
     for clock in ("append", "record-capped"):
         step = {"tidelog.append.time.granularity.ms": "60000"}
         env, _, log = new_log(settings(clock) | step)
@@ -369,7 +369,7 @@ def test_a_coarse_append_clock_deletes_nothing_too_early() -> None:
 
 @pytest.mark.parametrize("clock", ["append", "record-capped"])
 def test_a_step_that_was_coarser_once_deletes_nothing_too_early(clock: str) -> None:
-    """Rows do not say by how much they were rounded, and the setting is only today's."""
+    """Rows don't store the granularity that rounded them, and the setting may have changed."""
     step = {"tidelog.append.time.granularity.ms": "3600000"}
     hour_ms = 3_600_000
     env, directory, log = new_log(settings(clock, hour_ms) | step)

@@ -1,4 +1,4 @@
-"""When an append begins a new segment."""
+"""Conditions under which an append begins a new segment."""
 
 import random
 from dataclasses import replace
@@ -72,9 +72,9 @@ def test_jitter_stays_below_both_limits() -> None:
 def spans_of(
     config: dict[str, str], count: int = 3_000, *, is_configured: bool = False
 ) -> list[int]:
-    """Record time from the first to the last record of each finished segment, a ms apart.
+    """Return the time from the first to the last record of each segment, for records 1 ms apart.
 
-    With `is_configured` the settings are applied anew before each record.
+    With `is_configured` the settings are applied again before each record.
     """
     env, _, log = new_log({"segment.ms": "100", **config})
     for n in range(count):

@@ -1,4 +1,4 @@
-"""`segment-notes`: its text, what is left out of a damaged one, and how it grows."""
+"""The file `segment-notes`: its format, damaged lines, and its growth."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A batch alone, in a buffer of its own or with those of other logs: the same files and answers."""
+"""Batches appended alone, in place or with other logs' batches leave equal files and results."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -38,7 +38,7 @@ CONFIGS: tuple[dict[str, str], ...] = (
     {"message.timestamp.type": "LogAppendTime"},
     {"compression.type": "lz4"},
 )
-# Rules that a batch may break.
+# Settings whose rules a batch may violate.
 STRICT: tuple[dict[str, str], ...] = (
     {},
     {"cleanup.policy": "compact"},
@@ -49,14 +49,14 @@ STRICT: tuple[dict[str, str], ...] = (
     {"max.message.bytes": "120"},
 )
 TIMES = (-1, 0, *(START_MS + later_ms for later_ms in (-2000, -1000, 0, 1000, 2000)), 2**62)
-# Where a header's byte is changed, mostly to something that makes a difference.
+# Positions of header bytes to change, most of which make a difference.
 PLACES = st.sampled_from(
     [0, 7, 8, 11, 15, 16, 17, 21, 22, 23, 26, 34, MAX_TIMESTAMP_AT + 7, 42, 50, 52, 56, 57, 60]
 )
 
 
 class Way(Enum):
-    """How a batch gets into its log: from a buffer that stays, or changed in its own."""
+    """Way to append a batch: from a copy, changed in its own buffer, or with other logs."""
 
     COPIED = "copied"
     IN_PLACE = "in place"
@@ -68,7 +68,7 @@ PRODUCED = AppendTerms(owned=True, is_bounded=True)
 
 @dataclass(frozen=True)
 class Sent:
-    """One batch of a producer, and how much later than the last one it comes."""
+    """One batch of a producer, and its delay after the batch before."""
 
     size: int
     time: int
@@ -107,7 +107,7 @@ def sent_batch(sent: Sent, start_ms: int) -> bytes:
 
 @dataclass
 class Side:
-    """A log on a disk of its own, and what was said of each append."""
+    """A log on its own disk, and the result of each append."""
 
     config: dict[str, str]
     way: Way
@@ -161,7 +161,7 @@ def test_all_ways_leave_the_same(config: dict[str, str], sent: list[Sent]) -> No
 
 
 def assert_alike(config: dict[str, str], data: bytes) -> AppendResult | str:
-    """All ways say and leave the same of a batch behind a good one; what they say."""
+    """Append a batch after a valid one in all ways; compare results and files, and return one."""
     sides = [Side(config, way) for way in Way]
     for side in sides:
         put(side.log, START_MS, START_MS)
@@ -226,10 +226,10 @@ def test_odd_and_damaged_batches_are_judged_alike(
 @pytest.mark.parametrize(
     ("at", "new", "is_taken"),
     [
-        (MAX_TIMESTAMP_AT, bytes(8), True),  # it is put right
+        (MAX_TIMESTAMP_AT, bytes(8), True),  # corrected
         (RECORD_COUNT_AT, b"\0\0\0\2", False),
         (LAST_OFFSET_DELTA_AT, b"\0\0\0\1", False),
-        (BASE_SEQUENCE_AT - 10, bytes(8), False),  # a producer without a sequence
+        (BASE_SEQUENCE_AT - 10, bytes(8), False),  # a producer id without a sequence
         (0, b"\0\0\0\0\0\0\0\1", False),
         (HEADER_SIZE, b"\x7f", False),
     ],
@@ -287,7 +287,7 @@ def test_what_a_rule_of_the_topic_forbids_is_refused_alike(
 def test_what_was_just_built_is_appended_as_what_is_looked_at(
     topic: dict[str, str], codec: Codec
 ) -> None:
-    """Also what is refused for its size, or written anew with another codec or stamp."""
+    """Includes batches that are too large, or rewritten with another codec or timestamp type."""
     data = build_batch(
         [NewRecord(key=b"key", value=b"v" * 30, timestamp=START_MS)] * 2, codec=codec
     )

@@ -1,4 +1,4 @@
-"""LogAppendTime never runs back: not with the append clock off, and not in an emptied log."""
+"""LogAppendTime never decreases, even without the append clock or after the log became empty."""
 
 import pytest
 from tests.faults import Keep, SeededEnv, seeded_env
@@ -19,7 +19,7 @@ def stamps(env: SeededEnv) -> list[int]:
 
 
 def append(log: Log) -> int:
-    """The stamp of a new record."""
+    """Append a record and return its timestamp."""
     offset = log.append([NewRecord(value=b"v")]).base_offset
     (record,) = log.records(offset)
     return record.timestamp

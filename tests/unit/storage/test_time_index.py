@@ -1,4 +1,4 @@
-"""The time index: bytes, lookup, the kept slot, cuts, checks."""
+"""The time index: bytes, lookup, the reserved slot, truncation, checks."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def index_of_entries() -> TimeIndex:
 
 
 def test_an_entry_is_timestamp_and_relative_offset() -> None:
-    """The vector of facts section 11."""
+    """Bytes of an entry in a time index of Kafka."""
     entry = TimeIndex(100).maybe_append(1_700_000_000_000, 149)
     assert entry == bytes.fromhex("0000018bcfe56800 00000031")
 
@@ -129,7 +129,7 @@ def test_entries_that_cannot_be_are_found(entries: str, at: int) -> None:
 
 @pytest.mark.parametrize("tail", [bytes(12), bytes(10_485_720), b"\0\0\0", b"\1\2\3"])
 def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
-    """KAFKA-10207: a zero tail taken for entries said that the segment ends at timestamp 0."""
+    """KAFKA-10207: with zeros read as entries, the segment's last timestamp was 0."""
     index = TimeIndex(100, data=bytes(index_of_entries().encoded) + tail)
     index.check(allow_tail=True)
     assert index.last_entry == (9000, 181)
@@ -139,7 +139,7 @@ def test_a_tail_is_found_unless_it_is_allowed(tail: bytes) -> None:
 
 
 def test_a_lone_entry_of_zeros_is_an_entry() -> None:
-    """One record at the base offset with timestamp 0, closed: twelve zero bytes that mean it."""
+    """One record at the base offset with timestamp 0 has an entry of twelve zero bytes."""
     index = TimeIndex(0)
     index.maybe_append(0, 0, ignore_full=True)
     again = TimeIndex(0, data=bytes(index.encoded))

@@ -1,4 +1,4 @@
-"""The time index clause by clause: size, the largest timestamp of a segment, what rebuilds it.
+"""The rules of the time index: size, the largest timestamp of a segment, rebuilding.
 
 Source: KIP-33.
 """
@@ -42,14 +42,14 @@ Times = list[int]
 
 
 class Header(NamedTuple):
-    """What an index is built from."""
+    """The fields of a batch that an index is built from."""
 
     last_offset: int
     max_timestamp: int
 
 
 def index_sizes(batch_bytes: int, **config: str) -> tuple[int, int]:
-    """Bytes of both indexes of a segment of 1 GiB, out of batches of one size, times rising."""
+    """Return both indexes' sizes for a 1 GiB segment of equal batches with increasing times."""
     settings, _ = TopicConfig.parse({name.replace("_", "."): text for name, text in config.items()})
     builder = IndexBuilder(settings, 0)
     for number, position in enumerate(range(0, GIB - batch_bytes, batch_bytes)):
@@ -59,7 +59,7 @@ def index_sizes(batch_bytes: int, **config: str) -> tuple[int, int]:
 
 
 class TestSize:
-    """A time entry is 1.5 times an offset entry; `segment.index.bytes` is one limit for both."""
+    """A time entry has 1.5 times the size of an offset entry; `segment.index.bytes` limits both."""
 
     def test_a_segment_of_1_gb_at_4_kb_needs_2_mb_and_3_mb(self) -> None:
         offset_bytes, time_bytes = index_sizes(4_097)
@@ -77,13 +77,13 @@ class TestSize:
         offset_bytes, time_bytes = index_sizes(4_097, segment_index_bytes=str(2 * MIB))
         assert time_bytes == 2 * MIB // 12 * 12
         assert offset_bytes > time_bytes * 8 // 12
-        # Its last slot still took the entry that closes it.
+        # The last slot is reserved for the closing entry.
         full = TimeIndex(0, size_limit=2 * MIB)
         assert full.entry_limit == time_bytes // 12
 
 
 def legacy_log(magics: list[int]) -> tuple[SeededEnv, Times, int]:
-    """A stopped log of a finished segment and the last one, a batch of each format in turn."""
+    """Write a finished and a last segment with batches of each given format in turn, then stop."""
     env, directory, log = new_log(LEGACY)
     for half in range(2):
         for number, magic in enumerate(magics * 3):
@@ -138,7 +138,7 @@ def test_the_files_time_counts_only_where_no_record_has_one(magics: list[int]) -
         times = read_times(reader, segment, clock=RetentionClock.RECORD)
         assert (times.largest_timestamp == NO_TIMESTAMP) == (magics == [0])
         assert (times.largest_timestamp, times.mtime_ms) == (time, 777)
-    # An index says "none" by having no entry.
+    # A segment without timestamps has an empty time index.
     assert (read(env, f"{0:020d}.timeindex") == b"") == (magics == [0])
 
 
@@ -156,7 +156,7 @@ def test_times_rise_inside_one_file_only() -> None:
 
 @pytest.mark.parametrize("stop", ["clean", "hard"])
 def test_the_largest_timestamp_is_known_after_any_stop(stop: str) -> None:
-    """After a clean one from the last entry on; after a hard one by scanning."""
+    """After a clean stop it is read from the last entry on, after a hard one by a scan."""
     env, directory, log = new_log({"index.interval.bytes": "200"})
     for time in (5, 900, 30, 40):
         put(log, time)
@@ -188,7 +188,7 @@ def test_a_cut_takes_all_files_along_and_reloads_the_largest_timestamp(target: i
     assert all(offset < target for _, offset in last.time_index.entries())
     bases = {segment.base_offset for segment in log.segments}
     assert {int(name.split(".")[0]) for name in names(env) if name[0].isdigit()} - bases <= {target}
-    assert f"{last.base_offset:020d}.zones" not in names(env)  # it is open again
+    assert f"{last.base_offset:020d}.zones" not in names(env)  # the segment is active again
     put(log, 500)
     directory.close()
     reader = reader_of(env)

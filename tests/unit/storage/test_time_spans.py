@@ -1,4 +1,4 @@
-"""Smallest and largest times of partitions: neither markers nor deleted records count."""
+"""Smallest and largest times of partitions, without markers and deleted records."""
 
 import random
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_spans_are_those_of_the_records(tmp_path: Path, seed: int) -> None:
 
 
 def ensure_spans(log: LogView) -> None:
-    """Compare the spans with the times of all records, read one by one."""
+    """Compare the spans with the times of all records, which are read one by one."""
     records = list(log.records())
     timestamps = [one.timestamp for one in records if one.timestamp >= 0]
     largest = max(timestamps) if timestamps else None
@@ -134,7 +134,7 @@ def test_spans_from_a_broker() -> None:
         names = log.partitions("flights")
         created = log.time_spans("flights")
         assert created[names[0]] == TimeSpan(None, 5)
-        assert created[names[1]] == NOTHING  # the marker's time hides the record's
+        assert created[names[1]] == NOTHING  # the later time of the marker hides the record's time
         assert created[names[2]] == NOTHING
         appended = log.time_spans("flights", clock="append")
         assert appended[names[2]] == NOTHING

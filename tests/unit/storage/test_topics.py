@@ -1,4 +1,4 @@
-"""The registry of a directory's topics: its file, what directories say, what is refused."""
+"""The registry of a directory's topics: its file, foreign directories, and refused changes."""
 
 import json
 import uuid
@@ -69,7 +69,7 @@ def create(
     source: Random,
     topic_id: uuid.UUID | None = None,
 ) -> Made:
-    """Create one topic; raises what refuses it."""
+    """Create one topic; raise its error if it is refused."""
     (made,) = registry.create([NewTopic(name, partitions, settings, topic_id)], source=source)
     if isinstance(made, TidelogError | OSError):
         raise made
@@ -77,7 +77,7 @@ def create(
 
 
 def grow(registry: TopicRegistry, name: str, partitions: int) -> TopicInfo:
-    """Grow one topic; raises what refuses it."""
+    """Add partitions to one topic; raise its error if that is refused."""
     (grown,) = registry.grow({name: partitions})
     if isinstance(grown, TidelogError | OSError):
         raise grown
@@ -85,7 +85,7 @@ def grow(registry: TopicRegistry, name: str, partitions: int) -> TopicInfo:
 
 
 def entry_text(**changes: object) -> str:
-    """A file with one topic, of which some fields are changed."""
+    """Return the text of a registry file with one topic, with some fields changed."""
     entry = {"id": encode_topic_id(ID_A), "partitions": 2, "config": {}} | changes
     return json.dumps({"version": 1, "topics": {"flights": entry}})
 
@@ -187,7 +187,7 @@ def test_no_file_and_no_directories_are_no_topics(disk: DamageFileSystem) -> Non
     assert find_topics(disk, ROOT) == ({}, [])
 
 
-# --- what the directories say
+# --- foreign directories
 
 
 def test_directory_that_the_file_does_not_know_is_a_foreign_topic(disk: DamageFileSystem) -> None:

@@ -1,6 +1,6 @@
-"""A length that grew inside a finished segment hides what lies behind it; nobody stays silent.
+"""A batch length that grew in a finished segment hides later batches; all readers report it.
 
-The length of a batch lies outside of its checksum, so the frame looks like one that was cut.
+The checksum doesn't cover the length, so the batch looks like an incomplete one.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ LENGTH_AT = 8
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Ten batches in a finished segment, the sixth of which says that it is 256 MB long."""
+    """Write ten batches into a finished segment, and set the length of the sixth to 256 MB."""
     root = tmp_path / "log"
     env = Env(clock=ManualClock(T0))
     with LogDir.open(str(root), env=env, options=LogDirOptions(create=True)) as log_dir:

@@ -1,4 +1,4 @@
-"""Open and aborted transactions of a log against a plain model, through kills and cuts."""
+"""Open and aborted transactions of a log and of a plain model, with kills and truncations."""
 
 from dataclasses import dataclass, field
 
@@ -19,12 +19,12 @@ PRODUCERS = (5, 6, 7)
 
 @dataclass
 class Model:
-    """What was appended, by offset: the producer, and for markers whether they commit."""
+    """Model of a log: for each offset the producer, and for markers whether they commit."""
 
     rows: list[tuple[int, bool | None]] = field(default_factory=list)
 
     def transactions(self) -> tuple[dict[int, int], set[int]]:
-        """First offset of each open transaction by producer, and offsets that were aborted."""
+        """Return the first offset of each open transaction by producer, and the aborted offsets."""
         opened: dict[int, list[int]] = {}
         aborted: set[int] = set()
         for offset, (producer, commit) in enumerate(self.rows):
@@ -36,9 +36,9 @@ class Model:
         return {producer: found[0] for producer, found in opened.items()}, aborted
 
     def forget(self, log: Log) -> None:
-        """Take out open transactions that the log has forgotten, where nothing of them is left.
+        """Remove open transactions without remaining records if the log has forgotten them.
 
-        States are read again from the log's start on where no snapshot is left, as in Kafka.
+        Without snapshots the log reads its states from its start on, as in Kafka.
         """
         known = set(log.producer_states().open_transactions.values())
         left = {who for who, _ in self.rows[log.log_start_offset :]}
@@ -142,14 +142,15 @@ def test_a_marker_of_the_newer_version_raises_the_epoch() -> None:
         log.end_transaction(producer_epoch=3, commit=True, **ends)
     log.end_transaction(producer_epoch=4, commit=True, **ends)
     assert log.last_stable_offset == 2
-    log.end_transaction(producer_epoch=4, commit=True, **ends)  # sent again: nothing is open
+    # A repeated marker: no transaction is open.
+    log.end_transaction(producer_epoch=4, commit=True, **ends)
     assert log.last_stable_offset == 3
     assert not log.producer_states().open_count
     directory.abandon()
 
 
 def test_a_log_start_behind_an_open_transaction_is_readable() -> None:
-    """As in Kafka: what retention or an administrator deletes is not held up by a transaction."""
+    """As in Kafka, an open transaction doesn't prevent deletion by retention or by request."""
     _, directory, log = new_log()
     data = batch([1, 2, 3], producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
     log.append_batches(data)

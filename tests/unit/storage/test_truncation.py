@@ -1,4 +1,4 @@
-"""Cutting a log: what goes, what stays right, and readers that hold what is cut."""
+"""Truncation: removed files, the remaining records, and readers of truncated files."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ from tidelog.types import ClockName, IsolationLevel
 
 class TestWhatGoes:
     def test_every_offset_of_a_log_of_segments(self) -> None:
-        """The batch that holds the offset goes whole; what is below stays, readable and found."""
+        """The batch with the offset is removed whole; records before it can be read and found."""
         for target in range(0, 62, 3):
             env, _, log = new_log(SMALL)
             for number in range(20):
@@ -93,7 +93,7 @@ class TestWhatGoes:
         log.roll()
         put(log, 1)
         assert log.last_stable_offset == 4
-        log.truncate_to(2)  # the marker goes: the transaction is open again
+        log.truncate_to(2)  # without the marker the transaction is open again
         assert log.last_stable_offset == 0
         assert offsets(log.records(isolation=IsolationLevel.READ_COMMITTED)) == []
         log.end_transaction(producer_id=5, producer_epoch=0, coordinator_epoch=0, commit=True)
@@ -110,7 +110,7 @@ class TestWhatGoes:
         assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(0, 0)]
         assert "00000000000000000002.snapshot" not in names(env)
         put(log, 3)
-        assert log.leader_epochs.latest_epoch > 1  # other records, another epoch
+        assert log.leader_epochs.latest_epoch > 1  # other records get another epoch
 
     @pytest.mark.parametrize("is_hard_stop", [False, True])
     def test_a_log_cut_to_nothing_uses_no_epoch_again(self, is_hard_stop: bool) -> None:
@@ -135,7 +135,7 @@ class TestAppendTimesAfterIt:
             env.clock.advance(10)
             put(log, 1)
         log.truncate_to(2)
-        env.clock.advance(-45)  # the clock runs slower now: a time of a cut row would be larger
+        env.clock.advance(-45)  # the clock is behind now, so a removed row's time would be later
         put(log, 1)
         assert log.append_time_of(2) == START_MS + 20
         directory.close()
@@ -149,7 +149,7 @@ class TestAppendTimesAfterIt:
         assert found is None
 
     def test_whatever_a_crash_leaves_of_it(self) -> None:
-        """Every record that is read has its own append time, or none."""
+        """Each remaining record has its own append time, or none."""
         env, directory, log = new_log(SMALL)
         for number in range(25):
             env.clock.advance(1)
@@ -195,7 +195,7 @@ print(len(seen) + len(left), set(left), len(after), set(after))
 
 
 def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_path: Path) -> None:
-    """It goes on with what it has mapped, and sees the new log when it looks again."""
+    """The reader continues on its maps, and sees the new log after a refresh."""
     root = tmp_path / "data"
     with LogDir.open(str(root), options=WRITABLE) as directory:
         directory.create_topic(TOPIC, config={**SMALL, **ANY_TIME})
@@ -219,7 +219,7 @@ def test_a_reader_in_another_process_survives_a_truncation_under_its_maps(tmp_pa
             line = child.stdout.readline()
         assert child.returncode == 0
     before, _, rest = line.partition(" {b'old'} ")
-    # The last segment is read by position; where it went, its records are gone.
+    # The last segment is read from the file, where the truncated records are gone.
     assert kept < int(before) <= 40
     assert rest.split(" ", 1)[0] == str(kept + 30)
     assert "b'new'" in rest

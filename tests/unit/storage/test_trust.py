@@ -1,4 +1,4 @@
-"""How far append times are believed: after other writers, crashes and lost files."""
+"""Trust in append times: after other writers, crashes and lost files."""
 
 from collections.abc import Callable, Iterator
 
@@ -34,7 +34,7 @@ CHECKPOINT = "append-time-checkpoint"
 
 
 def timed(count: int = 4, config: dict[str, str] | None = None) -> SeededEnv:
-    """A log of so many records, 10 ms apart, closed cleanly."""
+    """Write a log of `count` records, 10 ms apart, and close it cleanly."""
     env, directory, log = new_log(config or {"index.interval.bytes": "0"})
     for _ in range(count):
         put(log, 1)
@@ -53,7 +53,7 @@ def own(count: int, start: int = 0) -> list[int | None]:
 
 
 def append_foreign(env: SeededEnv, offset: int, epoch: int = 9) -> None:
-    """What somebody else appends to the file, who knows nothing of append times."""
+    """Append a batch as a program does that doesn't write append times."""
     data = build_batch(new_records([1]), base_offset=offset, leader_epoch=epoch)
     write(env, f"{FIRST}.log", read(env, f"{FIRST}.log") + bytes(data))
 
@@ -70,7 +70,7 @@ class TestOthers:
         assert known(env, 5) == [*own(3), None, START_MS + 30]
 
     def test_a_cut_below_the_checkpoint_makes_what_they_put_there_unknown(self) -> None:
-        """Equal records at equal offsets, under another epoch: still not ours."""
+        """Equal records at equal offsets under another leader epoch get no append times."""
         env = timed(4)
         write(env, f"{FIRST}.log", read(env, f"{FIRST}.log")[:140])
         append_foreign(env, 2)
@@ -144,7 +144,7 @@ class TestHardStop:
         assert found == own(20)
 
     def test_records_of_one_time_that_only_the_next_row_would_end(self) -> None:
-        """The last run is sure for the append that opened it: rows behind it may be lost."""
+        """After the last row, only its own append has a known time, as later rows may be lost."""
         env, directory, log = new_log()
         put(log, 1)
         put(log, 1)
@@ -218,7 +218,7 @@ class TestParts:
 def test_records_that_a_flipped_leader_epoch_leaves_without_a_time_are_counted(
     rolls: bool, number: int, bit: int
 ) -> None:
-    """A batch whose header changed is another one: what only it proved is unknown, and said so."""
+    """If a batch's header changed, times that only this batch proved are unknown and reported."""
     env, directory, log = new_log()
     for at in range(10):
         env.clock.advance(10)

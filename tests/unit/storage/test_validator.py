@@ -1,4 +1,4 @@
-"""What a leader takes, what it changes in it, and that it changes nothing else."""
+"""Validation by the leader: accepted batches, the fields that it changes, and no other changes."""
 
 from collections.abc import Callable, Sequence
 
@@ -39,7 +39,7 @@ from tidelog.types import (
     Codec,
 )
 
-# --- what is accepted
+# --- accepted batches
 
 
 def test_offsets_and_epoch_are_assigned_and_all_else_stays() -> None:
@@ -173,7 +173,7 @@ def test_wrong_offset_deltas_are_repaired(codec: Codec, deltas: list[int]) -> No
 def test_records_that_no_reader_would_open_again_are_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plain batch has no such limit; one that is compressed may not have more than a client's."""
+    """Only compressed batches have this limit, which is the one for clients' batches."""
     sent = build_batch(records())
     size = len(sent) - 61
     set_constant(monkeypatch, "APPEND_DECOMPRESSION_LIMIT", size, inside="tidelog.storage")
@@ -185,7 +185,7 @@ def test_records_that_no_reader_would_open_again_are_not_compressed(
 
 
 def body_with_deltas(body: Buffer, deltas: Sequence[int]) -> bytes:
-    """The records of `body` with other offset deltas."""
+    """Return the records of `body` with other offset deltas."""
     out = bytearray()
     for frame, delta in zip(walk_body(body, len(deltas)), deltas, strict=True):
         changed = bytearray(body[frame.attributes_at : frame.offset_delta_at])

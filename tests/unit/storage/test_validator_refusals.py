@@ -1,4 +1,4 @@
-"""What a leader refuses: times, keys, batches; with which error, in which order."""
+"""Refusals by the leader: times, keys and batches; the errors and their order."""
 
 import pytest
 from tests.unit.storage.appending import (

@@ -1,4 +1,4 @@
-"""Verdicts on tiers, compactions, checks and erasures: for nothing, one, many and the bad case."""
+"""Verdicts on tiers, compactions, checks and erasures: none, one, many and damaged."""
 
 from dataclasses import replace
 from typing import cast
@@ -112,14 +112,14 @@ class TestCompaction:
 
 
 class Check(DirectoryCheck):
-    """A check of logs of 126 MB."""
+    """Check that reports logs of 126 MB."""
 
     def log_bytes(self) -> int:
         return 126 * MB
 
 
 def check(*names: TopicPartition) -> Check:
-    partition = cast("CheckedPartition", None)  # a verdict counts them
+    partition = cast("CheckedPartition", None)  # the verdict only counts them
     return Check(os_env().files, "data", partitions=dict.fromkeys(names, partition))
 
 

@@ -1,4 +1,4 @@
-"""How far writers have come: remembered with their commit, so that a replay adds nothing."""
+"""Versions of writers are stored with their commit, so that a replayed batch is not added twice."""
 
 import pytest
 from tests.core import thinned
@@ -29,7 +29,7 @@ QUERY = "query/a"
 
 
 def commit(env: Env, label: str, version: int, count: int = 9) -> AttachResult:
-    """One batch of a query, into both partitions."""
+    """Attach one batch of a query to both partitions."""
     staged = [*stage(env, 0, label, count), *stage(env, 1, label, count)] if count else []
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         return attach(log_dir, staged, version=WriterVersion(QUERY, version))
@@ -115,7 +115,7 @@ def test_a_topic_that_is_created_anew_has_nothing_of_what_was_written_to_its_nam
 
 @pytest.mark.parametrize("keep", list(Keep))
 def test_power_loss_at_every_call_and_the_batch_again(keep: Keep) -> None:
-    """Whenever the power goes, the replayed batch is there once: all of it, in both partitions."""
+    """After a power loss at any call, the replayed batch is in both partitions exactly once."""
     env = seeded_env(1)
     make_directory(env)
     commit(env, "first", 0)
@@ -148,7 +148,7 @@ def test_power_loss_in_seeded_ways_and_the_batch_again() -> None:
 
 
 def test_every_call_fails_and_the_batch_comes_again() -> None:
-    """In the process that failed nothing is attached twice; nor after reopening."""
+    """Neither the process with the failure nor a new one attaches the batch twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.settle()
@@ -170,7 +170,7 @@ def test_every_call_fails_and_the_batch_comes_again() -> None:
 
 
 def test_after_a_failed_commit_only_reopening_goes_on() -> None:
-    """The holder can't tell whether the version is there: it must not attach it again."""
+    """The process doesn't know whether the version was attached, so it must not attach it again."""
     env = seeded_env(1)
     make_directory(env)
     staged = stage(env, 0, "a", 9)
@@ -207,7 +207,7 @@ def test_names_that_are_refused(name: str) -> None:
     ],
 )
 def test_damaged_files_are_not_taken_for_empty(text: bytes) -> None:
-    """An empty list would let a batch in twice."""
+    """With an empty list a batch could be attached twice."""
     env = seeded_env(1)
     make_directory(env)
     env.files.open(f"{ROOT}/{commits.WRITERS_FILE}", create=True).pwrite(text, 0)
@@ -226,7 +226,7 @@ OTHER = "ships"
 
 
 def commit_topics(env: Env, label: str, version: int, *topics: str) -> AttachResult:
-    """One version of a writer that counts topics separately, nine rows into each topic."""
+    """Attach a version of a writer that counts by topic: nine rows into each topic."""
     staged = [one for t in topics for one in stage(env, 0, f"{t}-{label}", 9, topic=t)]
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         return attach(log_dir, staged, version=WriterVersion(APP, version, topics=topics))
@@ -262,16 +262,17 @@ def test_a_version_that_one_topic_has_goes_to_the_other_topics() -> None:
 
 
 def test_marks_for_all_topics_together_still_count() -> None:
-    """Earlier releases counted an application by directory; their last version went somewhere."""
+    """Earlier releases stored one version of an application for the whole directory."""
     env = seeded_env(1)
     make_two_topics(env)
     ranges = ((TOPIC, 0, 0, 9, 5),)
     commits.note(env.files, ROOT, {APP: commits.Mark(7, 5, "", ranges)})
     assert commit_topics(env, "a", 7, TOPIC).skipped == {TOPIC: 7}
-    assert commit_topics(env, "a", 6, OTHER).skipped == {OTHER: 7}  # nobody knows
+    # A version below the mark may have been written to any topic.
+    assert commit_topics(env, "a", 6, OTHER).skipped == {OTHER: 7}
     assert rows_by_topic(commit_topics(env, "a", 7, OTHER)) == {
         OTHER: 9
-    }  # it went to the other alone
+    }  # the mark has ranges of the first topic only
     assert rows_by_topic(commit_topics(env, "b", 8, TOPIC)) == {TOPIC: 9}
 
 

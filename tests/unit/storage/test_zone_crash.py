@@ -1,4 +1,4 @@
-"""Power loss around zone maps: what is left of one is whole, or not used."""
+"""Power loss while zone maps are written: remaining maps are complete or not used."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ WRITABLE = LogDirOptions(create=True)
 
 
 def work(env: SeededEnv) -> None:
-    """Segments are finished, flushed, cut and finished again; then a clean close."""
+    """Finish, flush, truncate and again finish segments, then close cleanly."""
     with new_dir(env, CONFIG) as directory:
         env.files.settle()
         log = directory.log(TOPIC, 0)
@@ -34,7 +34,7 @@ def work(env: SeededEnv) -> None:
 
 
 def judge(files: DamageFileSystem) -> int:
-    """Each map that is used says what its log says, to readers and to the writer; how many are."""
+    """Compare each used map with its log, for readers and the writer; return the number of maps."""
     env = seeded_env(99, files=files)
     env.clock.advance(10**6)
     used = check(LogDir.open(PATH, env=env).reader(TOPIC, 0).segments)

@@ -1,4 +1,4 @@
-"""Zone maps beside a log: written where a segment is finished, and held against the log."""
+"""Zone maps: written when a segment is finished, and verified against the log."""
 
 import dataclasses
 import importlib.util
@@ -44,7 +44,7 @@ RECORD, APPEND = ClockName.RECORD, ClockName.APPEND
 
 
 def two_segments(config: dict[str, str] | None = None) -> Env:
-    """Records 0 to 2 in a finished segment, record 3 in the active one."""
+    """Write records 0 to 2 into a finished segment, and record 3 into the active one."""
     env, directory, log = new_log(config)
     put(log, 10, 20)
     put(log, 15)
@@ -59,13 +59,13 @@ def closed(segments: Sequence[Segment]) -> list[ClosedSegment]:
 
 
 def first_of(env: Env) -> tuple[ClosedSegment, LogDir]:
-    """The finished segment as a reader sees it, and the directory, which has its reports."""
+    """Return the finished segment as a reader sees it, and the directory with its reports."""
     opened = LogDir.open(PATH, env=env)
     return closed(opened.reader(TOPIC, 0).segments)[0], opened
 
 
 def without_numba(patch: pytest.MonkeyPatch) -> None:
-    """As on a machine where it is not installed."""
+    """Hide numba, as if it were not installed."""
     find = importlib.util.find_spec
     patch.setattr(importlib.util, "find_spec", lambda name: None if name == "numba" else find(name))
 
@@ -261,7 +261,7 @@ class TestBelieving:
         assert segment.passing_zones_on(APPEND) is None
 
     def test_in_passing_a_log_is_looked_at_by_its_name(self) -> None:
-        """A handle that was open when another file got the name would still show the old one."""
+        """A handle that was opened before the rename would still read the old file."""
         env = two_segments()
         segment, opened = first_of(env)
         path = segment.log_path
@@ -365,7 +365,8 @@ def test_a_map_that_two_threads_want_is_written_once(tmp_path: Path) -> None:
                 renamed.append(path)
                 if len(renamed) == 1:
                     other.start()
-                    other.join(0.2)  # long enough to write it, too, were it not for the lock
+                    # Enough time for the second thread to write the map, if there were no lock.
+                    other.join(0.2)
 
         disk.hook = hook
         log.append([NewRecord(value=b"v")])

@@ -1,4 +1,4 @@
-"""The zone map's file: what is written comes back, blocks are read as needed, damage is met."""
+"""The zone map's file: round trip, reading of single blocks, detection of damage."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -31,14 +31,14 @@ ROWS: Final = 8
 
 
 def zone(number: int, *, low: int = 0, high: int = 9, txn: bool = False) -> Zone:
-    """The zone of that number: 10 records in 100 bytes."""
+    """Return the zone with this number: 10 records in 100 bytes."""
     first = BASE + 10 * number
     ends = (100 * number, 100, first, first + 9)
     return Zone(*ends, 10, 0, 1, txn, 10, low, high, 10, number, number, number)
 
 
 def encode(zones: Sequence[Zone]) -> bytes:
-    """A file of these zones, `ROWS` to a block."""
+    """Return a file of these zones, with `ROWS` rows in a block."""
     groups = [zones[at : at + ROWS] for at in range(0, len(zones), ROWS)]
     blocks = [
         Block(sum_zones(group, at), len(group), encode_rows(group, BASE))
@@ -93,7 +93,7 @@ def test_fields_of_a_later_release_are_skipped() -> None:
 
 
 def _with_more_fields(data: bytes) -> bytes:
-    """The same map with an unknown field of 5 bytes before and one of 2 behind the known ones."""
+    """Return the same map with unknown fields: 5 bytes before the known ones and 2 after them."""
     old = data[layout.HEADER_SIZE : layout.HEADER_SIZE + 2 * layout.ROW_SIZE]
     rows = b"".join(
         b"other" + old[at : at + layout.ROW_SIZE] + b"xx" for at in (0, layout.ROW_SIZE)

@@ -1,4 +1,4 @@
-"""What each check is given: a sound directory, which a test damages."""
+"""Fixture of the checks' tests: an undamaged directory, which each test damages."""
 
 import pytest
 from tests.faults import SeededEnv
@@ -7,5 +7,5 @@ from tests.worlds.directories.sick import mended_log
 
 @pytest.fixture
 def env() -> SeededEnv:
-    """A sound directory of three segments with their zone maps."""
+    """Return an undamaged directory of three segments with their zone maps."""
     return mended_log()

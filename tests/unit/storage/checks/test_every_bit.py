@@ -1,7 +1,7 @@
-"""Every single-bit flip in every file of a finished segment is found, all bits of it.
+"""Each single-bit flip in each file of a finished segment is found.
 
-Sidecars are held against what was learned of the sound log. For the log's own bits the zone map is
-the witness; the whole check, which says more, is run on a part of them.
+Sidecar files are compared with the facts read from the undamaged log. The zone map detects the
+flips in the log itself. The whole check, which reports more, runs on some of them.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def first_segment(partition: CheckedPartition) -> SegmentCheck:
 
 
 def flips(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """All of a file's bits, each flipped by itself."""
+    """Yield each bit's number and the file's content with that bit flipped."""
     changed = bytearray(data)
     for bit in range(8 * len(data)):
         changed[bit >> 3] ^= 1 << (bit & 7)
@@ -111,7 +111,10 @@ def test_every_bit_of_a_log_is_told_by_its_zone_map(partition: CheckedPartition)
 
 
 def test_the_whole_check_finds_bits_of_a_log(partition: CheckedPartition) -> None:
-    """All bits of some batches' heads, which Kafka's checksum leaves out, and some of the rest."""
+    """Flip all header bits before the CRC of some batches, and a sample of the other bits.
+
+    Kafka's checksum does not cover the header fields before it.
+    """
     contents, path = contents_of(partition), path_of(files.LOG_SUFFIX)
     sound = contents[path]
     check = first_segment(partition)

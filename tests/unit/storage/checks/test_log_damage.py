@@ -1,4 +1,4 @@
-"""What is said of a damaged log: exactly what is lost, where reading goes on, and nothing twice."""
+"""Findings on a damaged log: exactly the lost offsets, where reading continues, no duplicates."""
 
 import pytest
 from tests.faults import SeededEnv
@@ -62,7 +62,7 @@ def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
 
 
 def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
-    """Compaction leaves gaps, too: only the zone map tells."""
+    """Compaction leaves gaps, too, so only the zone map shows that batches are missing."""
     last = batches_in(env)[-1]
     size = len(read(env, FIRST))
     write(env, FIRST, read(env, FIRST)[: last.at])
@@ -83,10 +83,10 @@ def test_a_torn_end_of_the_last_log_is_a_warning_after_a_crash_alone(env: Seeded
 
 
 def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
-    """Its checksum is right: the offset delta of its last record is not."""
+    """The checksum is correct, but the offset delta of the first record is wrong."""
     batch = batches_in(env)[0]
     data = bytearray(read(env, FIRST)[: batch.size_bytes])
-    data[61 + 2 + 2] ^= 6  # the first record's offset delta, behind a two-byte timestamp delta
+    data[61 + 2 + 2] ^= 6  # the first record's offset delta, after a two-byte timestamp delta
     seal(data, 0)
     change(env, 0, bytes(data))
     told = [each.damage for each in of_log(look(env))]
@@ -94,10 +94,10 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
 
 
 def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: SeededEnv) -> None:
-    """Its checksum is right: nobody knows which transaction it ends."""
+    """The checksum is correct, but it is unknown which transaction the marker ends."""
     marker = next(batch for batch in batches_in(env) if batch.is_control)
     data = bytearray(read(env, FIRST)[marker.at : marker.at + marker.size_bytes])
-    data[61 + 3] ^= 6  # its offset delta
+    data[61 + 3] ^= 6  # the offset delta of its record
     seal(data, 0)
     change(env, marker.at, bytes(data))
     (finding,) = look(env)
@@ -177,9 +177,10 @@ def test_the_kernel_finds_what_the_plain_pass_finds(env: SeededEnv, seed: int) -
 
 
 def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> None:
-    """Retention deletes beside the check: the rest is checked, and nothing is called lost."""
+    """If retention deletes files during the check, the check continues and reports no loss."""
     batch = batches_in(env)[0]
-    change(env, batch.at + 21, b"\xff")  # a finding of the first segment, to stop behind
+    # A finding in the first segment, after which the loop deletes the file.
+    change(env, batch.at + 21, b"\xff")
     check = DirectoryCheck(env.files, PATH)
     findings = [*check.load()]
     path = f"{PARTITION}/{60:020d}.log"
@@ -193,7 +194,7 @@ def test_a_log_that_goes_while_it_is_looked_at_is_no_damage(env: SeededEnv) -> N
 
 
 def test_an_index_of_a_log_that_was_damaged_since_the_check_is_left(env: SeededEnv) -> None:
-    """It can't be built anew, and the repair says so."""
+    """The index can't be rebuilt, and the repair reports this."""
     name = f"{0:020d}.index"
     change(env, 9, b"\xee", name)
     before = read(env, name)

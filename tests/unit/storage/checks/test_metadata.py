@@ -1,4 +1,4 @@
-"""`tidelog-metadata.log` under the doctor: flipped bits are named, and told from what was cut."""
+"""Checks of `tidelog-metadata.log`: flipped bits are named and distinguished from a cut."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ CHANGES = ([b"first"], [b"one", b"two"], [b"secret", b"four", b"five"])
 
 
 def written() -> tuple[SeededEnv, list[int]]:
-    """A file of three changes, and where each begins and the last one ends."""
+    """Return a file of three changes, the position of each change, and the end of the last one."""
     env = seeded_env(1)
     env.files.make_dirs(PATH)
     file, ends = MetadataFile(env, PATH), [0]
@@ -76,7 +76,7 @@ def test_every_flipped_bit_is_named(was_clean: bool) -> None:
 
 
 def judge(found: Finding, place: int, at: int, start: int) -> None:
-    """The bit itself where a checksum covers it, else the field, with what would be right."""
+    """Check that a finding names the flipped bit, or the field if no checksum covers it."""
     if place < LENGTH_AT:
         assert (found.position, "is right" in found.damage) == (start, True)
     elif place < LEADER_EPOCH_AT:
@@ -91,7 +91,7 @@ def judge(found: Finding, place: int, at: int, start: int) -> None:
 
 
 def test_a_bit_of_the_last_change_is_not_taken_for_a_cut() -> None:
-    """The broker would leave the change out: so it says."""
+    """The broker would ignore this change, and the finding states that."""
     env, ends = written()
     data = bytearray(content(env))
     data[-1] ^= 4
@@ -158,7 +158,7 @@ def test_no_content_is_told() -> None:
 
 
 def test_the_check_of_a_directory_reads_it() -> None:
-    """Also where there is no topic yet."""
+    """The file is checked in a directory without topics, too."""
     env = seeded_env(2)
     LogDir.open(PATH, env=env, options=WRITABLE).close()
     env.files.remove(f"{PATH}/.kafka_cleanshutdown")

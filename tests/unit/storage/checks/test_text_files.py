@@ -1,4 +1,4 @@
-"""Checks of text files, names and snapshots: one damage each, what is said, what a repair does."""
+"""Checks of text files, names and snapshots: one damage each, its finding and its repair."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a cleaning has to leave, record by record, without arrays, maps of fixed size or kernels."""
+"""Reference cleaning, record by record, without arrays, maps of fixed size or kernels."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +16,7 @@ LOWEST = -(2**63)
 
 @dataclass
 class Plain:
-    """A cleaning of a job over the bytes of its sources' log files."""
+    """Runs a cleaning job on the bytes of its sources' log files."""
 
     job: CleaningJob
     logs: dict[int, bytes]
@@ -28,7 +28,7 @@ class Plain:
     sees_all: bool = False
 
     def run(self) -> dict[int, list[bytes]]:
-        """The batches of each group that is due."""
+        """Return the batches of each group to write, by its base offset."""
         for source in self.job.sources:
             for batch in walk(self.logs[source.base_offset]):
                 if not self._is_left_out(batch):
@@ -47,7 +47,10 @@ class Plain:
         return found
 
     def _may_drop(self, group: Group) -> bool:
-        """Where versions decide, only what was clean before lets tombstones go, in a last pass."""
+        """Return whether the group's tombstones may go.
+
+        With versions, only the last pass drops tombstones, and only before the mapped range.
+        """
         job = self.job
         end = next(s.end_offset for s in job.sources if s.base_offset == group.bases[-1])
         is_last = self.mapped_to == job.map_to and end <= job.map_from
@@ -93,7 +96,7 @@ class Plain:
                 return max(int.from_bytes(named[-1].value, "big", signed=True), LOWEST + 1)
 
     def _compare(self, record: Record) -> None:
-        """A record from before the map."""
+        """Compare a record before the mapped range with its key's winner."""
         if record.key is None or record.offset < self.job.log_start_offset:
             self.lost.add(record.offset)
             return
@@ -115,7 +118,7 @@ class Plain:
     ) -> Iterator[bytes]:
         for base in group.bases:
             source = next(s for s in self.job.sources if s.base_offset == base)
-            # All that lies before it has been met, source by source, from the log's start on.
+            # True if all earlier records since the log's start have been read, source by source.
             self.sees_all = base <= self.walked_to
             if self.sees_all:
                 self.walked_to = max(self.walked_to, source.end_offset)
@@ -176,7 +179,7 @@ class Plain:
         return _rebuild(batch, left, horizon if sets else batch.delete_horizon_ms)
 
     def _is_legacy_over(self, source: SourceSegment) -> bool:
-        """Whether tombstones of old formats may go."""
+        """Return whether tombstones in the old formats have expired."""
         job = self.job
         cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
         limit = cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
@@ -268,7 +271,7 @@ def _rebuild(batch: Batch, left: Sequence[Record], horizon_ms: int | None) -> by
 
 
 def _with_create_time(batch: Batch, record: Record) -> Record:
-    """The record with the time that its batch holds, if readers see another one."""
+    """Return the record with the create time in its batch, even if readers see the append time."""
     if batch.magic < 2 or record.timestamp_type is not TimestampType.LOG_APPEND_TIME:
         return record
     created = record.create_timestamp

@@ -1,4 +1,4 @@
-"""Segments of compacted logs for tests: all that a cleaner may meet, and their jobs."""
+"""Segments of compacted logs for tests: all kinds of batches, and cleaning jobs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ VERSION = "v"
 
 @dataclass
 class Log:
-    """A log that is being made, batch by batch."""
+    """A log that tests build batch by batch."""
 
     batches: list[bytes] = field(default_factory=list)
     end_offset: int = 0
@@ -105,14 +105,14 @@ class Log:
 
 
 def views(batches: Sequence[bytes]) -> list[Batch]:
-    """A view of each batch."""
+    """Return a view of each batch."""
     return list(walk(b"".join(batches)))
 
 
 def write_log(
     env: SeededEnv, log: Log, sizes: Sequence[int], *, mtimes: Sequence[int] = ()
 ) -> list[SourceSegment]:
-    """Put the batches into segments of so many batches each; the last one takes the rest."""
+    """Write the batches into segments of the given numbers of batches, the rest into a last one."""
     env.files.make_dirs(DIRECTORY)
     found, start = [], 0
     base = 0
@@ -132,7 +132,7 @@ def write_log(
 def write_segment(
     env: SeededEnv, base: int, end: int, batches: Sequence[bytes], *, mtime_ms: int = NOW_MS
 ) -> SourceSegment:
-    """One segment with append times: each batch 10 ms after the one before it."""
+    """Write one segment with append times; each batch's time follows from its last offset."""
     data = b"".join(batches)
     _put(env, base, files.LOG_SUFFIX, data)
     env.files.set_mtime(path(base, files.LOG_SUFFIX), mtime_ms)
@@ -153,12 +153,12 @@ def write_segment(
 
 
 def append_ms(batch: Batch) -> int:
-    """When a batch of a test log was appended."""
+    """Return the append time of a batch of a test log."""
     return 1000 + 10 * batch.last_offset
 
 
 def path(base: int, suffix: str) -> str:
-    """A segment's file."""
+    """Return the path of a segment's file."""
     return f"{DIRECTORY}/{files.file_name(base, suffix)}"
 
 
@@ -169,7 +169,7 @@ def _put(env: SeededEnv, base: int, suffix: str, data: bytes) -> None:
 
 
 def read(env: SeededEnv, base: int, suffix: str) -> bytes:
-    """A file's bytes."""
+    """Return a file's bytes."""
     return files.read_file(env.files, path(base, suffix))
 
 
@@ -182,7 +182,7 @@ def make_job(
     rules: CompactionRules | None = None,
     **changes: object,
 ) -> CleaningJob:
-    """A job that cleans all of it in one group."""
+    """Create a job that cleans all sources, in one group by default."""
     if groups is None:
         groups = [Group(bases=tuple(s.base_offset for s in sources), drop_expired=True)]
     job = CleaningJob(
@@ -205,7 +205,7 @@ def make_job(
 
 
 def small_rules(**changes: object) -> CompactionRules:
-    """Rules with the smallest map."""
+    """Return rules with the smallest offset map."""
     rules = CompactionRules(dedupe_buffer_bytes=1 << 20, delete_retention_ms=100)
     return replace(rules, **changes)  # type: ignore[arg-type]
 
@@ -241,7 +241,7 @@ codecs = st.sampled_from((Codec.NONE, Codec.NONE, *Codec))
 
 @st.composite
 def logs(draw: st.DrawFn, *, legacy: bool = True) -> Log:
-    """A log of some batches of all kinds."""
+    """Draw a log with batches of all kinds."""
     log = Log()
     kinds = ["data", "data", "data", "stamped", "txn", "txn", "end", "horizon", "empty"]
     if legacy:
@@ -275,7 +275,7 @@ def logs(draw: st.DrawFn, *, legacy: bool = True) -> Log:
 
 
 def new_env() -> SeededEnv:
-    """An empty machine."""
+    """Return an environment with an empty disk."""
     return seeded_env(1)
 
 

@@ -1,4 +1,4 @@
-"""What a cleaning promises beside which records stay: files, damage, maps that are full."""
+"""Cleaning beyond the choice of records: files, damage, full offset maps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -84,7 +84,7 @@ def test_a_segment_that_would_outgrow_its_indexes_gets_no_delete_horizons(
     assert read(env, 0, ".log.cleaned") == read(env, 0, ".log")
     (found,) = cleaned.groups
     assert (found.records_after, found.tombstones_after, found.markers_after) == (61, 60, 1)
-    # Where records go there is room again: for all of it, or for what comes first.
+    # At a limit that the grown log just fits into, the batches get delete horizons again.
     set_constant(monkeypatch, "INT32_MAX", len(grown), inside=COMPACTION)
     clean(job, env)
     assert read(env, 0, ".log.cleaned") == grown
@@ -158,7 +158,7 @@ def test_a_group_starts_where_its_first_source_does() -> None:
 def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job(
     commit: bool,
 ) -> None:
-    """Without it whoever reads the log from its start finds the transaction open for ever."""
+    """Without the marker, a reader of the whole log would find a transaction that never ends."""
     log = Log()
     log.data([record(1)], producer_id=4, transactional=True)
     log.data([record(2)])
@@ -168,14 +168,15 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job
     rules = small_rules(delete_retention_ms=0)
     groups = [Group(bases=(second.base_offset,), drop_expired=True)]
     alone = make_job([second], map_from=1, groups=groups, aborted=log.aborted, rules=rules)
-    for _ in range(2):  # the first one would set the horizon by which the next one lets it go
+    # Otherwise the first run would set the delete horizon, and the second would drop the marker.
+    for _ in range(2):
         clean(alone, env)
         put_back(env, second.base_offset)
         (marker,) = [b for b in walk(read(env, second.base_offset, ".log")) if b.is_control]
         assert marker.delete_horizon_ms is None
         size = env.files.stat(path(second.base_offset, files.LOG_SUFFIX)).size
         alone = replace(alone, sources=(replace(second, size_bytes=size),))
-    # The same for a job that has rewritten all before it: then it goes, once nothing is left.
+    # A job that also rewrites all earlier segments sets a delete horizon, as no record is left.
     whole = make_job([first, *alone.sources], aborted=log.aborted, rules=rules)
     clean(whole, env)
     left = [b for b in walk(read(env, 0, ".log.cleaned")) if b.is_control]
@@ -183,13 +184,13 @@ def test_a_marker_stays_while_a_batch_of_its_transaction_lies_outside_of_the_job
 
 
 def put_back(env: SeededEnv, base: int) -> None:
-    """The cleaned log in the place of the one that it was made of."""
+    """Replace the source log by the cleaned one."""
     name = path(base, files.LOG_SUFFIX)
     env.files.rename(name + CLEANED, name)
 
 
 def passes(env: SeededEnv, job: CleaningJob) -> Iterator[CleaningResult]:
-    """One pass after the other, each over what the last one left, until all keys were mapped."""
+    """Run passes until all keys are mapped, each on the output of the one before it."""
     while True:
         cleaned = clean(job, env)
         yield cleaned
@@ -214,7 +215,7 @@ def test_more_keys_than_the_map_holds_take_more_passes(strategy: str, verify: bo
         ]
         log.data([each for _, each in records])
     (source,) = write_log(env, log, [])
-    # Some 2,000 keys fit.
+    # About 2,000 keys fit into the map.
     rules = small_rules(strategy=strategy, verify_keys=verify, load_factor=0.05)
     done = list(passes(env, make_job([source], rules=rules)))
     assert len(done) > 2
@@ -230,12 +231,12 @@ def test_more_keys_than_the_map_holds_take_more_passes(strategy: str, verify: bo
 
 
 def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
-    """Its horizon was set by an earlier pass, which was full in the same batch."""
+    """An earlier pass, whose map was full within the same batch, set the delete horizon."""
     env, log = new_env(), Log()
     log.data([record("K")])
     log.data([record(key) for key in "abcd"] + [record("K", None)])
     (source,) = write_log(env, log, [])
-    rules = small_rules(delete_retention_ms=0, load_factor=5e-5)  # two keys
+    rules = small_rules(delete_retention_ms=0, load_factor=5e-5)  # room for two keys
     tables = []
     for done in passes(env, make_job([source], rules=rules)):
         assert done.keys <= 2
@@ -247,7 +248,7 @@ def test_a_tombstone_behind_a_full_map_stays_until_its_key_is_mapped() -> None:
 
 
 def test_a_key_that_has_no_room_among_the_verified_stops_it_and_is_named() -> None:
-    """Its older records could not be found, so no tombstone of it may ever go."""
+    """The map could not find older records of this key, so its tombstones could never go."""
     env, log = new_env(), Log()
     rules = small_rules(verify_keys=True)
     longest = "k" * (rules.dedupe_buffer_bytes // 2 - 4)
@@ -274,15 +275,15 @@ def test_hashes_that_meet_lose_nothing_where_keys_are_verified() -> None:
     assert len(cleaned_records(env)) == 400
     unverified = replace(job, rules=small_rules())
     clean(unverified, env, hash_mask=(0xFF, 0))
-    assert len(cleaned_records(env)) < 400  # so that the hashes did meet
+    assert len(cleaned_records(env)) < 400  # some hashes collided
 
 
 class Stop(Exception):
-    """Ends a cleaning."""
+    """Raised to end a cleaning."""
 
 
 class Limited:
-    """Lets so many bytes through."""
+    """Throttle that raises Stop after the given number of bytes."""
 
     def __init__(self, limit: int) -> None:
         self.left = limit
@@ -346,7 +347,7 @@ def test_rules_that_make_no_sense_are_refused(changes: dict[str, object], says: 
 
 
 def test_a_job_that_makes_no_sense_is_refused() -> None:
-    """Segments in a wrong order, or in two groups, would be written twice or over each other."""
+    """Segments that are out of order or in two groups would be written twice or overlap."""
     first, second = write_log(new_env(), make_log(), [10])
     sound = make_job([first, second])
     groups = [Group(bases=(each.base_offset,), drop_expired=True) for each in (first, second)]
@@ -383,19 +384,19 @@ def test_a_cleaner_whose_process_dies_in_a_job_says_so() -> None:
     worker = CleanerProcess(1e308)
     process = worker._begin()
     assert process.stdin is not None
-    process.stdin.close()  # it ends as if the machine had killed it
+    process.stdin.close()  # the process ends as after a kill
     with pytest.raises(CleaningFailed, match="ended with status 0"):
         worker.clean(job)
     with pytest.raises(StorageFailure, match="/data/t-0"):
-        worker.clean(job)  # a new process, which finds no such directory
+        worker.clean(job)  # a new process, which doesn't find the directory
     worker.stop()
     with pytest.raises(CleaningFailed, match="the cleaner was stopped"):
         worker.clean(job)
 
 
-@pytest.mark.slow  # some 700 MB of memory
+@pytest.mark.slow  # uses about 700 MB of memory
 def test_a_body_that_grows_beyond_what_an_append_may_bring_is_still_read() -> None:
-    """Its times are written against the horizon, so it is longer than what was appended."""
+    """Timestamps become relative to the delete horizon, so the body is longer than before."""
     env, sizes = new_env(), [1_000_000] * 134
     log = long_log(sizes)
     while missing := APPEND_DECOMPRESSION_LIMIT - body_bytes(log.batches[0]):
@@ -412,7 +413,7 @@ def test_a_body_that_grows_beyond_what_an_append_may_bring_is_still_read() -> No
 
 
 def long_log(sizes: Sequence[int]) -> Log:
-    """A batch with a tombstone and values of so many zeros."""
+    """Return a log of one batch: a tombstone, and values of zeros of the given sizes."""
     log = Log()
     records = [NewRecord(key=b"%3d" % n, value=bytes(size)) for n, size in enumerate(sizes)]
     log.data([NewRecord(key=b"t", value=None), *records], codec=Codec.ZSTD)
@@ -427,7 +428,7 @@ def body_bytes(data: bytes) -> int:
 def test_a_body_that_no_reader_would_open_is_written_plain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only others write batches that can grow so far."""
+    """Only other programs write batches that can grow this much."""
     env, log = new_env(), Log()
     log.data([record(n) for n in range(9)], codec=Codec.LZ4)
     log.data([record(n, None) for n in range(8)], codec=Codec.LZ4)

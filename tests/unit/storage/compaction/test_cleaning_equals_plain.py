@@ -1,4 +1,4 @@
-"""A cleaning leaves, byte for byte, what the rules say record by record."""
+"""A cleaning writes exactly the bytes of the reference cleaning, which works record by record."""
 
 from dataclasses import replace
 
@@ -80,13 +80,13 @@ def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None
         wanted = expected[group.base_offset]
         assert [bytes(batch.view) for batch in walk(found)] == wanted
         assert group.bytes_after == len(found)
-        # A wrapper of an old format does not say how many it holds.
+        # The header of an old format's wrapper message has no record count.
         assert group.records_after == sum(len(list(b.records())) for b in walk(found))
         assert _aborted(env, group) == plain.kept_aborted[group.base_offset]
 
 
 def _aborted(env: SeededEnv, group: CleanedGroup) -> list[tuple[int, int]]:
-    """Producer and marker of what the index of aborted transactions holds."""
+    """Return the producer id and marker offset of each entry in the index of aborted transactions."""
     if files.TXN_INDEX_SUFFIX not in group.suffixes:
         return []
     suffix = files.TXN_INDEX_SUFFIX + files.CLEANED_SUFFIX

@@ -1,4 +1,4 @@
-"""Damage in a source stops a cleaning, which names the place and leaves nothing."""
+"""Damage in a source stops a cleaning. The error names the position, and no file is left behind."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What may be cleaned, and when: each bound and each trigger at its edge."""
+"""Eligibility for compaction: each bound of the cleanable range and each trigger at its limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""One partition from the look to the checkpoint: what a run does, what stops it, what it leaves."""
+"""Compaction of one partition: its steps, the reasons to stop, and the files that it leaves."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 
 @dataclass(slots=True)
 class Meddling:
-    """A worker during whose work something happens to the log."""
+    """Worker that calls a function after the cleaning and before the result is used."""
 
     env: SeededEnv
     meddle: Callable[[], object]
@@ -49,7 +49,7 @@ class Meddling:
 
 @dataclass(slots=True)
 class SeedRecorder:
-    """A worker that remembers the hash seed of each job."""
+    """Worker that records the hash seed of each job."""
 
     env: Env
     seeds: list[bytes]
@@ -68,7 +68,7 @@ def open_dir(env: Env, **config: str) -> LogDir:
 
 
 def append(env: SeededEnv, log: Log, *keys: bytes, value: bytes | None = b"v") -> None:
-    """A segment with a record for each key."""
+    """Append one batch with a record for each key, and roll."""
     env.clock.advance(10)
     now_ms = env.clock.now_ms()
     log.append([NewRecord(key=key, value=value, timestamp=now_ms) for key in keys])
@@ -95,7 +95,7 @@ def test_a_run_keeps_the_last_of_each_key_and_moves_the_checkpoint() -> None:
         assert keys(log) == [(1, b"b"), (2, b"a"), (3, b"c")]
         assert log_dir.cleaner_offset(NAME) == report.cleaned_to == 4
         assert [segment.base_offset for segment in log.segments] == [0, 4]
-        # What took the place of others is the only one that is left, but for what waits to go.
+        # Only the new segment and the replaced ones that wait for their deletion are left.
         assert names(env, ".log") == [f"{0:020d}.log", f"{4:020d}.log"]
         assert not [n for n in names(env, ".snapshot") if n.startswith(f"{2:020d}")]
         assert clean_partition(log_dir, NAME, PlainWorker(env), DUE).passes == 0
@@ -114,7 +114,7 @@ def test_each_run_of_compaction_draws_its_own_hash_seed() -> None:
 
 
 def test_processes_with_the_default_environment_draw_different_hash_seeds() -> None:
-    """The seed comes from the system's randomness, which no start of a process repeats."""
+    """The seed comes from the system's random source, which does not repeat between processes."""
     assert isinstance(Env().random, SystemRandom)
 
 
@@ -128,7 +128,7 @@ def test_old_files_stay_for_their_readers_until_their_delay_is_over() -> None:
         reading = log.records()
         assert next(reading).offset == 0
         clean_partition(log_dir, NAME, PlainWorker(env), DUE)
-        # Whoever began before goes on with what was there.
+        # A reader that began before the swap continues on the replaced files.
         assert [record.offset for record in reading] == [1, 2]
         log_dir.log("t", 0).drop_caches()
         assert [segment.view(0, segment.size_bytes).nbytes > 0 for segment in old[:3]] == [True] * 3
@@ -175,13 +175,13 @@ def test_what_is_appended_meanwhile_is_no_matter() -> None:
 
 
 def meddling(env: SeededEnv, moment: str, work: Callable[[], None]) -> Env:
-    """The same surroundings, where something is done once while a segment is swapped in.
+    """Return an environment that calls a function once while a segment is swapped in.
 
     Args:
-        env: With the disk.
-        moment: "staged", when the first new file is about to be made ready, or "published", when
-            the swap is visible and carried out next.
-        work: What is done.
+        env: Environment with the disk.
+        moment: "staged", just before the first new file is renamed, or "published", once the
+            swap is visible and its renames follow.
+        work: Function to call.
     """
     surroundings, disk = watched(env)
     done: list[str] = []
@@ -217,7 +217,7 @@ def test_a_swap_under_way_keeps_nobody_from_committing_to_another_topic() -> Non
 
 @pytest.mark.parametrize("moment", ["staged", "published"])
 def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None:
-    """Two would move the same files, and the record of one be left."""
+    """Two concurrent swaps would move the same files, and a commit record of one would remain."""
     env = seeded_env(1)
 
     def fail_meanwhile() -> None:
@@ -292,7 +292,8 @@ def test_tombstones_stay_for_ever_where_the_topic_says_so() -> None:
     with open_dir(env, delete_retention_ms=str(INT64_MAX)) as log_dir:
         log = log_dir.log("t", 0)
         append(env, log, b"a", value=None)
-        for sequence, key in enumerate((b"2", b"b")):  # the marker of the first is of no use later
+        # A later pass needs no marker of the first transaction.
+        for sequence, key in enumerate((b"2", b"b")):
             transaction = build_batch(
                 [NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())],
                 producer_id=1,
@@ -355,14 +356,14 @@ def test_append_times_are_those_of_the_records_that_are_left() -> None:
 
 @pytest.mark.parametrize("by_us", [True, False])
 def test_a_hard_stop_behind_a_swap_takes_no_gap_for_a_loss(by_us: bool) -> None:
-    """Recovery knows a compaction's gaps, though a broker's segment notes can't have them yet.
+    """Recovery accepts the gaps of compaction even if the segment notes don't list them.
 
-    Another cleaner leaves no history, but it writes the checkpoint.
+    A cleaner of another broker writes no history, but it writes the checkpoint.
     """
     env = seeded_env(1)
     with open_dir(env, internal_segment_bytes="150") as log_dir:
         log = log_dir.log("t", 0)
-        for key in (b"a", b"b"):  # two batches, of which the second one goes
+        for key in (b"a", b"b"):  # two batches, of which compaction removes the second
             log.append([NewRecord(key=key, value=b"v", timestamp=env.clock.now_ms())])
         log.roll()
         append(env, log, b"b", b"c")
@@ -406,7 +407,7 @@ def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
     pace.take(1900)
     assert sum(waited) == pytest.approx(2.0)
     assert max(waited) <= 0.5
-    env.clock.advance(DAY_MS)  # what was not used is gone
+    env.clock.advance(DAY_MS)  # unused capacity does not accumulate
     waited.clear()
     pace.take(500)
     assert sum(waited) == pytest.approx(0.5)
@@ -414,7 +415,7 @@ def test_a_pace_lets_so_many_bytes_through_a_second() -> None:
 
 @pytest.mark.parametrize(("clock", "is_due"), [("record-capped", True), ("record", False)])
 def test_the_minimum_lag_counts_from_the_append_at_the_latest(clock: str, is_due: bool) -> None:
-    """One record from years ahead does not stop compaction for years."""
+    """One record with a time years ahead does not stop compaction for years."""
     env = seeded_env(1)
     directory = open_dir(
         env,
@@ -436,7 +437,7 @@ GENERATIONAL = {"tidelog_compaction_scheduler": "generational"}
 
 
 def test_tombstones_of_an_idle_log_go_by_generations_with_no_retention() -> None:
-    """The pass that meets one lets it stay, as in Kafka; the next one lets it go."""
+    """The first pass that reads a tombstone keeps it, as in Kafka. The next pass drops it."""
     env = seeded_env(1)
     with open_dir(env, delete_retention_ms="0", **GENERATIONAL) as log_dir:
         log = log_dir.log("t", 0)

@@ -1,4 +1,4 @@
-"""An object store in memory that fails, tears and forgets on demand."""
+"""An object store in memory with injected failures, torn uploads and lost objects."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ URL = "s3://bucket/logs"
 
 @dataclass
 class FakeStore:
-    """Objects by key; every call is counted and may be made to fail.
+    """Objects by key; calls are counted and may fail.
 
     Attributes:
-        fail_at: Number of the call that fails, from 1; None for none.
-        fails_after: The failing call does its work first, as where only the answer is lost.
-        tear: Called with each key and the bytes to be put; what it returns is put.
-        before_swap: Called before each compare-and-swap, as a competitor would come in between.
-        hidden: Keys that lists leave out, as a list that is behind does.
-        ghosts: What lists show although it is gone.
+        fail_at: Number of the failing call, from 1; None for none.
+        fails_after: The failing call does its work first, so that only its response is lost.
+        tear: Called with each key and its new content; returns the content to store.
+        before_swap: Called before each compare-and-swap, where a concurrent writer could change it.
+        hidden: Keys that listings omit, as a stale listing does.
+        ghosts: Removed keys that listings still contain.
         on_change: Called after each change.
     """
 
@@ -39,7 +39,7 @@ class FakeStore:
     _etag: int = 0
 
     def _call(self, operation: str, key: str) -> bool:
-        """Count a call; whether it is to fail once it has done its work."""
+        """Count a call; return whether it has to fail after its work."""
         self.calls += 1
         self.log.append(f"{operation} {key}")
         if self.calls != self.fail_at:
@@ -137,5 +137,5 @@ class FakeStore:
             self.on_change()
 
     def open(self, _url: str, _options: Mapping[str, str]) -> "FakeStore":
-        """As `TierOptions.open_store`."""
+        """Implements `TierOptions.open_store`."""
         return self

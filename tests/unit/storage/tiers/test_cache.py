@@ -1,4 +1,4 @@
-"""Blocks of the tier that are kept: bounded, checked, never wrong."""
+"""Cached blocks of a tier: bounded, verified, never wrong."""
 
 from random import Random
 
@@ -123,7 +123,7 @@ def test_a_whole_object_is_checked_and_a_stale_block_read_again() -> None:
     path = tier_path(URL, "k", FileSum(len(data), crc32c(data)))
     files = _files(store, fs, FOLDER)
     blocks = FolderBlocks(fs, FOLDER, FOLDER_BYTES)
-    blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # whole as a block, and not what was put there
+    blocks.put(f"{path}@1", b"?" * BLOCK_BYTES)  # a valid block with other content than the object
     assert bytes(files.map(path)) == data
     store.objects["k"] = (data[:-1] + b"?", "e", 0)
     fresh = DamageFileSystem()

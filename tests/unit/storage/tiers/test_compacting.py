@@ -1,4 +1,4 @@
-"""Compaction of what only a tier has, beside a dict of what the topic says."""
+"""Compaction of segments that only the tier has, compared with a dict of the topic's keys."""
 
 import pytest
 from tests.core import one_in
@@ -48,7 +48,7 @@ def put(tiered: Tiered, key: int, value: str | None, codec: Codec = Codec.NONE) 
 
 
 def put_with_transactions(tiered: Tiered, count: int, keys: int = 7) -> None:
-    """Records of few keys, a tombstone now and then, an aborted transaction among them."""
+    """Append records of few keys with some tombstones and aborted transactions."""
     for number in range(count):
         codec = Codec.LZ4 if number % 4 == 0 else Codec.NONE
         put(tiered, number % keys, None if number % 5 == 4 else f"v{number}", codec)
@@ -78,7 +78,7 @@ def compact(tiered: Tiered, *, is_asked: bool = True) -> CleaningReport:
 
 
 def tier_keys(tiered: Tiered) -> list[bytes | None]:
-    """Keys of committed records that only the tier has."""
+    """Return the keys of committed records that only the tier has."""
     local = tiered.log.local_start_offset
     return [r.key for r in tiered.log.records(isolation=COMMITTED) if r.offset < local]
 
@@ -193,7 +193,7 @@ def test_a_segment_of_which_nothing_is_left_keeps_its_offsets() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (0, end)
     assert [r.offset for r in log.records()] == left
     assert not list(verify(tiered.directory, [NAME]))
-    compact(tiered)  # and can be compacted again
+    compact(tiered)  # the result can be compacted again
     assert [r.offset for r in tiered.log.records()] == left
 
 
@@ -254,7 +254,7 @@ def test_random_lives(seeds: range) -> None:
 
 
 def is_told(tiered: Tiered) -> bool:
-    """Whether a compaction says that the store failed."""
+    """Return whether a compaction fails with the store."""
     try:
         compact(tiered)
     except StorageFailure:
@@ -322,4 +322,4 @@ def test_a_power_loss_at_any_call_leaves_the_old_or_the_new() -> None:
             compact(again)
             assert table(again.log) == expected
             assert not list(verify(again.directory, [NAME]))
-    assert len(left) == 2  # as it was, and compacted
+    assert len(left) == 2  # the old state and the compacted one

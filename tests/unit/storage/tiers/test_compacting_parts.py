@@ -1,4 +1,4 @@
-"""Compaction of a tier in parts, by workers that have a reader and a folder of their own."""
+"""Compaction of a tier in parts, by workers with their own reader and folder."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -38,12 +38,12 @@ PART_BYTES = 1500
 
 
 def nothing() -> None:
-    """Between two parts."""
+    """Default of `between`: do nothing between two rounds."""
 
 
 @dataclass
 class Workers:
-    """Does parts as tasks elsewhere do them, those of a round before any of it is in place."""
+    """Runs parts as remote tasks would: all parts of a round before any result is installed."""
 
     tiered: Tiered
     round: int = 2
@@ -87,7 +87,7 @@ class Workers:
 
 
 def put_plain(tiered: Tiered, count: int, keys: int = 7) -> None:
-    """As the other tests, without transactions: a log that has some is one part."""
+    """Append records without transactions, because a log with transactions is one part."""
     for number in range(count):
         put(tiered, number % keys, None if number % 5 == 4 else f"v{number}")
 
@@ -113,7 +113,7 @@ def test_what_stays_is_what_one_cleaner_keeps() -> None:
     assert reports[0].cleaned_to == reports[1].cleaned_to
     assert not list(verify(shared.directory, [NAME]))
     assert table(shared.reopen().log) == expected
-    # Nothing is left to do, and nothing in the store that nobody names.
+    # Nothing is left to compact, and the store has no unreferenced objects.
     assert compact(shared, is_asked=False).passes == 0
     assert collect(shared.directory, [NAME], grace_ms=0).folders == []
 
@@ -157,7 +157,7 @@ def test_a_run_that_was_stopped_goes_on_from_what_is_in_place() -> None:
 
 
 def test_a_tombstone_goes_with_its_part_and_nothing_comes_back() -> None:
-    """What it covers lies in a part before it, and is in place first."""
+    """Records that a tombstone deletes are in an earlier part, whose result is installed first."""
     for stop_at in (*range(8), None):
         tiered = start()
         for number in range(20):
@@ -169,7 +169,7 @@ def test_a_tombstone_goes_with_its_part_and_nothing_comes_back() -> None:
         tiered.move(roll=True)
         share(tiered)
         assert tier_keys(tiered).count(b"k3") == 1
-        # Others with the same keys, deleted again, so that there is something to map.
+        # Other records of the same keys, deleted again, which the next run has to map.
         tiered.base.clock.advance(2 * RETENTION_MS)
         expected = table(tiered.log)
         try:
@@ -210,7 +210,7 @@ def test_random_lives(seeds: range) -> None:
 
 
 def is_told(tiered: Tiered) -> bool:
-    """Whether a compaction says that the store failed."""
+    """Return whether a compaction fails with the store."""
     try:
         share(tiered)
     except StorageFailure:

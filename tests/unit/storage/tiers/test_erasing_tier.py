@@ -1,4 +1,4 @@
-"""Erasing a key of a partition with a tier: no object has it any more, all else is as it was."""
+"""Erasing a key of a partition with a tier: no object has the key, other records are unchanged."""
 
 import pytest
 from tests.faults import seeded_env
@@ -16,7 +16,7 @@ KEY = b"the one to be erased"
 
 
 def tier_with_key(count: int, **settings: str) -> Tiered:
-    """Segments in the tier alone, the last ones here, with the key in every third record."""
+    """Write segments, most of them in the tier only, with the key in every third record."""
     tiered = Tiered(base=seeded_env(3)).start(**{**EAGER, **settings})
     for number in range(count):
         tiered.base.clock.advance(10)
@@ -37,7 +37,7 @@ def run(tiered: Tiered, *, execute: bool = True) -> Erasure:
 
 
 def holders(tiered: Tiered) -> list[str]:
-    """Keys of objects that have the key in plain sight: those that are not packed."""
+    """Return the objects that contain the key uncompressed."""
     return [name for name, (data, _, _) in tiered.store.objects.items() if KEY in data]
 
 
@@ -56,7 +56,7 @@ def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
     assert {at: tiered.log.append_time_of(at) for at in times} == times
     assert not list(verify(tiered.directory, [NAME]))
     assert any(one.is_tiered for one in done.left)
-    # What was forgotten of the copies is copied again, without the key but for its tombstone.
+    # Segments without a copy are copied again, with a tombstone of the key only.
     tiered.move(roll=True)
     assert others(tiered) == before
     assert sum(len(one.offsets) for one in run(tiered, execute=False).found) == 1
@@ -64,7 +64,7 @@ def test_no_object_holds_the_key_and_all_else_is_as_it_was(kept: str) -> None:
 
 def test_garbage_and_orphans_go_too() -> None:
     tiered = tier_with_key(30)
-    run(tiered)  # the old objects are garbage, and removed at once
+    run(tiered)  # removes the replaced objects at once
     tier = tiered.log.tier
     assert tier is not None
     assert not tier.record.manifest.garbage

@@ -1,4 +1,4 @@
-"""Failures of store and disk at every step: one copy is always whole, and it is found."""
+"""Failures of store and disk at each step: one complete copy always exists and is used."""
 
 import contextlib
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ EAGER = {"local.retention.bytes": "0"}
 
 
 def settled(tiered: Tiered) -> None:
-    """After a run without failures: nothing is wrong in the store, and nothing there is unknown."""
+    """Run the tier without failures; check that the store has no damage and no unknown folders."""
     tiered.move(grace_ms=0)
     collect(tiered.directory, [NAME], grace_ms=-1)
     tiered.move(grace_ms=0)
@@ -135,7 +135,7 @@ def test_a_list_that_is_behind_does_no_harm() -> None:
 
 @dataclass
 class Recorder:
-    """The store's objects after each of its changes, by the disk's journal at that moment."""
+    """Records the store's objects after each change, with the disk's journal size at that time."""
 
     tiered: Tiered
     states: list[tuple[int, dict[str, tuple[bytes, str, int]]]] = field(default_factory=list)
@@ -146,14 +146,14 @@ class Recorder:
         self.states.append((moment, dict(self.tiered.store.objects)))
 
     def promise(self) -> None:
-        """All records so far are durable, and the log starts where it does."""
+        """Flush all records, and note the log's start and end as durable."""
         log = self.tiered.log
         log.flush()
         moment = len(self.tiered.disk.journal)
         self.flushed.append((moment, log.log_start_offset, log.log_end_offset))
 
     def stores_at(self, moment: int) -> Iterator[dict[str, tuple[bytes, str, int]]]:
-        """What the store may have held when the disk had come so far."""
+        """Yield the contents that the store may have had at this size of the disk's journal."""
         before = [objects for at, objects in self.states if at < moment]
         yield before[-1] if before else self.states[0][1]
         for at, objects in self.states:
@@ -183,7 +183,7 @@ def _recorded() -> tuple[Tiered, Recorder]:
 
 
 def _seen_before_recovery(reader: LogView) -> list[int]:
-    """Offsets up to the first page that the disk has lost, which nobody was promised."""
+    """Return the offsets before the first page that the disk lost, which was never durable."""
     found = []
     with contextlib.suppress(CorruptBatch):
         for record in reader.records():

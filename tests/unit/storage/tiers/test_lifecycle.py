@@ -1,4 +1,4 @@
-"""What happens to a tier when its log is cut, deleted, exchanged, copied, or claimed by another."""
+"""A tier whose log is cut, deleted, exchanged or copied, or has another writer."""
 
 import copy
 import dataclasses
@@ -96,7 +96,7 @@ def test_total_retention_takes_from_the_tier_too() -> None:
     assert manifest_of(tiered).segments[0].base_offset == tiered.log.log_start_offset
     assert manifest_of(tiered).garbage
     objects = len(tiered.store.objects)
-    for _ in range(2):  # what goes at the first of these is garbage until the next
+    for _ in range(2):  # objects that the first run replaces are garbage until the second one
         tiered.base.clock.advance(3_600_001)
         tiered.move()
     assert len(tiered.store.objects) < objects
@@ -191,7 +191,7 @@ def test_records_that_were_deleted_do_not_come_back() -> None:
     assert values(tiered.reader()) == list(range(17, 40))
     tiered.reopen(clean=False)
     assert values(tiered.log) == list(range(17, 40))
-    # Another program rewrites the checkpoint, as Kafka does: it knows the local start only.
+    # Kafka rewrites the checkpoint with the local start offset.
     tiered.directory.close()
     tiered.disk.remove(f"{PATH}/log-start-offset-checkpoint")
     assert values(tiered.reader()) == list(range(17, 40))
@@ -222,7 +222,8 @@ def test_a_stale_copy_does_not_bring_deleted_records_back() -> None:
     tier = read_record(tiered.disk, f"{PATH}/{TOPIC}-0")
     assert tier is not None
     rows = list(tier.manifest.segments)
-    rows[3] = dataclasses.replace(rows[3], last_fingerprint=1)  # as if somebody had cut the log
+    # As after a cut of the log by another program.
+    rows[3] = dataclasses.replace(rows[3], last_fingerprint=1)
     stale = dataclasses.replace(tier.manifest, segments=tuple(rows))
     write_record(tiered.disk, f"{PATH}/{TOPIC}-0", dataclasses.replace(tier, manifest=stale))
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
@@ -266,7 +267,7 @@ def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
     tiered.fill(20)
     local = tiered.log.local_segments
     tiered.directory.close()
-    for segment in local[:2]:  # as a broker's own retention would
+    for segment in local[:2]:  # as the retention of a broker without tiers would
         tiered.disk.remove(segment.log_path)
     found = LogDir.open(PATH, env=tiered.env)
     reader = found.reader(TOPIC, 0)
@@ -282,7 +283,7 @@ def test_a_topic_created_anew_has_a_tier_of_its_own_and_the_old_one_is_collected
     tiered = moved()
     old = set(tiered.store.objects)
     tiered.store.fail_at = tiered.store.calls + 1
-    tiered.directory.delete_topic(TOPIC)  # asks no store
+    tiered.directory.delete_topic(TOPIC)  # sends no request to the store
     tiered.store.fail_at = None
     tiered.directory.create_topic(TOPIC, config={**TIERED, **EAGER})
     assert tiered.log.tier is None
@@ -423,7 +424,7 @@ def test_a_store_from_a_backup_or_without_its_manifest_is_refused() -> None:
 
 
 def compacted(tiered: Tiered, old: list[TierSegment], keep: int) -> TierSegment:
-    """One segment in the place of several: every `keep`-th record, as a compaction leaves them."""
+    """Replace segments by one with every `keep`-th record, as compaction does."""
     view = tiered.log.tier
     assert view is not None
     scratch = "/scratch"
@@ -534,7 +535,7 @@ def test_an_exchange_that_fails_anywhere_leaves_the_old_or_the_new(fails_after: 
 
 
 def last_batches(states: ProducerStates) -> dict[int, ProducerEntry]:
-    """Producers without their earlier batches, which are not looked for in the tier."""
+    """Return the producers with their last batch, as earlier ones are not read from the tier."""
     return {
         producer_id: dataclasses.replace(entry, batches=entry.batches[-1:])
         for producer_id, entry in states.producers.items()
@@ -571,7 +572,8 @@ def test_aborted_transactions_and_producers_are_right_over_both() -> None:
         assert last_batches(reader.producer_states()) == last_batches(other.producer_states())
     directory = f"{PATH}/{TOPIC}-0"
     tiered.directory.close()
-    for entry in tiered.disk.list_dir(directory):  # local snapshots lost: those of the tier serve
+    # The local snapshots are lost, so those in the tier are used.
+    for entry in tiered.disk.list_dir(directory):
         if entry.name.endswith(".snapshot"):
             tiered.disk.remove(f"{directory}/{entry.name}")
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
@@ -591,7 +593,7 @@ def test_an_object_that_is_gone_is_a_typed_error_that_names_it() -> None:
         with pytest.raises(MissingFile, match="not in the store") as caught:
             read()
         assert log_key in caught.value.path
-        again = copy.copy(caught.value)  # as where it goes to another process
+        again = copy.copy(caught.value)  # as pickling to another process does
         assert (str(again), again.errno) == (str(caught.value), caught.value.errno)
 
 

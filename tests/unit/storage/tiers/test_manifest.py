@@ -1,4 +1,4 @@
-"""Manifests and records: what is written is read again, what is damaged is refused."""
+"""Manifests and records: round trip, and refusal of damaged ones."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A partition with two tiers against a plain list: whatever happens, both say the same."""
+"""A partition with two tiers compared with a plain list after random operations."""
 
 from dataclasses import dataclass, replace
 
@@ -27,7 +27,7 @@ RETENTION_MS = 60_000
 
 @dataclass(frozen=True)
 class Row:
-    """One record as the list has it."""
+    """One record of the model's list."""
 
     offset: int
     value: bytes
@@ -133,7 +133,7 @@ class TwoTiers(RuleBasedStateMachine):
         self._after_retention()
 
     def _after_retention(self) -> None:
-        """What went was old; the rest is there."""
+        """Retention removed old records only."""
         now, start = self.tiered.base.clock.now_ms(), self.tiered.log.log_start_offset
         assert start >= self.start
         gone = [row for row in self.rows if row.offset < start]
@@ -187,7 +187,7 @@ class TwoTiers(RuleBasedStateMachine):
         if not self.rows:
             return
         known = [(row, reader.append_time_of(row.offset)) for row in self.rows]
-        # A crash may take append times along, or a reader not be sure of the newest ones.
+        # A crash may lose append times, and a reader may not know the newest ones.
         assert all(ms in (None, row.append_ms) for row, ms in known)
         sure = [(row.append_ms, row.offset) for row, ms in known if ms is not None]
         times = [(row.timestamp, row.offset) for row in self.rows]
@@ -198,7 +198,7 @@ class TwoTiers(RuleBasedStateMachine):
     def _look_up(
         self, reader: LogView, times: list[tuple[int, int]], ms: int, clock: ClockName
     ) -> None:
-        """The first record of that time, or the marker of a transaction in front of it."""
+        """Check that the search finds the first record of the time, or a marker before it."""
         expected = next((offset for time, offset in times if time >= ms), None)
         found = reader.offset_for_time(ms, clock=clock)
         if found is None:

@@ -1,4 +1,4 @@
-"""Copying to the tier, letting local files go, reading both as one log."""
+"""Copying segments to the tier, deleting local files, and reading both as one log."""
 
 from collections import defaultdict
 
@@ -57,7 +57,7 @@ def test_lookups_by_time_go_over_both() -> None:
 
 
 def test_a_segment_behind_which_offsets_are_lost_stays_local() -> None:
-    """A manifest would take the next segment's base for its end, and nobody would miss them."""
+    """The manifest would use the next segment's base as this one's end, which hides the loss."""
     tiered = Tiered().start(**EAGER)
     tiered.fill(40)
     bases = [segment.base_offset for segment in tiered.log.segments]
@@ -91,7 +91,7 @@ def test_a_folder_with_a_log_in_it_is_whole() -> None:
 
 
 def with_log(store: FakeStore) -> dict[str, set[str]]:
-    """Of each folder with a log in it, what it has."""
+    """Return the suffixes of the files in each folder that has a log."""
     folders = defaultdict[str, set[str]](set)
     for key in store.objects:
         folder, _, name = key.rpartition("/")

@@ -1,4 +1,4 @@
-"""A move without the broker deletes nothing that the broker's own defaults keep."""
+"""Tiering without the broker deletes nothing that the broker's own defaults would keep."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ OFFLINE = LogDirOptions(writable=True)
 
 
 def backfilled(given: Mapping[str, str]) -> Tiered:
-    """Records of 1970, written under a broker that keeps all ages; it has stopped."""
+    """Write records of 1970 with a broker without a retention time, and stop it."""
     tiered = Tiered()
     broker = LogDirOptions(create=True, topic_defaults=KEEP_ALL)
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=broker)
@@ -56,7 +56,7 @@ def test_an_age_of_the_topics_own_counts() -> None:
     report = tiered.move()
 
     assert not report.keeps_all_ages
-    assert report.deleted_count == 6  # that which takes appends, too
+    assert report.deleted_count == 6  # includes the active segment
 
 
 def test_a_size_of_the_topics_own_counts_without_an_age() -> None:

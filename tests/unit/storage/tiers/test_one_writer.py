@@ -1,4 +1,4 @@
-"""A tier has one writer: copies of its directory, and one from a backup, change nothing in it."""
+"""A tier has one writer: copies of its directory and restored backups change nothing in it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _seeds = iter(range(100, 10_000))
 
 
 def copy_of(tiered: Tiered) -> Tiered:
-    """A second directory with the same bytes (`cp -r`) and the same store, not open."""
+    """Return a closed second directory with the same bytes (`cp -r`) and the same store."""
     tiered.log.flush()
     disk = reopen(tiered.disk.crash(Keep.EVERYTHING))
     copied = Tiered(base=seeded_env(next(_seeds), files=disk), store=tiered.store)
@@ -42,7 +42,7 @@ def reopened(tiered: Tiered, prepare: Callable[[LogDir], None] | None = None) ->
 
 
 def stored(tiered: Tiered) -> tuple[Manifest, set[str]]:
-    """The manifest in the store, and the keys of all objects."""
+    """Return the manifest in the store and the keys of all objects."""
     (key,) = (key for key in tiered.store.objects if key.endswith("/manifest.json"))
     found, _ = PartitionTier(tiered.store, key.removesuffix("/manifest.json")).read()
     assert found is not None
@@ -50,7 +50,7 @@ def stored(tiered: Tiered) -> tuple[Manifest, set[str]]:
 
 
 def restored(tiered: Tiered, *, takes_over: bool = False) -> Tiered:
-    """Opened after `tidelog tier --restore`."""
+    """Open the directory after `tidelog tier --restore`."""
 
     def prepare(state: LogDir) -> None:
         restore(state, NAME, takes_over=takes_over)
@@ -92,7 +92,7 @@ def test_records_of_a_restored_directory_are_not_dropped_for_those_of_the_store(
     tiered.move()
     before = stored(tiered)
     reopened(backup)
-    for _ in range(5):  # producers went on before anybody looked
+    for _ in range(5):  # producers continued before the conflict was found
         backup.log.append([NewRecord(value=b"other")])
     with pytest.raises(TierConflict):
         backup.move()
@@ -224,7 +224,7 @@ def test_a_change_of_which_only_the_answer_was_lost_is_known_again(is_answered: 
         tiered.store.put_if = swap  # type: ignore[method-assign]
         swap(key, data, etag=etag)
         if is_answered:
-            return None  # the client asked again by itself, and lost against its first try
+            return None  # the client retried, and its first request had succeeded
         raise StorageFailure("store", "put_if", "no answer")
 
     tiered.store.put_if = lossy  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What the tests of tiers share: a directory on a damage file system and a store in memory."""
+"""Shared by the tests of tiers: a directory on a damage file system, and a store in memory."""
 
 from dataclasses import dataclass, field, replace
 
@@ -23,12 +23,12 @@ TIERED = {
     "tidelog.tier.url": URL,
     "file.delete.delay.ms": "0",
 }
-# Everything that the tier has may go at once.
+# All segments in the tier may be deleted locally at once.
 EAGER = {**TIERED, "local.retention.bytes": "0"}
 
 
 def tier_env(env: Env, options: TierOptions) -> Env:
-    """An Env whose files read tiers by these options."""
+    """Return an Env whose files read tiers with these options."""
     return replace(env, files=TierFiles(env.files, options))
 
 
@@ -56,14 +56,14 @@ class Tiered:
         return self.directory.log(TOPIC, 0)
 
     def start(self, **config: str) -> "Tiered":
-        """Make the directory and its topic."""
+        """Create the directory and its topic."""
         self.directory = LogDir.open(PATH, env=self.env, options=WRITABLE)
         given = {**TIERED, **{key.replace("_", "."): text for key, text in config.items()}}
         self.directory.create_topic(TOPIC, config=given)
         return self
 
     def reopen(self, *, clean: bool = True) -> "Tiered":
-        """Close (or crash) and open for writing again."""
+        """Close the directory, or crash, and open it for writing again."""
         if clean:
             self.directory.close()
         else:
@@ -72,7 +72,7 @@ class Tiered:
         return self
 
     def reader(self) -> LogView:
-        """As a process that only reads sees it."""
+        """Return the partition as another process reads it."""
         return LogDir.open(PATH, env=self.env).reader(TOPIC, 0)
 
     def fill(self, count: int, *, step_ms: int = 1000) -> None:
@@ -83,12 +83,12 @@ class Tiered:
             self.log.append([NewRecord(key=b"k", value=value + b"." * 60)])
 
     def move(self, **options: int | bool) -> MoveReport:
-        """One run of `tidelog tier` on the partition."""
+        """Run `tidelog tier` on the partition once."""
         return tier_partition(self.directory, NAME, MoveOptions(**options))  # type: ignore[arg-type]
 
 
 def values(reader: LogView) -> list[int]:
-    """What the records say is their offset, in order."""
+    """Return the offsets, after checking that they equal the values."""
     found = []
     for record in reader.records():
         assert record.value is not None
@@ -98,7 +98,7 @@ def values(reader: LogView) -> list[int]:
 
 
 def moved(count: int = 40, **config: str) -> Tiered:
-    """A partition of which all finished segments are in the tier."""
+    """Create a partition with all finished segments in the tier."""
     tiered = Tiered().start(**(config or EAGER))
     tiered.fill(count)
     tiered.move()
