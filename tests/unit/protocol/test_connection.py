@@ -1,4 +1,4 @@
-"""Correlation ids and headers: what a client asks a broker reads, and the other way round."""
+"""Correlation ids and headers: a broker reads a client's requests, and a client its responses."""
 
 from typing import TYPE_CHECKING
 

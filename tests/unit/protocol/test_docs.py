@@ -1,4 +1,4 @@
-"""The table of APIs in docs/protocol.md is that of the code."""
+"""The table of APIs in docs/protocol.md is equal to the code's."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Kafka's error codes are those of the protocol. Source: kio."""
+"""Error codes are those of Kafka's protocol. Source: kio."""
 
 from tidelog.error_codes import ErrorCode
 

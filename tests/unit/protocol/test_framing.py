@@ -1,4 +1,4 @@
-"""Frames cut from a stream: whole, in pieces, into the offered room; what they cost and keep."""
+"""Frames cut from a stream, whole or in pieces, and the memory that they use and keep."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def put(frames: Frames, data: bytes, *, foresees: bool = False) -> int:
-    """As a transport does: as much as there is room for; how much that was."""
+    """Fill the room as a transport does; return the number of bytes that fit."""
     with frames.room(foresees=foresees) as room:
         assert len(room) > 0
         count = min(len(room), len(data))
@@ -42,7 +42,7 @@ def pump(
     held: list[memoryview],
     foresees: bool = False,
 ) -> None:
-    """Puts a stream in, in pieces of these sizes, and keeps what comes out."""
+    """Feed a stream in pieces of these sizes, and keep the frames."""
     at = number = 0
     while at < len(data):
         at += put(frames, data[at : at + sizes[number % len(sizes)]], foresees=foresees)
@@ -68,7 +68,7 @@ def _traced() -> Iterator[None]:
 
 
 def memory() -> int:
-    """Bytes that are taken, where that is traced."""
+    """Return the traced memory in bytes."""
     return tracemalloc.get_traced_memory()[0]
 
 
@@ -200,16 +200,16 @@ class TestBuffers:
         frames.feed(framed(b"a" * 3000) + framed(b"b"))
         first = frames.next()
         assert first is not None
-        frames.rest()  # a frame is there yet
+        frames.rest()  # a frame is still pending
         assert bytes(frames.next() or b"") == b"b"
-        frames.rest()  # somebody looks at the first one
+        frames.rest()  # the first frame is still referenced
         assert first == b"a" * 3000
         first.release()
         assert memory() - idle >= 3000
         frames.rest()
         assert memory() - idle < SMALL
         frames.feed(framed(b"c")[:3])
-        frames.rest()  # a part of a length is there
+        frames.rest()  # a part of a length is buffered
         frames.feed(framed(b"c")[3:])
         assert bytes(frames.next() or b"") == b"c"
 
@@ -248,10 +248,10 @@ class TestBuffers:
 
 
 class TestForeseen:
-    """Who has brought two large frames is offered the room of the smaller one for the next."""
+    """After two large frames, a connection gets room for the smaller one's size at once."""
 
     def frames(self, *sizes: int, limit: int = 1 << 20) -> Frames:
-        """Frames that have seen such ones."""
+        """Return Frames that have received frames of these sizes."""
         frames = Frames(limit)
         for size in sizes:
             pump(frames, framed(bytes(size)), [1 << 20], held=[])
@@ -323,7 +323,7 @@ class TestForeseen:
 
 
 class TestLone:
-    """A frame that came alone is handed out at once; whatever else comes goes the other way."""
+    """A single complete frame is returned at once; all other input takes the general path."""
 
     @given(
         body=st.binary(max_size=40),

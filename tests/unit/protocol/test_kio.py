@@ -1,7 +1,7 @@
-"""Every API in every version against kio, whose messages others have written from Kafka's.
+"""Each API in each version compared with kio, whose messages are generated from Kafka's schemas.
 
-Its classes say which fields a version has and in which order; what we write it must read with the
-same values, and what it writes of them must be the same bytes, which we read again.
+kio's classes define the fields of a version and their order. kio must read our bytes with the same
+values, and write the same bytes again, which we read back.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Theirs = type["DataclassInstance"]
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 MS = dt.timedelta(milliseconds=1)
-# Times have units in our names, and none in theirs.
+# Names of times have units in tidelog, and none in kio.
 UNIT = "_ms"
 TheirField: TypeAlias = "dataclasses.Field[object]"
 Path: TypeAlias = tuple[str, ...]
@@ -37,7 +37,7 @@ Path: TypeAlias = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """One version of a message: our class, and what kio calls it."""
+    """One version of a message: our class, and its name in kio."""
 
     number: int
     is_flexible: bool
@@ -47,7 +47,7 @@ class Version:
 
 
 def known_messages() -> dict[str, list[Version]]:
-    """All versions of each message; kio is not asked yet, which takes seconds."""
+    """Return all versions of each message, without importing kio, which takes seconds."""
     found: dict[str, list[Version]] = {}
     for api, number in every_version():
         for part, kind in (("request", api.request), ("response", api.response)):
@@ -66,7 +66,7 @@ def snake(api: AnyApi) -> str:
 
 
 def load(version: Version) -> Theirs | None:
-    """kio's class of a version, None where it does not know that."""
+    """Return kio's class of a version, or None if kio doesn't have it."""
     from kio.schema.index import schema_name_map
     from kio.static.constants import EntityType
 
@@ -84,7 +84,7 @@ def load(version: Version) -> Theirs | None:
 
 @cache
 def numbers() -> dict[str, list[int]]:
-    """What kio makes of a number: only values that it knows how to say."""
+    """Return the values that kio can represent, by its type of number."""
     from kio.schema.errors import ErrorCode
 
     return {
@@ -95,11 +95,13 @@ def numbers() -> dict[str, list[int]]:
     }
 
 
-# ------------------------------------------------------------------------------ Their fields
+# ------------------------------------------------------------------------------ kio's fields
 
 
 def inner_class(hint: object) -> Theirs | None:
-    """The class of a nested struct in a type such as `tuple[X, ...] | None`."""
+    """Return the class of a nested struct in a type such as `tuple[X, ...]
+    None`.
+    """
     if dataclasses.is_dataclass(hint):
         return cast("Theirs", hint)
     return next((found for arg in get_args(hint) if (found := inner_class(arg))), None)
@@ -109,7 +111,7 @@ def inner_class(hint: object) -> Theirs | None:
 def pairs(
     kind: type, theirs: Theirs, version: int
 ) -> "list[tuple[Field, dataclasses.Field[object]]]":
-    """Our fields of a version with theirs: as many, in the same order, by the same names."""
+    """Pair our fields of a version with kio's: equal in number, order and names."""
     ours = kafkas_fields(kind, version)
     found = list(zip(ours, dataclasses.fields(theirs), strict=True))
     for mine, other in found:
@@ -121,7 +123,7 @@ def pairs(
 def number_kinds(
     kind: type, theirs: Theirs, version: int, at: tuple[str, ...] = ()
 ) -> dict[tuple[str, ...], str]:
-    """kio's types of numbers, by the names that lead to them."""
+    """Return kio's types of numbers, by the path of names to the field."""
     found: dict[Path, str] = {}
     for mine, other in pairs(kind, theirs, version):
         path = (*at, mine.name)
@@ -135,7 +137,7 @@ def number_kinds(
 
 
 def told(mine: Field, other: TheirField, value: object, version: int) -> object:
-    """Their value as ours is."""
+    """Convert a value of kio to ours."""
     inner, item = inner_class(other.type), mine.kind.item or mine.kind
     if isinstance(value, tuple):
         return [told_item(item, inner, each, version) for each in value]
@@ -173,13 +175,13 @@ def as_ours(kind: type, value: object, version: int) -> "DataclassInstance":
 # ------------------------------------------------------------------------------------- Tests
 
 MESSAGES = known_messages()
-# Of these kio has no versions that Kafka 4 has given up.
+# kio lacks some versions of these, which Kafka 4 has removed.
 GIVEN_UP = {"Produce", "Fetch", "ListOffsets"}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_both_ways(name: str) -> None:
-    """Every version, full, empty and with any values."""
+    """Each version, with full, empty and random values."""
     for version in MESSAGES[name]:
         theirs = load(version)
         if theirs is None:
@@ -193,7 +195,7 @@ def test_both_ways(name: str) -> None:
 
 
 def first_of(kind: type) -> int:
-    """The first version of a message that Kafka 4 has."""
+    """Return the first version of a message in Kafka 4."""
     return next(api.first for api, _ in every_version() if kind in (api.request, api.response))
 
 

@@ -1,9 +1,9 @@
-"""What a message takes in memory while it is read: for each of its own bytes at most 8 and 1 MiB.
+"""Memory use while a message is read: at most 8 times its size and 1 MiB.
 
-Of an answer it may be 64, for a client chose whom it asks.
+A response may take 64 times its size, because a client chooses its broker.
 
-Python's objects are many times larger than what they are read from, so these messages are made of
-what is smallest on the wire and largest in memory, as many as are let through, and then some.
+Python's objects are many times larger than their encoding. These messages consist of the items that
+are smallest on the wire and largest in memory, up to and above the allowed number.
 """
 
 import itertools
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
     from tidelog.protocol.codecs import Codec
 
-# How many items the outermost arrays have, and those in them; a zero stands for many.
+# Number of items in the outermost arrays and in nested ones; 0 stands for many.
 SHAPES = [(0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1)]
 TEXTS = ["ab", "\N{GRINNING FACE}" + "a" * 60]
 WORST = [FETCH, METADATA, OFFSET_COMMIT, PRODUCE, DESCRIBE_CONFIGS, CREATE_TOPICS]
@@ -67,7 +67,7 @@ ALL = [(api, kind) for api in BY_KEY.values() for kind in (api.request, api.resp
 
 
 class Nasty:
-    """Messages of many small things."""
+    """Builds messages of many small items."""
 
     def __init__(self, version: int, counts: tuple[int, ...], text: str) -> None:
         self._version = version
@@ -90,7 +90,7 @@ class Nasty:
             assert kind.struct is not None
             return self.message(kind.struct, depth)
         if kind.form in BITS:
-            # Small numbers are there already, others are made.
+            # Python caches small integers, so these are larger.
             low, end = bounds(kind.form)
             return low or end - 1
         self._made += 1
@@ -104,7 +104,7 @@ class Nasty:
 
 
 def peak_of(kind: "type[DataclassInstance]", version: int, data: bytes, *, flexible: bool) -> int:
-    """Most bytes that were taken at once; negative where the message was refused."""
+    """Return the peak memory in bytes, negative if the message was refused."""
     codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
     read = codec.read
     tracemalloc.start()
@@ -122,7 +122,7 @@ def peak_of(kind: "type[DataclassInstance]", version: int, data: bytes, *, flexi
 def nasty(
     api: AnyApi, kind: "type[DataclassInstance]", shape: tuple[int, ...], text: str, size: int
 ) -> bytes:
-    """A message of about so many bytes."""
+    """Return a message of about `size` bytes."""
 
     def made(count: int) -> bytes:
         counts = tuple(n or count for n in shape)
@@ -134,7 +134,7 @@ def nasty(
 
 
 def check(api: AnyApi, kind: "type[DataclassInstance]", texts: list[str], sizes: list[int]) -> None:
-    """The bound holds for messages that are refused and for those that are let through."""
+    """Check the bound for refused and for accepted messages."""
     flexible = api.is_flexible(api.last)
     peak = 0
     for shape, text, size in itertools.product(SHAPES, texts, sizes):
@@ -157,7 +157,7 @@ def test_all(api: AnyApi, kind: "type[DataclassInstance]") -> None:
 
 
 def test_tags_by_the_thousand() -> None:
-    """Unknown ones take nothing; known ones that come again replace each other."""
+    """Unknown tags take no memory; a repeated known tag replaces the one before."""
     whole = encode(FetchResponse, 16, FetchResponse(), flexible=True)[:-1]
     endpoint = varint_bytes(0) + b"\x0a\x02" + bytes(4) + b"\x01" + bytes(4) + b"\x00\x00"
     for count, tag in ((20_000, b"\x63\x00"), (2_000, endpoint)):

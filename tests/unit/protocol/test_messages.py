@@ -1,4 +1,4 @@
-"""Every declaration in every version: what is written is read again, no damage goes through."""
+"""Each declaration in each version: round trips, and damage that is refused or harmless."""
 
 import random
 from contextlib import suppress
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidelog.protocol.schema import Pieces
     from tidelog.types import Buffer
 
-# Lengths and counts that can't be, in both forms.
+# Impossible lengths and counts, in both encodings.
 LIES = [
     b"\xff\xff\xff\xff",
     b"\x7f\xff\xff\xff",
@@ -49,7 +49,7 @@ by_api = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.nam
 
 
 def every_kind(api: AnyApi) -> "Iterator[tuple[int, bool, type[DataclassInstance]]]":
-    """Request and response of each version, with whether that is a flexible one."""
+    """Yield request and response of each version, and whether that version is flexible."""
     for version in range(api.first_declared, api.last + 1):
         for kind in (api.request, api.response):
             yield version, api.is_flexible(version), kind
@@ -78,7 +78,7 @@ def decode(
 
 
 def damaged(whole: bytes, seed: int) -> list[bytes]:
-    """Variants of a message: lies and changed bits at many places, pieces gone or twice."""
+    """Return variants of a message: false lengths, flipped bits, removed and repeated parts."""
     chance = random.Random(seed)
     found = []
     for lie in LIES:
@@ -119,7 +119,7 @@ class TestEveryVersion:
                     decode(kind, version, whole[:end], flexible=flexible)
 
     def test_damage_is_refused_or_means_something(self, api: AnyApi) -> None:
-        """What is read from damaged bytes is a message: it can be written and read again."""
+        """A message that is read from damaged bytes can be written and read again."""
         for version, flexible, kind in every_kind(api):
             whole = encode(kind, version, samples(kind, version)[0], flexible=flexible)
             codec: Codec[DataclassInstance] = struct_codec(kind, version, flexible)
@@ -128,7 +128,7 @@ class TestEveryVersion:
                     message = codec.read(Reader(data))
                     again = encode(kind, version, message, flexible=flexible)
                     found = decode(kind, version, again, flexible=flexible)
-                    # What is no number is equal to nothing, not even to itself.
+                    # NaN is not equal to itself.
                     assert found == message or "nan" in repr(found), version
 
     def test_damaged_requests(self, api: AnyApi) -> None:

@@ -1,4 +1,4 @@
-"""The versions of clients older than Kafka 0.11, against kafka-python's messages for them."""
+"""Versions for clients older than Kafka 0.11, compared with kafka-python's messages."""
 
 import dataclasses
 from importlib import import_module
@@ -24,7 +24,7 @@ MODULES = {"Produce": "produce", "Fetch": "fetch", "ListOffsets": "list_offsets"
 
 
 def values_of(message: "DataclassInstance", version: int) -> list[object]:
-    """The values of the fields that a version has, in the order of the wire."""
+    """Return the values of a version's fields, in the order on the wire."""
     there = [field for field in fields_of(type(message), version) if field.is_there]
     return [plain(getattr(message, field.name), version) for field in there]
 
@@ -70,7 +70,7 @@ def test_both_ways(api: AnyApi, version: int, suffix: str) -> None:
 
 
 def test_known_bytes_of_list_offsets_v0() -> None:
-    """One partition of topic t: replica -1, before time 9 at most 3 offsets; the answer has two."""
+    """The request asks for at most 3 offsets before time 9; the response has two."""
     asked = bytes.fromhex("ffffffff 00000001 000174 00000001 00000005 0000000000000009 00000003")
     request = struct_codec(LIST_OFFSETS.request, 0, False).read(Reader(asked))
     partition = request.topics[0].partitions[0]

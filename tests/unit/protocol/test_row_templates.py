@@ -1,4 +1,4 @@
-"""Every version of an API with templates has one, which reads and writes what its codec does."""
+"""Each version of an API with templates has one, which reads and writes as its codec does."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -47,7 +47,7 @@ VERSIONS = [
 
 
 def request_of(api: AnyApi, version: int, value: int) -> Asked:
-    """A request with one row."""
+    """Return a request with one row."""
     if api is PRODUCE:
         data = [PartitionProduceData(index=3, records=bytes([value]) * 90)]
         by_id = version > 12
@@ -67,7 +67,7 @@ def request_of(api: AnyApi, version: int, value: int) -> Asked:
 
 
 def response_of(api: AnyApi, version: int, value: int, throttle_ms: int = 0) -> Answered:
-    """Its response."""
+    """Return the response to it."""
     if api is PRODUCE:
         row = PartitionProduceResponse(index=3, base_offset=value)
         by_id = version > 12

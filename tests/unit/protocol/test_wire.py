@@ -1,4 +1,4 @@
-"""Primitive types: known bytes, limits, lengths that lie."""
+"""Primitive types: known bytes, limits, false lengths."""
 
 import tracemalloc
 from dataclasses import make_dataclass
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def alone(kind: Kind[T]) -> "type[DataclassInstance]":
-    """A declaration with nothing but one field."""
+    """Return a declaration with a single field."""
     return make_dataclass("Alone", [("value", object, wire(kind))], slots=True, kw_only=True)
 
 
@@ -46,7 +46,7 @@ def write(kind: Kind[T], value: T, *, flexible: bool = False, version: int = 0) 
     writer, declared = Writer(), alone(kind)
     struct_codec(declared, version, flexible).write(writer, declared(value=value))  # type: ignore[call-arg]
     written = b"".join(bytes(part) for part in writer.parts())
-    # Behind it the count of its tagged fields.
+    # The count of tagged fields follows the value.
     return written[: len(written) - flexible]
 
 
@@ -140,13 +140,13 @@ class TestLies:
     def test_nothing_is_allocated_for_a_count_that_is_too_large(self) -> None:
         data = (2**31 - 1).to_bytes(4, "big") + bytes(64)
         peaks = []
-        for _ in range(5):  # threads that other tests have left may take memory meanwhile
+        for _ in range(5):  # threads of other tests may allocate memory meanwhile
             tracemalloc.start()
             with pytest.raises(CorruptMessage, match="an array of 2147483647"):
                 read(array(INT64), data)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
-        assert min(peaks) < 200_000  # compiling the reader takes half of it
+        assert min(peaks) < 200_000  # compiling the reader takes half of this
 
     def test_null_in_a_version_that_knows_none(self) -> None:
         with pytest.raises(CorruptMessage, match="length -1"):

@@ -1,4 +1,4 @@
-"""Append times of a piece: what a sound file says quickly is what the plain reader says of it."""
+"""Append times of a piece: the fast reader and the plain reader of a sound file agree."""
 
 import dataclasses
 import random
@@ -29,7 +29,7 @@ PIECE = Piece(
 
 
 def some_times(seed: int, rows: int) -> AppendTimes:
-    """Known and unknown runs, the last one closed by half of the seeds."""
+    """Draw known and unknown runs; for half of the seeds the last run is closed."""
     draw, found = random.Random(seed), AppendTimes(BASE, TOPIC)
     offset, now_ms = BASE + draw.choice((0, 3)), 5_000
     for _ in range(rows):
@@ -45,7 +45,7 @@ def some_times(seed: int, rows: int) -> AppendTimes:
 
 
 def by_offset(data: bytes, piece: Piece) -> list[int]:
-    """The append time of each offset of a piece, -1 for unknown."""
+    """Return the append time of each offset of a piece, -1 for unknown."""
     starts, known = AppendRuns.decode(data, piece, TOPIC.hex).arrays
     offsets = np.arange(piece.start_offset, piece.end_offset)
     slots = np.searchsorted(starts, offsets, side="right") - 1

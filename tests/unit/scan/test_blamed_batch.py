@@ -1,4 +1,4 @@
-"""Where the order of offsets is broken, every reader names the batch that is wrong."""
+"""If offsets are out of order, each reader names the batch whose offset is wrong."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ LOG = "00000000000000000000.log"
 
 
 def make(root: Path, *, closed: bool) -> tuple[Path, int]:
-    """A log of equal batches, in a finished segment without a zone map or in the last one."""
+    """Write equal batches into a finished segment without a zone map, or into the last one."""
     with tidelog.open(str(root), writable=True) as log:
         log.create_topic(TOPIC, partitions=1)
         for number in range(COUNT):

@@ -1,4 +1,4 @@
-"""Files of a plan that were replaced since, and bytes that are damaged behind a good checksum."""
+"""Files that were replaced after planning, and records that are damaged under a valid checksum."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ LOG = "00000000000000000000.log"
 
 
 class CountedFile:
-    """An open file that is counted until it is closed."""
+    """Open file that reports its close."""
 
     def __init__(self, inner: File, files: "CountingFiles") -> None:
         self._inner = inner
@@ -34,7 +34,7 @@ class CountedFile:
 
 
 class CountingFiles(OsFileSystem):
-    """The machine's files, with the number of those that are open."""
+    """Files of the real file system; counts the open ones."""
 
     def __init__(self) -> None:
         self.open_count = 0

@@ -1,4 +1,4 @@
-"""A log that changes between plan and read: offsets are found anew, or named as gone."""
+"""A log that changes between plan and read: offsets are found again or reported as gone."""
 
 import dataclasses
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
     assert lost.start == 0
     stats = scan.ScanStats()
     found = values(plan, stats, fail_on_data_loss=False)
-    # Where the file that holds the log start is still there, it is read as planned.
+    # Pieces are read as planned if the file with the log start still exists.
     assert found == list(range(COUNT - len(found), COUNT))
     assert 0 < COUNT - len(found) <= 50
     assert stats.lost[0].start == 0
@@ -63,7 +63,7 @@ def test_deleted_offsets_are_named_exactly(tmp_path: Path, split_bytes: int) -> 
 
 
 def test_segment_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
-    """As after a compaction: the same offsets lie in another file of the same name."""
+    """As after compaction, the same offsets are in another file of the same name."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     first = plan.splits[0].pieces[0].path
@@ -73,7 +73,7 @@ def test_segment_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     Path(first + ".new").rename(first)
     stats = scan.ScanStats()
     assert values(plan, stats) == list(range(COUNT))
-    assert stats.replanned in (0, 1)  # the file system may give the same number again
+    assert stats.replanned in (0, 1)  # the file system may reuse the inode number
 
 
 def test_segments_that_were_merged_are_read_anew(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_last_segment_that_grows_is_read_as_planned(tmp_path: Path) -> None:
 
 
 def test_log_that_was_cut_and_written_anew(tmp_path: Path) -> None:
-    """The offsets hold other records now: those are read, and nothing in between."""
+    """The offsets have other records now, which are read without a mix of old and new ones."""
     path = make(tmp_path, 20)
     plan = scan.plan(path, TOPIC)
 
@@ -148,7 +148,7 @@ def test_topic_that_was_deleted(tmp_path: Path) -> None:
 
 
 def test_damage_is_damage(tmp_path: Path) -> None:
-    """It is looked at again, since places may have moved, and then told with its place."""
+    """The piece is planned again, as positions may have changed; then the position is reported."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC)
     log = Path(plan.splits[0].pieces[1].path)
@@ -169,7 +169,7 @@ def test_damage_is_damage(tmp_path: Path) -> None:
 
 
 def test_pieces_are_read_by_whatever_stores_them(tmp_path: Path) -> None:
-    """A store needs three calls: the reader asks for nothing else while nothing has changed."""
+    """A store implements three calls. The reader needs no other access while nothing changes."""
     path = make(tmp_path)
     plan = scan.plan(path, TOPIC, columns=["value", "appendTimestamp"], split_bytes=700)
     store = Store(path)

@@ -1,4 +1,4 @@
-"""Versions that records tell in a header."""
+"""Versions of records in a header."""
 
 import pyarrow as pa
 
@@ -25,6 +25,6 @@ def test_the_last_header_of_the_name_tells() -> None:
 
 
 def test_the_lowest_version_beats_none() -> None:
-    """As in a cleaning: docs/compaction.md."""
+    """The same rule as in compaction: docs/compaction.md."""
     (found,) = header_versions(pa.array([[("v", version(INT64_MIN))]], HEADERS), "v").tolist()
     assert found > MISSING_VERSION

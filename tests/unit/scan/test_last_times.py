@@ -1,4 +1,4 @@
-"""The latest time there can be, as a producer sends it that takes Long.MAX_VALUE for no time."""
+"""Records with Long.MAX_VALUE as their time, which some producers send instead of no time."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ TIMES = (T0, INT64_MAX, INT64_MAX - 1, INT64_MAX)
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Three records in a finished segment, the last one in the active one."""
+    """Write three records into a finished segment and a last one into the active segment."""
     path = str(tmp_path / "data")
     config = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(INT64_MAX)}
     env = Env(clock=ManualClock(T0))

@@ -1,4 +1,4 @@
-"""Latencies and lateness against the plain sums over records."""
+"""Latencies and lateness compared with plain sums over the records."""
 
 import random
 from bisect import bisect_left
@@ -33,7 +33,7 @@ def test_distances_stay_in_63_bits() -> None:
 
 
 def plain_latency(path: str, partition: int) -> tuple[LatencyByHour, int]:
-    """Hour by hour, record by record; and how many lack a time."""
+    """Return latencies by hour, added up record by record, and the number without a time."""
     found, without = LatencyByHour(), 0
     with LogDir.open(path) as log_dir:
         reader = log_dir.reader(TOPIC, partition)

@@ -1,4 +1,4 @@
-"""Latency in one sentence: for nothing, one and many records, and for clocks that were ahead."""
+"""The sentence about latency: for none, one and many records, and for clocks that were ahead."""
 
 from tidelog.scan.latency import TopicLateness
 from tidelog.scan.latency_verdict import (

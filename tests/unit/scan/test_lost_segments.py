@@ -1,4 +1,4 @@
-"""A segment that is gone from the middle of a log is a loss to every reader, not empty space."""
+"""A segment missing from the middle of a log is a loss to every reader, not a gap."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ COMPACT = DELETE | {"cleanup.policy": "compact"}
 
 
 def make(root: Path, config: dict[str, str]) -> list[int]:
-    """A topic of 60 records in several segments; the base offsets of these."""
+    """Write 60 records into several segments; return the base offsets of these."""
     with tidelog.open(str(root), writable=True) as log:
         log.create_topic(TOPIC, partitions=1, config=config)
         for number in range(60):
@@ -33,7 +33,7 @@ def make(root: Path, config: dict[str, str]) -> list[int]:
 
 
 def lose(root: Path, base: int) -> None:
-    """All files of a segment go."""
+    """Delete all files of a segment."""
     for path in root.glob(f"{TOPIC}-0/{base:020d}.*"):
         path.unlink()
 
@@ -130,7 +130,7 @@ def test_doctor_names_the_offsets(tmp_path: Path) -> None:
 
 
 def empty(root: Path, base: int) -> None:
-    """No byte of a segment's log is left."""
+    """Truncate a segment's log to 0 bytes."""
     (root / f"{TOPIC}-0" / f"{base:020d}.log").write_bytes(b"")
 
 
@@ -176,10 +176,10 @@ def test_an_empty_segment_of_a_compacted_topic_is_none(
 def test_a_search_by_time_does_not_step_over_lost_offsets(
     tmp_path: Path, take: Callable[[Path, int], None], number: int
 ) -> None:
-    """On both clocks; answers before them stay."""
+    """Searches on both clocks fail at lost offsets; times before them are still found."""
     bases = make(tmp_path, DELETE)
     if take is lose and number == 0:
-        number = 1  # a log may begin behind what was deleted of it
+        number = 1  # without its first segment the log would begin later, as after retention
     take(tmp_path, bases[number])
     first, end = bases[number], bases[number + 1]
     name = TopicPartition(TOPIC, 0)
@@ -229,7 +229,7 @@ def test_a_plan_from_a_time_behind_lost_offsets_says_so(tmp_path: Path) -> None:
 
 
 def cut(root: Path, base: int) -> None:
-    """The last batch of a segment is gone, to the byte."""
+    """Remove the last batch of a segment."""
     path = root / f"{TOPIC}-0" / f"{base:020d}.log"
     data = path.read_bytes()
     *_, last = walk(memoryview(data))
@@ -237,7 +237,7 @@ def cut(root: Path, base: int) -> None:
 
 
 def mend(root: Path) -> None:
-    """As `tidelog doctor --repair`."""
+    """Repair as `tidelog doctor --repair` does."""
     whole = DirectoryCheck(os_env().files, str(root))
     repair(os_env(), whole, [*whole.load(), *whole.findings()])
 
@@ -249,14 +249,14 @@ def reopen(root: Path) -> None:
 
 
 def map_anew(root: Path) -> None:
-    """Build the zone maps that are missing."""
+    """Build missing zone maps."""
     with tidelog.open(str(root)) as log:
         segments = log.partition(TOPIC, 0).segments
         zone_map_files.build_missing(each for each in segments if isinstance(each, ClosedSegment))
 
 
 def ensure_told(root: Path, first: int, end: int) -> None:
-    """Every reader and doctor say which offsets are lost, by maps in a cache, too."""
+    """Check that all readers and doctor name the lost offsets, also with zone maps in a cache."""
     gone = f"offsets {first} to {end}"
     for read in READERS:
         with pytest.raises(OffsetsGone, match=gone):

@@ -1,7 +1,7 @@
-"""Batches with a right checksum that contradict themselves or their neighbours.
+"""Batches with a valid checksum that contradict themselves or their neighbors.
 
-Every reader gives the records before such a batch and then an error that names file and position;
-none passes over it, and none calls itself for ever.
+Each reader returns the records before such a batch, and then an error that names file and position.
+No reader skips the batch, and none loops forever.
 """
 
 import re
@@ -25,7 +25,7 @@ CRC_COVERS_FROM: Final = 21
 
 
 def numbered_batch(base: int, count: int, *, size: int = 1) -> bytearray:
-    """Records with their offset as key, and rising times."""
+    """Return a batch of records with their offset as key and increasing times."""
     records = [
         NewRecord(key=b"%d" % n, value=b"v" * size, timestamp=T0 + n)
         for n in range(base, base + count)
@@ -34,7 +34,7 @@ def numbered_batch(base: int, count: int, *, size: int = 1) -> bytearray:
 
 
 def sealed(data: bytearray) -> bytes:
-    """The batch with the length and checksum of its bytes."""
+    """Return the batch with a correct length and checksum."""
     struct.pack_into(">i", data, LENGTH_AT, len(data) - LENGTH_AT - 4)
     struct.pack_into(">I", data, CRC_AT, crc32c(memoryview(data)[CRC_COVERS_FROM:]))
     return bytes(data)
@@ -46,7 +46,7 @@ def with_last_delta(data: bytearray, delta: int) -> bytes:
 
 
 def write_log(root: Path, *batches: bytes) -> int:
-    """A foreign partition of one segment without indexes; where its second batch begins."""
+    """Write one segment without indexes; return the position of its second batch."""
     folder = root / "t-0"
     folder.mkdir()
     (folder / LOG).write_bytes(b"".join(batches))
@@ -54,7 +54,7 @@ def write_log(root: Path, *batches: bytes) -> int:
 
 
 def place_in(error: CorruptData) -> int:
-    """The position that an error names, in a text that names the file."""
+    """Return the position in an error, and check that it names the file."""
     assert LOG in str(error)
     return int(re.findall(r"position (\d+)", str(error))[0])
 
@@ -99,7 +99,7 @@ def test_a_batch_that_lies_about_its_records_is_an_error_to_every_reader(
 def test_batches_in_the_wrong_order_are_an_error_to_every_reader(
     tmp_path: Path, name: str, size: int
 ) -> None:
-    """Rebuilding the indexes of the last segment meets them first."""
+    """The indexes of the last segment are rebuilt first, which finds such a batch."""
     questions: dict[str, Reader] = {
         **READERS,
         "count": lambda log: log.count("t", start="2001-01-01Z"),
@@ -136,10 +136,10 @@ def test_opening_for_writing_keeps_batches_in_the_wrong_order(tmp_path: Path) ->
     assert (tmp_path / "t-0" / LOG).read_bytes() == before
 
 
-@pytest.mark.slow  # reads 2 GiB of a file that is one hole
+@pytest.mark.slow  # reads 2 GiB of a sparse file
 @pytest.mark.parametrize("name", READERS)
 def test_a_batch_beyond_what_an_index_can_point_at_is_an_error(tmp_path: Path, name: str) -> None:
-    """A hole in a file makes a batch of 2 GiB; the whole one behind it begins above 2^31 - 1."""
+    """A hole in the file makes a batch of 2 GiB; a complete one follows it above 2^31 - 1."""
     head = numbered_batch(0, 1)[:61]
     struct.pack_into(">i", head, LENGTH_AT, 2**31 - 1)
     write_log(tmp_path, bytes(head))

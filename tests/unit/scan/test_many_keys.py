@@ -1,4 +1,4 @@
-"""The map of latest records grows with the keys, and what it knew before stays."""
+"""The map of latest records grows with the number of keys without losing entries."""
 
 import numpy as np
 import pyarrow as pa

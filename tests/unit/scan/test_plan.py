@@ -1,4 +1,4 @@
-"""What a plan passes over, what it says of offsets that are gone, and what it never does."""
+"""Plans: pruned pieces, reported lost offsets, and no writes."""
 
 import os
 from pathlib import Path
@@ -19,7 +19,7 @@ ZERO = TopicPartition(TOPIC, 0)
 
 @pytest.fixture(scope="module")
 def ordered(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One record a minute on both clocks, create times an hour early; many segments."""
+    """Write a record a minute with create times an hour before append times; many segments."""
     path = str(tmp_path_factory.mktemp("ordered"))
     clock = ManualClock(T0)
     with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:
@@ -84,7 +84,7 @@ def test_splits_cover_the_log_once_and_are_no_larger_than_asked(ordered: str) ->
     ends = [split.end_offset for split in plan]
     assert [split.start_offset for split in plan] == [0, *ends[:-1]]
     assert ends[-1] == COUNT
-    # Pieces overlap by what the sparse index can't tell.
+    # Pieces overlap, because the sparse index doesn't have each batch.
     assert max(split.size_bytes for split in plan) < 5_000 * 1.2
 
 
@@ -164,7 +164,7 @@ def test_topics_and_partitions_that_are_not_there(two: str) -> None:
 
 
 def test_positions_are_those_of_offsets_for_times(two: str) -> None:
-    """As Kafka's connector: what lies between two offsets is read, whatever its time."""
+    """As in Kafka's connector, all records between two offsets are read, whatever their time."""
     start_ms, end_ms = T0 + 300_000, T0 + 600_000
     with LogDir.open(two) as log_dir:
         reader = log_dir.reader(TOPIC, 0)
@@ -205,7 +205,7 @@ def test_transaction_is_dropped_though_its_marker_lies_behind_the_range(tmp_path
         assert offsets_of(plan) == [offset for offset in committed if offset < end]
 
 
-# -- what is gone --------------------------------------------------------------------------------
+# -- lost offsets --------------------------------------------------------------------------------
 
 
 def test_offsets_outside_the_log_are_named(ordered: str, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def snapshot(path: str) -> dict[str, tuple[int, int]]:
 
 def test_scan_writes_nothing(two: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for sidecar in list(Path(two).rglob("*.index"))[:2]:
-        sidecar.unlink()  # must be made good in memory
+        sidecar.unlink()  # the index is rebuilt in memory
     before = snapshot(two)
     flags_seen: list[int] = []
     real_open = os.open

@@ -1,4 +1,4 @@
-"""A scan gives what reading record by record gives, whatever the splits, times and transactions."""
+"""A scan returns the rows of a record-by-record read, for any splits, times and transactions."""
 
 import pickle  # noqa: TID251 - as Spark sends splits to its workers
 from functools import cache
@@ -32,7 +32,7 @@ COLUMNS = scan.ALL_COLUMNS
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A directory for each seed; the last one stamps LogAppendTime and has no append times."""
+    """Create a directory for each seed, the last with LogAppendTime and without append times."""
     found = []
     for seed in SEEDS:
         path = tmp_path_factory.mktemp(f"log{seed}")
@@ -47,7 +47,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def row_of(record: Record, partition: int, append_ms: int | None) -> dict[str, object]:
-    """The row that a record must become; times in ms."""
+    """Return the expected row of a record, with times in ms."""
     return {
         "key": record.key,
         "value": record.value,
@@ -63,7 +63,7 @@ def row_of(record: Record, partition: int, append_ms: int | None) -> dict[str, o
 
 
 def row_dicts(table: pa.Table) -> list[dict[str, object]]:
-    """The rows of a scan; times in ms."""
+    """Return the rows of a scan, with times in ms."""
     for number, field in enumerate(table.schema):
         if pa.types.is_timestamp(field.type):
             table = table.set_column(number, field.name, table.column(number).cast(pa.int64()))
@@ -228,7 +228,7 @@ def test_record_batches_have_the_rows_asked_for(roots: list[str]) -> None:
 
 @pytest.mark.parametrize("clock", list(ClockName))
 def test_records_without_a_time_are_counted(roots: list[str], clock: ClockName) -> None:
-    """From the beginning of time on nothing is passed over, so the count is of all."""
+    """With time 0 as the start no record is pruned, so the count includes all records."""
     column = "timestamp" if clock is ClockName.RECORD else "appendTimestamp"
     want = sum(row[column] is None for row in expected(roots[0]))
     assert want > 0

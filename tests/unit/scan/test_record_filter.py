@@ -1,11 +1,11 @@
-"""Conditions on records: exact numbers of any size; the values are hostile."""
+"""Conditions on records: exact numbers of any size, and hostile values."""
 
 import pytest
 
 from tidelog.scan.record_filter import FieldMatch
 
-LONG = "9" * 5_000  # Python parses no whole number of more than 4300 digits
-HUGE = "1e9999999999999999999999"  # and no exponent of so many
+LONG = "9" * 5_000  # Python parses no integer of more than 4300 digits
+HUGE = "1e9999999999999999999999"  # or an exponent with so many digits
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Compacted:
-    """A source whose partition still has these offsets."""
+    """A source whose partition has only these offsets after a compaction."""
 
     offsets: tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Splits counted one by one and joined give what plain sums over the records give."""
+"""Splits that are counted one by one and joined give the plain sums over the records."""
 
 import json
 import random
@@ -33,7 +33,8 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 
 
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
-    """By append hour, by create hour, late records, records, number of heads counted again.
+    """Return the joined results: by append hour, by create hour, lateness, records, recounted
+    heads.
 
     A head is counted again by reading it, and by the create times that were kept of it.
     """
@@ -75,11 +76,11 @@ def test_splits_together_are_what_the_records_say(
     make_log_dir(path, seed, steps=50)
     by_append, by_create, late, records, heads = joined(path, split_bytes)
     assert (by_append, by_create, late, records) == plainly(path, partitions=2)
-    assert heads or split_bytes > 400  # these logs go back in time a lot
+    assert heads or split_bytes > 400  # times often decrease in these logs
 
 
 def plainly(path: str, partitions: int) -> tuple[LatencyByHour, LatencyByHour, Late, int]:
-    """As `joined`, record by record."""
+    """Return the same results as `joined`, without the heads, record by record."""
     by_append, by_create = LatencyByHour(), LatencyByHour()
     late, count = Late(lost=dict.fromkeys(DELAYS, 0)), 0
     for partition in range(partitions):
@@ -126,7 +127,7 @@ def test_a_head_that_is_longer_than_what_was_kept_is_read_again(
 
 
 class TestKernel:
-    """The kernel, compiled and interpreted, against sums over Python's own numbers."""
+    """The kernel, compiled and interpreted, compared with sums of Python's integers."""
 
     @pytest.mark.parametrize("interpreted", [False, True])
     @pytest.mark.parametrize("hours", [1, 40, 3000])

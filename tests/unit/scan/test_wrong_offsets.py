@@ -1,4 +1,4 @@
-"""A base offset that is wrong lies outside of the checksum: no reader takes it for right."""
+"""The checksum doesn't cover base offsets; no reader accepts a wrong one."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -19,15 +19,15 @@ from tidelog.types import Codec, NewRecord
 T0 = 1_700_000_000_000
 TOPIC = "t"
 BASES = (0, 100)
-# Offset and number of records of the batches of a finished segment: dense, or with gaps, as
-# compaction leaves them.
+# Offset and number of records of each batch in a finished segment: without gaps, and with gaps as
+# after compaction.
 DENSE = [(0, 10), (10, 10), (20, 1), (21, 30), (51, 9), (60, 40)]
 GAPS = [(0, 3), (10, 10), (24, 1), (31, 20), (51, 2), (80, 20)]
 BITS = (0, 1, 3, 5, 8, 31, 40, 63)
 
 
 def keyed_batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
-    """Records with keys that come again, their offset as value, and rising times."""
+    """Return a batch of records with repeated keys, their offset as value, and increasing times."""
     records = [
         NewRecord(key=b"k%d" % (n % 4), value=b"%d" % n, timestamp=T0 + n * 1000)
         for n in range(base, base + count)
@@ -36,7 +36,7 @@ def keyed_batch(base: int, count: int, codec: Codec = Codec.NONE) -> bytes:
 
 
 def write_log(root: Path, batches: list[bytes]) -> Path:
-    """A partition with these batches in a finished segment, and one record in the last one."""
+    """Write a finished segment with these batches, and a last one with one record."""
     folder = root / f"{TOPIC}-0"
     folder.mkdir(parents=True, exist_ok=True)
     for name in folder.iterdir():
@@ -48,7 +48,7 @@ def write_log(root: Path, batches: list[bytes]) -> Path:
 
 
 def write_indexes(root: Path, batches: list[bytes]) -> None:
-    """Index files with an entry for each batch but the first."""
+    """Write index files with an entry for each batch except the first."""
     folder, position = root / f"{TOPIC}-0", 0
     entries, times = bytearray(), bytearray()
     for found in batches:
@@ -65,7 +65,7 @@ Reader = Callable[[str], object]
 
 
 def readers() -> Iterator[tuple[str, Reader]]:
-    """Every way to read, each with a question about all there is and about parts of it."""
+    """Yield all ways to read, each for the whole log and for parts of it."""
     yield "records", lambda root: plain_records(root, 0, 101)
     yield "scan", rows
     yield "count", counted
@@ -83,26 +83,26 @@ def readers() -> Iterator[tuple[str, Reader]]:
 
 
 def plain_records(root: str, start: int, end: int) -> object:
-    """Record by record."""
+    """Return the offsets and values, read record by record."""
     with LogDir.open(root) as directory:
         reader = directory.reader(TOPIC, 0)
         return [(record.offset, record.value) for record in reader.records(start, end)]
 
 
 def rows(root: str, wanted: scan.RequestedRange | None = None) -> object:
-    """Offset and value of the rows of a scan; none of them before an error."""
+    """Return the offsets and values of a scan's rows; an error leaves none."""
     splits = scan.plan(root, TOPIC, wanted=wanted or scan.RequestedRange(), split_bytes=300)
     found = scan.to_table(splits, ["offset", "value"])
     return list(zip(found["offset"].to_pylist(), found["value"].to_pylist(), strict=True))
 
 
 def counted(root: str, wanted: scan.RequestedRange | None = None) -> object:
-    """The number of records."""
+    """Return the number of records."""
     return scan.count(root, TOPIC, wanted=wanted).records
 
 
 def versions(root: str) -> object:
-    """The table of the topic: keys and their last values."""
+    """Return the table of the topic: keys and their last values."""
     with tidelog.open(root) as log:
         found = log.table(TOPIC, inexact="mark").to_arrow()
         return sorted(
@@ -113,7 +113,7 @@ def versions(root: str) -> object:
 
 
 def offset_at(root: str, at: int, *, by_kernel: bool) -> object:
-    """The first offset of a time."""
+    """Return the first offset with this time or a later one."""
     with LogDir.open(root) as directory:
         reader = directory.reader(TOPIC, 0)
         if by_kernel:
@@ -144,7 +144,7 @@ def test_no_reader_takes_a_wrong_base_offset_for_right(
         for bit in BITS:
             wrong = base ^ (1 << bit)
             if is_possible(shape, number, wrong, count):
-                continue  # other offsets that are as good: nothing in the file tells
+                continue  # equally plausible offsets, which nothing in the file contradicts
             damaged = bytearray(sound[number])
             struct.pack_into(">Q", damaged, 0, wrong)
             write_log(tmp_path, [*sound[:number], bytes(damaged), *sound[number + 1 :]])
@@ -159,7 +159,7 @@ def test_no_reader_takes_a_wrong_base_offset_for_right(
 
 
 def is_possible(shape: list[tuple[int, int]], number: int, wrong: int, count: int) -> bool:
-    """Whether a batch fits between its neighbours with another offset."""
+    """Return whether a batch with another offset fits between its neighbors."""
     before = sum(shape[number - 1]) if number else 0
     behind = shape[number + 1][0] if number + 1 < len(shape) else BASES[1]
     return before <= wrong and wrong + count <= behind

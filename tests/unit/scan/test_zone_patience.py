@@ -1,4 +1,4 @@
-"""Where zones save nothing they are not looked into for long; where they do, each one is."""
+"""Single zones are read only while this prunes records, and then each one is."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ SPAN_MS = 1_000_000
 
 
 def make(path: str, *, shuffled: bool) -> None:
-    """Batches of records at any time of the span, or of times that grow."""
+    """Write batches of records at random times, or at increasing times."""
     draw = random.Random(7)
     with LogDir.open(path, env=Env(clock=ManualClock(T0)), options=LogDirOptions(create=True)) as d:
         d.create_topic(TOPIC, config={"retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""Which ranges of a segment are read for a range of time, and which its zone map answers alone."""
+"""Ranges of a segment to read for a time range, and ranges that the zone map counts alone."""
 
 from tests.unit.storage.test_zones import BASE, RECORD, encode, zone
 
@@ -14,7 +14,7 @@ def ranges(
     *,
     is_committed: bool = False,
 ) -> list[ZoneRange]:
-    """The ranges of a map of these zones for a count of records."""
+    """Return the ranges that a map of these zones gives for a count."""
     wanted = Question(RECORD, *times, *offsets)
     asked = ZoneQuestion(wanted, is_committed=is_committed, counts=True)
     return list(find_ranges(ZoneMap.decode(encode(zones)), asked, gap_bytes=0))

@@ -1,4 +1,4 @@
-"""Plans by zone maps: what is passed over, what is told by number, what stays as it was."""
+"""Plans by zone maps: pruned zones, records counted without reading, unchanged results."""
 
 import pickle  # noqa: TID251 - as Spark sends splits to its workers
 from pathlib import Path
@@ -24,7 +24,7 @@ UNTIMED = (101, 250)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A record a minute; each tenth comes 200 minutes late, two have no time; all is finished."""
+    """Write a record a minute: each tenth is 200 minutes late, two have no time; then roll."""
     path = str(tmp_path_factory.mktemp("zoned"))
     clock = ManualClock(T0)
     with LogDir.open(path, env=Env(clock=clock), options=LogDirOptions(create=True)) as log_dir:
@@ -58,7 +58,7 @@ def test_both_sides_of_an_unordered_range_are_passed_over(path: str, start: int,
     stats = scan.ScanStats()
     found = scan.to_table(plan, ["offset"], stats=stats)["offset"].to_pylist()
     assert found == inside(start, end)
-    # A batch is a zone here: nothing else is read, but one without a time in a block that matches.
+    # Each batch is a zone: besides matches, at most those without a time in a read block are read.
     assert stats.batches - len(found) in (0, sum(start <= n < end for n in UNTIMED))
     assert plan.sidecar_bytes > 0
     assert stats.without_time == len(UNTIMED)
@@ -90,7 +90,7 @@ def test_splits_travel(path: str) -> None:
 
 
 def test_a_replaced_segment_is_planned_anew(path: str, tmp_path: Path) -> None:
-    """Places of a zone map mean nothing in another file: offsets and times find it again."""
+    """Positions of a zone map don't apply to another file, which is planned by offset and time."""
     import shutil
 
     copy = str(tmp_path / "copy")
@@ -213,7 +213,7 @@ class TestCount:
 def test_batches_ruled_out_by_their_header_are_opened_for_records_without_a_time(
     tmp_path: Path, level: IsolationLevel
 ) -> None:
-    """A batch that ends too early beside one that doesn't, in one zone, has a record without."""
+    """A batch outside the range shares a zone with one inside, and has a record without a time."""
     root = str(tmp_path / "data")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, config={"retention.ms": "-1"})

@@ -1,4 +1,4 @@
-"""A disk that a test holds up or fails."""
+"""Fixture of a disk that a test can block or fail."""
 
 import pytest
 from tests.faults.hooked import HookedDisk

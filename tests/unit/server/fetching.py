@@ -1,4 +1,4 @@
-"""A broker whose fetches are answered on a connection that repeats them, and on others."""
+"""A broker, a connection that repeats its fetches, and other connections."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ PARTITIONS = 3
 NOW_MS = 1_700_000_000_000
 LENGTH_BYTES = 4
 BY_ID_SINCE = 13
-# Kafka's clients end a session that they have not begun.
+# Kafka's clients close a session that they did not create.
 LAST_EPOCH = -1
 MANY_BYTES = 50 << 20
 SMALL_SEGMENTS = {"internal.segment.bytes": "400000", "index.interval.bytes": "1000"}
@@ -35,7 +35,7 @@ Row = tuple[int, int]  # partition and offset
 
 
 class Broker:
-    """A node, a connection that asks again and again, and others that ask once."""
+    """A node, a connection that repeats its requests, and others that send one request."""
 
     def __init__(self, folder: str, *, seed: int = 0, **settings: str) -> None:
         self.clock, self.disk = ManualClock(NOW_MS), WarmDisk()
@@ -47,7 +47,7 @@ class Broker:
         self.connection = ClientInfo(1, "somewhere")
 
     def create(self, topic: str) -> None:
-        """A topic with its partitions open."""
+        """Create a topic and open its partitions."""
         self.node.topics.create(topic, PARTITIONS, config=SMALL_SEGMENTS)
         for number in range(PARTITIONS):
             self.partition(topic, number)
@@ -56,12 +56,12 @@ class Broker:
         return self.node.partitions.get(topic, number)
 
     def append(self, topic: str, number: int, size: int, count: int = 1) -> int:
-        """One batch; the offset behind it."""
+        """Append one batch; return the offset after it."""
         records = [NewRecord(value=bytes(size), timestamp=NOW_MS) for _ in range(count)]
         return self.partition(topic, number).append(build_batch(records)).last_offset + 1
 
     def say(self, connection: ClientInfo, frame: bytes) -> bytes | str:
-        """What is sent for a frame, or why nothing is sent now."""
+        """Return the bytes sent for a frame, or the reason that none are sent now."""
         try:
             found = outcome(self.node, connection, frame)
         except TidelogError as error:
@@ -69,7 +69,7 @@ class Broker:
         return sent(found) if isinstance(found, list) else type(found).__name__
 
     def compare(self, frame: bytes) -> bytes | str:
-        """The connection says the same as one that has not asked before."""
+        """Check that the connection gets the same response as a new one; return it."""
         expected = self.say(ClientInfo(2, "elsewhere"), frame)
         assert self.say(self.connection, frame) == expected
         return expected
@@ -91,7 +91,7 @@ class Broker:
         with_append_times: bool = False,
         number: int = 7,
     ) -> bytes:
-        """A request for these partitions from these offsets on."""
+        """Return a request for these partitions from these offsets on."""
         topics = [
             FetchTopic(
                 topic=topic,
@@ -131,7 +131,7 @@ class Broker:
 
 
 def sent(pieces: Sequence[object]) -> bytes:
-    """All bytes of an answer, those of files too."""
+    """Return all bytes of a response, including those of file pieces."""
     parts = [
         piece.read(piece.size_bytes) if isinstance(piece, FilePiece) else bytes(piece)  # type: ignore[call-overload]
         for piece in pieces

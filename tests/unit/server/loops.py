@@ -1,4 +1,4 @@
-"""Tests on an event loop of their own."""
+"""Decorators and helpers for tests on an event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 async def turns(count: int = 10) -> None:
-    """Let the loop turn: tasks that wait for nothing else go on."""
+    """Let the loop run `count` times, so that ready tasks proceed."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
 def on_a_loop(test: Callable[[Path], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test, which gets `tmp_path`, on an event loop of its own."""
+    """Run a test, which gets `tmp_path`, on its own event loop."""
 
     def run(tmp_path: Path) -> None:
         async def whole() -> None:

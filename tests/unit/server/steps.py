@@ -1,11 +1,11 @@
-"""What something costs in steps, which no busy machine changes."""
+"""Cost in function calls, which does not depend on the machine's load."""
 
 import sys
 from collections.abc import Callable
 
 
 def steps(action: Callable[[], object]) -> int:
-    """How many calls of functions there are in an action."""
+    """Return the number of function calls during an action."""
     count = 0
 
     def note(_frame: object, event: str, _what: object) -> None:

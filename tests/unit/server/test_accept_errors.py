@@ -1,4 +1,4 @@
-"""Connections and addresses that the system refuses: the others are served, and none stays open."""
+"""Connections and addresses that the system refuses: others are served, and no socket leaks."""
 
 import asyncio
 import errno
@@ -17,11 +17,11 @@ from tidelog.server.net.connection import Connection
 from tidelog.server.net.listener import Listener, listening_sockets
 
 HERE = ("127.0.0.1", 0)
-ELSEWHERE = ("192.0.2.1", 0)  # RFC 5737: no machine has it
+ELSEWHERE = ("192.0.2.1", 0)  # TEST-NET-1 of RFC 5737: no machine has it
 
 
 class Troubled(socket.socket):
-    """A listening socket whose first connections fail."""
+    """Listening socket on which the first accepts fail."""
 
     def __init__(self, *codes: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_connection_is_taken_behind_one_that_failed(tmp_path: Path, code: int)
 async def opened(
     monkeypatch: pytest.MonkeyPatch, places: Sequence[tuple[int, tuple[str, int]]]
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Listen on addresses as if a host had them; return the sockets, and all that were bound."""
+    """Listen on a host with these addresses; return the listening sockets and all that were bound."""
     bound: list[socket.socket] = []
 
     async def resolve(*_arguments: object, **_more: object) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""What ApiVersions answers to versions and names that it does not take."""
+"""Responses of ApiVersions to unsupported versions and invalid client names."""
 
 from tidelog.protocol.messages import BY_KEY as DECLARED
 from tidelog.protocol.messages.metadata import ApiVersion
@@ -7,7 +7,7 @@ from tidelog.server.api.table import ROWS
 
 
 def test_who_asks_in_an_unknown_version_is_told_the_known_ones_of_this_api_alone() -> None:
-    """As Kafka 4.3 does for version 99."""
+    """The same response as that of Kafka 4.3 to version 99."""
     told = answer(legacy=False, error_code=35)
     assert told.error_code == 35
     assert told.api_keys == [ApiVersion(api_key=18, min_version=0, max_version=4)]
@@ -25,7 +25,7 @@ def test_what_is_served_is_declared_and_no_newer_than_kafka_4_3() -> None:
 
 
 def test_clients_that_can_not_take_a_feature_from_0_are_not_told_of_it() -> None:
-    """KAFKA-17492: those of Kafka 3.3 to 3.7 ask in version 3, and throw."""
+    """KAFKA-17492: clients of Kafka 3.3 to 3.7 send version 3, and throw an exception."""
     told = answer(legacy=False, version=3)
     assert [row.name for row in told.supported_features] == ["metadata.version"]
     newer = answer(legacy=False, version=4)

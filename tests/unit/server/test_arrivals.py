@@ -1,4 +1,4 @@
-"""Answers that another one's request brings: they go out behind it, in its turn of the loop."""
+"""Responses that a request of another client completes are sent after that request's response."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -38,7 +38,7 @@ REBALANCE_MS = 20_000
 
 
 class Noted(FakeTransport):
-    """Notes when something is sent."""
+    """Transport that notes each write."""
 
     def __init__(self, name: str, sent: list[str]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class World:
     """A broker with a group.
 
     Attributes:
-        sent: Who was sent something, in order.
+        sent: Clients that got a response, in order.
     """
 
     def __init__(self, node: Node, clock: ManualClock) -> None:
@@ -64,7 +64,7 @@ class World:
         self._clients = Clients(node)
 
     def come(self, name: str) -> WireClient:
-        """A client, which asks to join."""
+        """Connect a client that sends JoinGroup."""
         client = WireClient(self.node, self._clients, Noted(name[0], self.sent), name)
         protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
         message = JoinGroupRequest(
@@ -79,7 +79,7 @@ class World:
         return client
 
     async def stable(self, name: str) -> tuple[WireClient, str]:
-        """The only member of a stable group, and its id."""
+        """Return the only member of a stable group, and its id."""
         client = self.come(name)
         joined = await self.answer(client)
         assert isinstance(joined, JoinGroupResponse)
@@ -92,7 +92,7 @@ class World:
         return client, joined.member_id
 
     async def answer(self, client: WireClient) -> object:
-        """What a client is sent next."""
+        """Return the next response of a client."""
         patience = Patience()
         while not (found := client.answers()):
             patience.check()
@@ -107,7 +107,7 @@ class World:
 
 
 def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test on a broker and a loop of its own."""
+    """Run a test on its own broker and event loop."""
 
     def run(tmp_path: Path) -> None:
         async def whole() -> None:
@@ -146,7 +146,7 @@ async def test_answers_go_out_behind_the_request_that_brings_them_and_in_order(i
 
 @on_a_loop
 async def test_what_no_request_brings_goes_out_in_the_next_turn(it: World) -> None:
-    await it.stable("a")  # which is silent from now on
+    await it.stable("a")  # this member sends nothing from now on
     waits = it.come("b")
     it.clock.advance(REBALANCE_MS)
     it.node.timers.run_due()
@@ -169,7 +169,7 @@ async def test_a_long_client_id_costs_nobody_an_answer(it: World) -> None:
 
 
 class One:
-    """A client whose requests are answered with what the test says."""
+    """A client whose requests get the outcome that the test supplies."""
 
     def __init__(self, node: Node, clients: Clients, said: Callable[[], object]) -> None:
         self.transport = FakeTransport()

@@ -1,4 +1,4 @@
-"""Retention beside clients, in every order of what runs in threads and by timers."""
+"""Retention concurrent with clients, in all orders of threads and timers."""
 
 import asyncio
 import threading
@@ -26,14 +26,14 @@ RETAIN_MS: Final = DELAY_MS // 2
 SETTINGS: Final = {
     "log.initial.task.delay.ms": "0",
     "log.retention.check.interval.ms": str(RETAIN_MS),
-    # No thread writes: the disk is no place for that.
+    # No checkpoint in a thread: the disk in memory does not support it.
     "log.flush.offset.checkpoint.interval.ms": "2147483647",
 }
 
 
 @dataclass
 class World:
-    """A broker's background work without a loop: threads work, and time passes, when told."""
+    """Background work of a broker without a loop: threads and time advance only on demand."""
 
     files: DamageFileSystem
     clock: ManualClock
@@ -41,10 +41,10 @@ class World:
     later: Later
     partition: Partition
     background: LogManager
-    idle: int = 0  # timers while there is nothing to do
+    idle: int = 0  # number of timers while no work is pending
 
     def fill(self) -> None:
-        """Two finished segments, and an active one."""
+        """Create two finished segments and an active one."""
         log = self.partition.log
         for _ in range(2):
             log.append([NewRecord(value=b"v")])
@@ -54,11 +54,11 @@ class World:
         self.later.settle()
 
     def names(self, part: str) -> list[str]:
-        """Files of the partition whose names have this in them."""
+        """Return the partition's files whose names contain this."""
         return [e.name for e in self.files.list_dir(f"{ROOT}/t-0") if part in e.name]
 
     def checkpoint(self, name: str) -> str:
-        """The text of a checkpoint."""
+        """Return the text of a checkpoint."""
         path = f"{ROOT}/{name}-offset-checkpoint"
         if not self.files.exists(path):
             return ""
@@ -69,16 +69,16 @@ class World:
             file.close()
 
     def retain(self) -> None:
-        """The next round of retention comes; threads do nothing yet."""
+        """Start the next round of retention; threads do not run yet."""
         self.clock.advance(RETAIN_MS)
         self.node.timers.run_due()
 
     def is_idle(self) -> bool:
-        """Whether nobody looks for files that wait to be unlinked."""
+        """Return whether no check for files to delete is scheduled."""
         return self.node.timers.size == self.idle
 
     def pass_by(self, ms: int) -> None:
-        """Let time pass, and threads do what they are given."""
+        """Advance the clock, and run the work of threads."""
         self.clock.advance(ms)
         self.node.timers.run_due()
         self.later.settle()
@@ -99,7 +99,7 @@ def world() -> World:
     background = LogManager(node)
     made = World(env.files, env.clock, node, laters[0], partition, background)
     background.start()
-    barrier = threading.Barrier(THREADS)  # behind what the start has given a thread to do
+    barrier = threading.Barrier(THREADS)  # after the work that the start has submitted
     for done in [node.work.submit(barrier.wait) for _ in range(THREADS)]:
         done.result()
     made.pass_by(0)
@@ -124,8 +124,8 @@ def test_checkpoints_say_the_same_whatever_comes_first(
                 world.node.timers.run_due()
     log = world.partition.log
     assert log.log_start_offset == log.segments[0].base_offset == 2
-    # As in Kafka a log that starts with its first segment has no line for long: a move of the
-    # start writes one, the next checkpoint takes it out that finds nothing left to be done.
+    # As in Kafka, the checkpoint has a line only while the start differs from the first segment's
+    # base: moving the start writes the line, and the next checkpoint removes it after the deletion.
     is_settled = order.index("checkpoint") == order.index("threads") + 1
     assert ("t 0 2" in world.checkpoint("log-start")) is not is_settled
     world.later.settle()
@@ -155,7 +155,7 @@ def test_files_go_though_wall_time_runs_back(world: World) -> None:
     world.later.settle()
     world.clock.jump(world.clock.now_ms() - 100)
     world.pass_by(DELAY_MS + 1)
-    assert world.names(".deleted")  # by the clock on the wall they are not due yet
+    assert world.names(".deleted")  # by the wall clock they are not due yet
     world.pass_by(DELAY_MS)
     assert not world.names(".deleted")
     world.pass_by(RETRY_MS)
@@ -178,7 +178,7 @@ def test_one_look_serves_all_deletions_of_a_partition(world: World) -> None:
 
 
 def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> None:
-    """Else the loop ends before them, and says so on stderr."""
+    """Otherwise the loop ends before them, and writes this to stderr."""
     world.node.log_dir.create_topic("unused")
     opens = threading.Event()
 
@@ -199,7 +199,7 @@ def test_a_stop_waits_for_the_end_of_openings_that_it_cancels(world: World) -> N
 
 
 def test_nothing_is_opened_behind_a_stop(world: World) -> None:
-    """Timers go on while a broker stops, and nobody would wait for the opening."""
+    """Timers still run while a broker stops, but nothing would wait for the opening."""
     world.node.log_dir.create_topic("unused")
 
     async def stop() -> None:
@@ -219,7 +219,7 @@ def test_a_round_ends_with_an_opening_that_ends_as_it_is_cancelled(world: World)
         others = asyncio.all_tasks()
         world.retain()
         (opening,) = asyncio.all_tasks() - others
-        while not opening.done():  # noqa: ASYNC110 - seen before its callbacks run
+        while not opening.done():  # noqa: ASYNC110 - before its callbacks run
             await asyncio.sleep(0)
         await world.background.stop()
         assert asyncio.all_tasks() == {asyncio.current_task()}

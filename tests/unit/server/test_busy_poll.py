@@ -1,4 +1,4 @@
-"""The loop stays awake for who asks one small thing after the other, and for nobody else."""
+"""The loop polls actively for a client that sends small requests in a row, and only then."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,25 +17,25 @@ from tidelog.server.net.scheduling import CROWDED_NS, CROWDED_ROW, ROW, SMALL_BY
 WINDOW_US = 200
 WINDOW_NS = WINDOW_US * 1000
 BETWEEN_NS = 1000
-# An ApiVersions request of version 0, without a client's name.
+# An ApiVersions request of version 0, without a client id.
 REQUEST = b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff"
 
 node = node_fixture(clock=ManualClock)
 
 
 class Play:
-    """A poll whose clock moves when it is told to."""
+    """A poll with a manual clock."""
 
     def __init__(self, window_us: int = WINDOW_US) -> None:
         self.now_ns = 0
         self.poll = BusyPoll(window_us, lambda: self.now_ns)
 
     def looks(self) -> bool:
-        """Whether the loop stays awake."""
+        """Return whether the loop polls actively."""
         return self.poll.is_looking
 
     def ask(self, count: int = 1, *, asker: int = 1, size: int = 200, after: int = 0) -> None:
-        """So many requests, each so long after the last one's answer, in ns."""
+        """Handle `count` requests, each `after` ns after the last response."""
         for _ in range(count):
             self.now_ns += after
             came_ns = self.now_ns
@@ -43,19 +43,19 @@ class Play:
             self.poll.answered(asker, came_ns, self.now_ns, size)
 
     async def turn(self, passing_ns: int = 0) -> None:
-        """The loop goes round once, behind so much time."""
+        """Run one iteration of the loop after this time."""
         self.now_ns += passing_ns
         await asyncio.sleep(0)
 
     async def row(self) -> None:
-        """As many as it takes."""
+        """Handle enough requests to start polling."""
         self.ask(ROW + 1)
         assert self.looks()
         await self.turn()
 
 
 def played(story: Callable[[Play], object], window_us: int = WINDOW_US) -> Play:
-    """A story, told on a loop."""
+    """Run a scenario on an event loop."""
     play = Play(window_us)
 
     async def run() -> None:
@@ -152,7 +152,7 @@ def test_on_a_busy_machine_it_gives_up_for_a_while() -> None:
         await play.row()
         await play.turn(CROWDED_NS + 1)
         assert not play.looks()
-        play.ask()  # late, which begins a row
+        play.ask()  # a late request, which begins a new row
         play.ask(CROWDED_ROW + ROW - 1)
         assert not play.looks()
         play.ask()

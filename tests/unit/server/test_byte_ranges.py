@@ -1,4 +1,4 @@
-"""A read that goes on where another ended: without an index where it may, never wrongly."""
+"""A read that continues where another one ended: without the index if possible, never wrong."""
 
 import sys
 from contextlib import closing
@@ -28,7 +28,7 @@ LIMITS = Limits(end_offset=COUNT, max_bytes=400, whole_first=True)
 
 @pytest.fixture
 def log() -> Log:
-    """Batches of one record each, in several segments."""
+    """Write batches of one record each into several segments."""
     _, _, log = new_log({"internal.segment.bytes": "1500", "index.interval.bytes": "0"})
     for number in range(COUNT):
         log.append([NewRecord(value=bytes(50), timestamp=number)])
@@ -37,7 +37,7 @@ def log() -> Log:
 
 
 def spans(log: Log, ends: ReadEnds | None) -> list[tuple[int, int, int]]:
-    """All ranges that a consumer gets one after the other."""
+    """Return all ranges that a consumer reads one after the other."""
     found, offset = [], 0
     source = SegmentBytes(log.context.pool, may_block=True)
     while offset < COUNT:
@@ -80,7 +80,7 @@ def test_a_segment_that_was_replaced_is_another_one(log: Log) -> None:
 
 
 def whole_batches(log: Log, offset: int, max_bytes: int) -> tuple[int, int, int]:
-    """Of the segment that holds `offset`: the range of whole batches from there on, by a walk."""
+    """Walk the segment of `offset`; return the range of complete batches from there on."""
     source = SegmentBytes(log.context.pool, may_block=True)
     (segment,) = (one for one in log.segments if one.base_offset <= offset < one.end_offset)
     walked = frames(segment, 0, segment.size_bytes, source)
@@ -109,7 +109,7 @@ def test_as_many_whole_batches_as_fit_whatever_the_index_names(interval: int) ->
 
 @pytest.mark.parametrize("length", [-1, 0, 20, 48, 100_000, 2**31 - 1])
 def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
-    """What lies before it is read; the next read says what it is."""
+    """The batches before it are read; the next read reports the error."""
     source = SegmentBytes(log.context.pool, may_block=True)
     segment = log.segments[0]
     third = list(frames(segment, 0, segment.size_bytes, source))[2]
@@ -125,7 +125,7 @@ def test_a_length_that_can_t_be_is_no_end(length: int, log: Log) -> None:
 
 @pytest.mark.parametrize("slot", range(1, 12))
 def test_a_wrong_index_is_found_out_where_a_read_goes_on(slot: int) -> None:
-    """An entry that names the middle of a batch, at each place where a read may end."""
+    """An index entry points into the middle of a batch, at each position where a read may end."""
     env, _, log = new_log({"index.interval.bytes": "0"})
     for number in range(COUNT):
         log.append([NewRecord(value=bytes(50), timestamp=number)])
@@ -161,7 +161,7 @@ def test_a_file_at_hand_goes_when_the_pool_lets_go_of_it(log: Log) -> None:
 
 
 def test_an_append_is_shown_all_at_once(log: Log) -> None:
-    """A read in a thread may come wherever the appending one makes a call: threads switch there."""
+    """A read in a thread may run at each call of the appending thread, where threads switch."""
     source, seen = SegmentBytes(log.context.pool, may_block=True), set[int]()
     end_offset, size_bytes = log.log_end_offset, log.active.size_bytes
     limits = Limits(end_offset=end_offset, max_bytes=1 << 20, whole_first=True)
@@ -183,7 +183,7 @@ def test_an_append_is_shown_all_at_once(log: Log) -> None:
 
 
 def test_what_is_appended_while_a_thread_reads_is_not_read() -> None:
-    """Appends come between any two calls of the read: its bytes end at its end offset."""
+    """Appends happen between any two calls of the read, whose bytes end at its end offset."""
     call = 0
     while True:
         _, _, log = new_log({"index.interval.bytes": "0"})

@@ -1,4 +1,4 @@
-"""Who is silent is sent away, but nobody who may have sent what the system did not tell of."""
+"""Idle clients are disconnected, but not one whose input the system has not reported yet."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ SETTINGS = {"queued.max.request.bytes": "100", "connections.max.idle.ms": "60000
 
 
 class Slow:
-    """A client in the midst of a request, told of by the system from time to time only."""
+    """A client in the middle of a request, whose input the system reports only now and then."""
 
     def __init__(
         self, clock: ManualClock, *, wakes_late: bool, in_flight: MemoryBudget | None = None
@@ -78,7 +78,7 @@ def node(tmp_path: Path, clock: ManualClock) -> Iterator[Node]:
 
 @pytest.fixture
 def clients(node: Node) -> Clients:
-    """At the bound: one is read, another one waits."""
+    """At the bound: one request is being read, another one waits."""
     found = Clients(node)
     assert found.in_flight.read(100, lambda: None)
     assert not found.in_flight.read(1, lambda: None)
@@ -95,12 +95,12 @@ def test_who_was_not_listened_to_is_listened_to_first(clients: Clients, clock: M
     quiet, late = Slow(clock, wakes_late=False), Slow(clock, wakes_late=True)
     clients.admit(quiet)
     clients.admit(late)
-    clock.advance(STALLED_MS)  # nobody looked meanwhile: the bound has only just been met
+    clock.advance(STALLED_MS)  # the bound was only just reached
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert (quiet.is_closed, late.is_closed, late.wakes_late) == (True, False, False)
     let_pass(clients, clock, STALLED_MS)
     assert not late.is_closed
-    let_pass(clients, clock, IDLE_CHECK_MS)  # by now it is silent in truth
+    let_pass(clients, clock, IDLE_CHECK_MS)  # by now the client is silent
     assert late.is_closed
 
 
@@ -111,7 +111,7 @@ def test_who_sends_on_stays_until_its_time_is_over(clients: Clients, clock: Manu
         slow.last_active_ms = clock.monotonic_ms()
         let_pass(clients, clock, IDLE_CHECK_MS)
     assert not slow.is_closed
-    slow.wakes_late = True  # however it is told of, its time is over
+    slow.wakes_late = True  # its time is over, however the system reports input
     let_pass(clients, clock, IDLE_CHECK_MS)
     assert slow.is_closed
 
@@ -129,14 +129,14 @@ def test_an_idle_client_that_is_sending_is_listened_to_first(
 
 @pytest.fixture
 def crowded(node: Node) -> Clients:
-    """At the bound by answers alone: nobody waits for room."""
+    """At the bound because of responses only: no request waits."""
     found = Clients(node)
     found.in_flight.add(100)
     return found
 
 
 def taker(clients: Clients, clock: ManualClock, held_bytes: int = 10) -> Slow:
-    """A client for whom an answer waits, a part of what all hold, and that says nothing."""
+    """Return a silent client with a pending response, which is part of all held bytes."""
     clients.in_flight.release(held_bytes)
     found = Slow(clock, wakes_late=False, in_flight=clients.in_flight)
     found.memory.sending_since_ms = None
@@ -150,7 +150,7 @@ def test_who_takes_nothing_of_an_answer_goes_at_the_bound(
     crowded: Clients, clock: ManualClock
 ) -> None:
     stuck, idle = taker(crowded, clock), taker(crowded, clock)
-    idle.memory.taking_since_ms = None  # it has all that it has asked for
+    idle.memory.taking_since_ms = None  # it has received all its responses
     let_pass(crowded, clock, STALLED_MS)
     assert not stuck.is_closed
     let_pass(crowded, clock, IDLE_CHECK_MS)
@@ -178,7 +178,7 @@ def test_below_the_bound_answers_may_wait(crowded: Clients, clock: ManualClock) 
 
 
 def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) -> None:
-    """Those who hold the most go first, and none who holds nothing that counts."""
+    """Clients with the most held bytes are disconnected first, and none without held bytes."""
     least, most, nothing = (taker(crowded, clock, held) for held in (10, 60, 0))
     let_pass(crowded, clock, SENDING_MS + IDLE_CHECK_MS)
     assert (least.is_closed, most.is_closed, nothing.is_closed) == (False, True, False)
@@ -190,7 +190,7 @@ def test_no_more_go_than_are_in_the_way(crowded: Clients, clock: ManualClock) ->
 def test_who_is_seen_to_take_much_at_once_only_has_longer(
     crowded: Clients, clock: ManualClock
 ) -> None:
-    """As where TLS gathers what is sent."""
+    """TLS buffers output, so progress can't be seen."""
     gathered = taker(crowded, clock)
     gathered.shows_progress = False
     let_pass(crowded, clock, SENDING_MS)
@@ -220,7 +220,7 @@ def test_thousands_are_looked_at_in_slices(tmp_path: Path) -> None:
     clock.advance(70_000)
     clients.watch_idle()
     closed = [sum(each.is_closed for each in crowd)]
-    clients.dismiss(crowd[-1])  # it goes in between
+    clients.dismiss(crowd[-1])  # the client leaves meanwhile
     while closed[-1] < len(crowd) - 1:
         assert len(closed) < SLICES_MAX
         clock.advance(1)
@@ -237,7 +237,7 @@ def pause_ms(
     patch: pytest.MonkeyPatch,
     each: Callable[[int], None] = lambda _: None,
 ) -> int:
-    """How long the first pause is waited for; `each` is called before each look, by its number."""
+    """Return the time waited for the first pause; `each` is called with the number of each check."""
     begun_ms, looks = clock.monotonic_ms(), iter(range(PAUSE_LIMIT_MS))
 
     async def sleep(delay_s: float) -> None:

@@ -1,4 +1,4 @@
-"""The broker's cleaners: who is next, what happens to one that fails, what stops one."""
+"""The broker's cleaners: order of partitions, failures and stops."""
 
 import asyncio
 import errno
@@ -32,7 +32,7 @@ CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 class Worker(PlainWorker):
-    """Cleans, fails as often as it is told to, and remembers what it was asked for."""
+    """Worker with a number of failing calls; records the partitions of its jobs."""
 
     def __init__(self, env: Env, failures: int = 0) -> None:
         super().__init__(env)
@@ -70,7 +70,7 @@ def node(tmp_path: Path, clock: ManualClock, disk: HookedDisk) -> Iterator[Node]
 
 
 async def make_segments(node: Node, topic: str, count: int, **config: str) -> None:
-    """A topic of so many finished segments with one key, all durable."""
+    """Create a topic of `count` durable finished segments with one key."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
     node.topics.create(topic, 1, {**CONFIG, **settings})
     log = node.partitions.get(topic, 0).log
@@ -81,7 +81,7 @@ async def make_segments(node: Node, topic: str, count: int, **config: str) -> No
 
 
 async def settle(node: Node, worker: Worker) -> None:
-    """Let everything happen that needs no time to pass: until the cleaner waits for a while."""
+    """Run everything that needs no time to pass, until the cleaner waits."""
     patience = Patience()
     while True:
         patience.check("the cleaner never rests")
@@ -185,7 +185,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # the roll's sync, in a thread
+            while not log.guard.is_settled:  # the sync of the roll, in a thread
                 await asyncio.to_thread(lambda: None)
         assert count(node, "t") == 1
         await cleaners.stop()
@@ -194,7 +194,7 @@ def test_an_idle_head_is_rolled_and_cleaned(node: Node, clock: ManualClock) -> N
 
 
 def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> None:
-    """Its records are older than the lag at once; no look rolls a segment for each of them."""
+    """Its records exceed the lag at once, but no check rolls a segment for each of them."""
 
     async def story() -> None:
         await make_segments(
@@ -211,7 +211,7 @@ def test_a_backfill_waits_from_its_append_on(node: Node, clock: ManualClock) -> 
         for _ in range(4):
             clock.advance(BACKOFF_MS)
             await settle(node, worker)
-            while not log.guard.is_settled:  # the roll's sync, in a thread
+            while not log.guard.is_settled:  # the sync of the roll, in a thread
                 await asyncio.to_thread(lambda: None)
         assert (len(log.segments), count(node, "t")) == (2, 1)
         await cleaners.stop()
@@ -296,7 +296,7 @@ def test_what_failed_when_it_was_asked_for_can_be_asked_for_again(
 
 
 def test_an_error_that_nobody_expects_stops_no_cleaner(node: Node) -> None:
-    """The partition is tried again later, and the others are cleaned."""
+    """The partition is retried later, and the others are cleaned."""
 
     async def story() -> None:
         await make_segments(node, "t", 3)
@@ -340,11 +340,11 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
 
 
 def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> None:
-    """A log whose oldest segment grows old in each of its cleanings is compacted all the same."""
+    """A log is compacted even if its oldest segment expires during each cleaning."""
 
     async def story() -> None:
         both = {"cleanup.policy": "compact,delete", "retention.ms": "10000"}
-        # Each segment stays one of its own.
+        # No segments are merged.
         node.topics.create("t", 1, {**CONFIG, **both, "internal.segment.bytes": "3000"})
         partition = node.partitions.get("t", 0)
         for key, age_ms in ((b"old", 20_000), (b"k", 0), (b"k", 0)):
@@ -358,7 +358,7 @@ def test_retention_waits_for_a_cleaning_and_comes_when_it_ends(node: Node) -> No
         starts: list[int] = []
 
         async def retain() -> None:
-            LogManager(node).start()  # whose first look is due at once
+            LogManager(node).start()  # the first check is due at once
             node.timers.run_due()
             starts.append(partition.log.log_start_offset)
 

@@ -1,4 +1,4 @@
-"""Settings as they are shown: values, sources and what stands behind them."""
+"""Settings as they are described: values, sources and synonyms."""
 
 from tidelog.config import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfig, TopicConfig
 from tidelog.config.broker import DYNAMIC_CONFIGS
@@ -15,14 +15,14 @@ DEFAULT, TOPIC, STATIC = ConfigSource.DEFAULT, ConfigSource.TOPIC, ConfigSource.
 
 
 def topic_setting(name: str, given: dict[str, str], broker: dict[str, str]) -> ConfigEntry:
-    """One of a topic's settings."""
+    """Return one setting of a topic."""
     config = TopicConfig.parse(given, broker=broker)[0]
     entries = {entry.name: entry for entry in describe_topic(given, config, broker)}
     return entries[name]
 
 
 def layers(setting: ConfigEntry) -> list[tuple[str, str, ConfigSource]]:
-    """What stands behind it, as tuples."""
+    """Return its synonyms as tuples."""
     return [(layer.name, layer.value, layer.source) for layer in setting.synonyms]
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_set() -> None:
     assert layers(topic_setting("segment.bytes", {}, {})) == [
         ("log.segment.bytes", "1073741824", DEFAULT)
     ]
-    # As Kafka: of a setting with several names of the broker's nothing is shown then.
+    # As in Kafka, a setting with several names in the broker has no synonyms then.
     assert layers(topic_setting("segment.ms", {}, {})) == []
     assert layers(topic_setting("remote.storage.enable", {}, {})) == []
     assert topic_setting("tidelog.retention.clock", {}, {}).value == "record-capped"
@@ -75,7 +75,7 @@ def test_what_has_no_effect_is_shown_as_it_was_given_or_by_kafkas_default() -> N
 
 
 def test_what_was_given_is_told_from_what_was_not_whatever_its_value() -> None:
-    """As Kafka does: a default that somebody wrote down stays when the default changes."""
+    """As in Kafka, a default that is set explicitly has the source of the file."""
     given = {"num.partitions": "1", "num.io.threads": "8"}
     found = describe_broker(BrokerConfig.parse(given)[0], {})
     by_name = {setting.name: setting for setting in found}

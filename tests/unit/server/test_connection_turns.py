@@ -1,4 +1,4 @@
-"""When a connection looks at its next request: after its turn, an answer, a quota's silence."""
+"""When a connection handles its next request: after its turn, a response, or a throttle."""
 
 import asyncio
 import gc
@@ -49,7 +49,7 @@ def test_others_have_their_turn_after_so_many_requests(node: Node) -> None:
 
 
 class SlowClock(ManualClock):
-    """A millisecond goes by with each look, so that a request takes some."""
+    """Clock that advances 1 ms at each read, so that requests take time."""
 
     def monotonic_ns(self) -> int:
         self.advance(1)
@@ -57,7 +57,7 @@ class SlowClock(ManualClock):
 
 
 class Named(FakeTransport):
-    """Notes who is sent something."""
+    """Transport that notes the name of its client at each write."""
 
     def __init__(self, name: str, order: list[str]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Named(FakeTransport):
 
 
 class Crowd:
-    """Connections whose requests take some milliseconds each; who was answered, in order."""
+    """Connections whose requests take some ms each, and the order of their responses."""
 
     def __init__(self, folder: Path, names: str) -> None:
         env = Env(clock=SlowClock(1_700_000_000_000))
@@ -124,7 +124,7 @@ def test_who_asks_once_does_not_wait_until_all_others_had_their_turn(tmp_path: P
 
 
 def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -> None:
-    """As one with TLS is whose client does not read: what was asked is answered later, once."""
+    """TLS pauses writing if its client does not read; requests are answered later, once."""
 
     async def run() -> None:
         client = WireClient(node)
@@ -142,7 +142,7 @@ def test_while_the_transport_is_full_nothing_more_is_written_to_it(node: Node) -
 
 @pytest.mark.parametrize("silenced", [1, TURN_REQUESTS - 1, TURN_REQUESTS])
 def test_silence_ends_by_its_time_and_by_no_turn(node: Node, silenced: int) -> None:
-    """One of the requests, by its number, uses up a quota."""
+    """The request with this number exceeds a quota."""
 
     async def run() -> None:
         clock = node.env.clock
@@ -185,12 +185,12 @@ def test_a_connection_that_goes_takes_no_other_look(node: Node) -> None:
 
 
 def test_a_connection_that_has_gone_leaves_memory_at_once(node: Node) -> None:
-    """Not when somebody looks for cycles, which is rarely: its buffers are large."""
+    """Its buffers are large, so they must not wait for garbage collection."""
 
     async def run() -> "ref[Connection]":
         node.partitions.get("t", 0)
         client = WireClient(node)
-        for _ in range(3):  # what it remembers of them goes, too
+        for _ in range(3):  # its caches of requests must be freed, too
             client.send(client.versions(), client.produce("t"), client.fetch("t"))
         assert answered(client) == 9
         connection = client.connection
@@ -224,7 +224,7 @@ def test_a_connection_that_never_logged_in_leaves_memory_at_once(tmp_path: Path)
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """Only what nobody refers to goes."""
+    """Disable garbage collection, so that only reference counts free objects."""
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""Work of logs in threads: in order, told on the loop, settled where somebody has to wait."""
+"""Work of logs in threads: order, notification on the loop, and waiting for it."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from tidelog.server.runtime.threads import Beside, Work
 
 
 class Notes:
-    """What happened, in which thread."""
+    """Records what ran, and in which threads."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -78,7 +78,7 @@ def test_settle_waits_for_what_runs_and_does_the_rest() -> None:
         threading.Timer(0, gate.set).start()
         beside.settle()
         assert beside.is_idle
-        await asyncio.sleep(0)  # what the thread told the loop comes too late and changes nothing
+        await asyncio.sleep(0)  # the notification of the thread is late and has no effect
 
     asyncio.run(story())
     work.close()

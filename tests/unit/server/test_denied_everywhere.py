@@ -1,4 +1,4 @@
-"""A client without rights: every API refuses it in each version, in a form that can be sent."""
+"""For a client without rights, each API refuses each version with a response that can be encoded."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +26,8 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# These show nothing, or refuse the sample for another reason first: an unknown type of resource.
+# These return no denied data, or refuse the sample for another reason first: an unknown resource
+# type.
 WITHOUT_CODE = {
     "AlterConfigs",
     "DescribeCluster",
@@ -37,7 +38,7 @@ WITHOUT_CODE = {
     "Metadata",
 }
 
-# Fields that name what an element is about.
+# Fields that identify an element.
 IDENTIFIERS = {"name", "topic", "topic_name", "group_id", "transactional_id", "user"}
 
 
@@ -53,7 +54,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def refusal(
     node: Node, row: Row, version: int, message: "DataclassInstance"
 ) -> "DataclassInstance | None":
-    """Return the response with all refusals of a guard; None if it refuses nothing."""
+    """Return the response with all refusals of a guard, or None if it refuses nothing."""
     guard, api = guard_of(row.key), BY_KEY[row.key]
     assert guard is not None
     context = RequestContext(node, api, version, "c", ClientInfo(1, "here"))
@@ -67,7 +68,7 @@ def refusal(
 
 
 def values(message: object, names: set[str]) -> Iterator[object]:
-    """Yield all values of fields with these names, also of nested elements."""
+    """Yield all values of fields with these names, including nested elements."""
     if isinstance(message, list):
         for each in message:
             yield from values(each, names)
@@ -92,7 +93,7 @@ def test_every_request_is_refused_in_a_form_that_can_be_sent(node: Node, row: Ro
 
 @pytest.mark.parametrize("row", GUARDED, ids=[BY_KEY[row.key].name for row in GUARDED])
 def test_refusals_name_what_was_denied(node: Node, row: Row) -> None:
-    """Every element of a refusal has the code, and the names of the request's element."""
+    """Each element of a refusal has the code and the names of the request's element."""
     api = BY_KEY[row.key]
     if api.name in WITHOUT_CODE:
         return

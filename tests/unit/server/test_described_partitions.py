@@ -1,4 +1,4 @@
-"""DescribeTopicPartitions: what goes into one answer, and where the next one begins."""
+"""DescribeTopicPartitions: the partitions in one response, and the cursor for the next one."""
 
 from tidelog.protocol.messages.metadata import Cursor
 from tidelog.server.api.metadata import Part, split

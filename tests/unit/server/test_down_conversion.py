@@ -1,4 +1,4 @@
-"""Batches for old clients: what they are made of, and what they leave out."""
+"""Batches converted for old clients, and the parts that these formats lack."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Group commit behind a partition: who waits, what readers see, what a failed disk leaves."""
+"""Group commit of a partition: waiting requests, visibility, and failed disks."""
 
 import asyncio
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ ROOT = "/data"
 
 @dataclass
 class World:
-    """One partition whose syncs are done when the test says so."""
+    """One partition whose syncs run on demand."""
 
     files: DamageFileSystem
     log_dir: LogDir
@@ -34,17 +34,17 @@ class World:
     partition: Partition
 
     def append(self, value: bytes = b"v", **more: object) -> tuple[int, bool]:
-        """Append one record; its offset, and whether an acks=all answer has to wait."""
+        """Append one record; return its offset, and whether an acks=all response has to wait."""
         batch = build_batch([NewRecord(value=value)], **more)  # type: ignore[arg-type]
         result = self.partition.append(batch, AppendTerms(owned=True))
         return result.base_offset, self.partition.must_wait(result, ALL)
 
     def is_offline(self) -> bool:
-        """Whether the partition takes nothing any more."""
+        """Return whether the partition refuses appends."""
         return self.partition.failure is not None
 
     def syncs(self) -> int:
-        """How often the log file was synced."""
+        """Return the number of syncs of the log file."""
         return sum(
             1
             for entry in self.files.journal
@@ -90,10 +90,10 @@ def test_next_group_gathers_while_one_syncs(world: World) -> None:
         world.append()
     world.later.work()
     assert world.syncs() - before == 1
-    assert world.partition.high_watermark == 1  # the first was alone
+    assert world.partition.high_watermark == 1  # the sync of the first append alone
     world.later.work()
     assert world.syncs() - before == 2
-    assert world.partition.high_watermark == 10  # the nine others went together
+    assert world.partition.high_watermark == 10  # one sync for the nine others
     assert world.later.is_idle
 
 
@@ -212,7 +212,7 @@ def test_roll_is_synced_before_what_follows_it(world: World) -> None:
     world.append(b"old")
     world.partition.log.roll()
     world.append(b"new")
-    world.later.work()  # the group of `old`
+    world.later.work()  # the sync of `old`
     assert world.partition.high_watermark == 1
     world.later.settle()
     assert world.partition.high_watermark == 2
@@ -224,7 +224,7 @@ def test_flush_messages_holds_up_the_append_that_is_due() -> None:
     assert [world.append() for _ in range(2)] == [(0, False), (1, False)]
     assert world.partition.high_watermark == 2
     assert world.append() == (2, True)
-    assert world.append() == (3, True)  # behind the flush, as in Kafka
+    assert world.append() == (3, True)  # after the flush, as in Kafka
     assert world.partition.high_watermark == 2
     world.later.settle()
     assert world.partition.high_watermark == 4
@@ -317,7 +317,7 @@ def test_roll_leaves_the_snapshot_of_producers_to_a_thread() -> None:
             log.roll()
         assert not world.files.exists(snapshot)
     world.later.settle()
-    # As they were when the segment was finished.
+    # The states of the time when the segment was finished.
     states = ProducerStates.decode_snapshot(read_file(world.files, snapshot))
     assert set(states.producers) == {7}
     world.log_dir.abandon()

@@ -1,4 +1,4 @@
-"""Batches with append times as headers: what changes and what does not."""
+"""Batches with append times as headers: changed and unchanged parts."""
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch, build_end_marker

@@ -1,4 +1,4 @@
-"""What fetches count for metrics: bytes at once, records when the client comes again."""
+"""Metrics of fetches: bytes are counted at once, records with the client's next fetch."""
 
 import gc
 from weakref import ref

@@ -1,4 +1,4 @@
-"""Fetch passes over nothing: a lost or damaged part of a finished segment is told, not skipped."""
+"""Fetch reports a lost or damaged part of a finished segment instead of skipping it."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -27,7 +27,7 @@ SETTINGS = {"internal.segment.bytes": "1500", "index.interval.bytes": "4096"}
 
 
 def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[Segment]]:
-    """Batches of one record each in several segments, on a disk without zone maps."""
+    """Write batches of one record into several segments, on a disk without zone maps."""
     env, directory, log = new_log({**SETTINGS, **(settings or {})})
     for number in range(COUNT):
         log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
@@ -39,7 +39,7 @@ def closed_log(settings: dict[str, str] | None = None) -> tuple[SeededEnv, list[
 
 
 def consume(log: LogView, max_bytes: int) -> tuple[list[int], CorruptBatch | None]:
-    """What a consumer gets from the start on, and the error that it meets."""
+    """Return the offsets that a consumer reads from the start on, and the error that ends this."""
     source, ends = SegmentBytes(log.context.pool, may_block=True), ReadEnds()
     limits = Limits(end_offset=log.log_end_offset, max_bytes=max_bytes, whole_first=True)
     offsets: list[int] = []
@@ -58,7 +58,7 @@ def consume(log: LogView, max_bytes: int) -> tuple[list[int], CorruptBatch | Non
 
 
 def rewrite(env: SeededEnv, segment: Segment, change: Callable[[bytearray], None]) -> None:
-    """Give a segment's log other bytes."""
+    """Change the bytes of a segment's log."""
     with closing(env.files.open(segment.log_path, write=True)) as file:
         data = bytearray(file.pread(file.size(), 0))
         change(data)
@@ -67,27 +67,27 @@ def rewrite(env: SeededEnv, segment: Segment, change: Callable[[bytearray], None
 
 
 def gone(env: SeededEnv, segment: Segment) -> None:
-    """The segment is deleted."""
+    """Delete the segment."""
     env.files.remove(segment.log_path)
 
 
 def emptied(env: SeededEnv, segment: Segment) -> None:
-    """No byte of it is left."""
+    """Truncate it to 0 bytes."""
     rewrite(env, segment, bytearray.clear)
 
 
 def cut(env: SeededEnv, segment: Segment) -> None:
-    """Its last three batches are gone, to the byte."""
+    """Remove its last three batches."""
     rewrite(env, segment, lambda data: data.__delitem__(slice(-3 * 118, None)))
 
 
 def torn(env: SeededEnv, segment: Segment) -> None:
-    """It ends in the middle of a batch."""
+    """Cut it in the middle of a batch."""
     rewrite(env, segment, lambda data: data.__delitem__(slice(-30, None)))
 
 
 def mapped_anew(env: SeededEnv) -> LogView:
-    """The log, with zone maps that were built of what is left."""
+    """Build zone maps of the remaining files, and open the log."""
     zone_map_files.build_missing(reader_of(env).segments)
     return reader_of(env)
 
@@ -108,7 +108,7 @@ def test_what_is_lost_of_a_segment_is_an_error(
 ) -> None:
     env, segments = closed_log()
     if lose is gone and number == 0:
-        number = 2  # a log may begin behind what was deleted of it
+        number = 2  # without its first segment the log would begin later, as after retention
     assert len(segments) > number + 1
     lose(env, segments[number])
     log = opened(env)
@@ -157,7 +157,7 @@ def test_an_empty_segment_behind_the_start_of_a_compacted_log_lacks_nothing(star
 @pytest.mark.parametrize("bit", BITS)
 @pytest.mark.parametrize("which", [0, -1])
 def test_a_flipped_offset_at_the_edge_of_a_segment_is_an_error(which: int, bit: int) -> None:
-    """Nothing behind it comes without that error, and no offset is other than it was."""
+    """No later batch is returned without this error, and no returned offset is wrong."""
     env, segments = closed_log()
     source = SegmentBytes(reader_of(env).context.pool, may_block=True)
     frame = list(frames(segments[1], 0, segments[1].size_bytes, source))[which]
@@ -208,7 +208,7 @@ def test_a_segment_that_the_writer_has_rolled_needs_no_look() -> None:
         log.append([NewRecord(key=b"k", value=bytes(49), timestamp=number)])
     log.flush()
     reader = reader_of(env)
-    consume(reader, 100_000)  # which looks at them
+    consume(reader, 100_000)  # which verifies the segments' ends
     known = zip(log.segments[:-1], reader.segments, strict=False)
     for segment, looked_at in known:
         assert isinstance(segment, ClosedSegment)

@@ -74,7 +74,7 @@ def answer(number: int, *, records: bytes = b"", end: int = 5, code: int = 0) ->
 def run(
     found: FetchSessions, what: SessionRequest, now_ms: int = 0, **answers: PartitionData
 ) -> tuple[int, int, list[int]]:
-    """Error, session and the partitions answered; `p0=...` for an answer that is not plain."""
+    """Return error, session id and partitions in the response; `p0=...` sets a partition's data."""
     fetching = found.open(what, now_ms)
     told = fetching.answer(
         [

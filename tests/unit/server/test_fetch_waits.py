@@ -1,4 +1,4 @@
-"""The wait of a fetch: what comes between its look and its wait ends it too."""
+"""The wait of a fetch also ends for records that arrive between its read and its wait."""
 
 import asyncio
 import threading
@@ -43,9 +43,9 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
 
     def start(node: Node) -> "asyncio.Task[None]":
         node.topics.create("t", 1)
-        partition = node.partitions.get("t", 0)  # open, so that the fetch looks at once
+        partition = node.partitions.get("t", 0)  # open, so that the fetch reads at once
         context = RequestContext(node, FETCH, VERSION, None, ClientInfo(1, "here"))
-        # It has looked, and waits from the loop's next turn on.
+        # It has read already, and waits from the next iteration of the loop on.
         answer = reply.start(fetch(context, request))
         assert not isinstance(answer, FetchResponse)
         partition.append(bytes(build_batch([NewRecord(value=b"v")])))
@@ -58,7 +58,7 @@ def test_records_that_come_before_the_wait_has_begun_end_it(tmp_path: Path) -> N
 
 
 def test_behind_what_is_seen_a_fetch_waits(tmp_path: Path) -> None:
-    """A transaction is open: who asks for what follows its first record is not told at once."""
+    """In an open transaction, a fetch after its first record gets no response at once."""
     asked = FetchPartition(partition=0, fetch_offset=2, partition_max_bytes=1000)
     request = FetchRequest(
         max_wait_ms=FOR_EVER_MS,

@@ -1,4 +1,4 @@
-"""FindCoordinator makes ready what the first write of a group or a transaction would wait for."""
+"""FindCoordinator prepares what the first write of a group or transaction would wait for."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ node = node_fixture(SETTINGS, has_disk=True)
 
 
 class Client:
-    """Asks a node without a connection."""
+    """Sends requests to a node without a connection."""
 
     def __init__(self, node: Node) -> None:
         self._node, self._wire = node, ClientConnection("test")

@@ -1,4 +1,4 @@
-"""What a connection makes the broker hold is counted once, and given back to the last byte."""
+"""Memory that a connection uses in the broker is counted once, and released completely."""
 
 from tidelog.env import ManualClock
 from tidelog.server.net.clients import ConnectionMemory, MemoryBudget
@@ -7,7 +7,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Side:
-    """One connection's footprint, and how often it was told that there is room."""
+    """One connection's memory, and the number of its notifications about free room."""
 
     def __init__(self, in_flight: MemoryBudget, clock: ManualClock) -> None:
         self.told = 0
@@ -18,7 +18,7 @@ class Side:
 
 
 def answers(memory: ConnectionMemory) -> tuple[int, int | None]:
-    """How much of them waits, and since when."""
+    """Return the bytes of pending responses, and since when they wait."""
     return memory.held_bytes, memory.taking_since_ms
 
 

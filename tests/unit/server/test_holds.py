@@ -1,4 +1,4 @@
-"""Topics that are held: who waits, for whom, and until when."""
+"""Locks on topics: which operations wait, and until when."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What becomes of the requests of a client that sends no more, or has gone."""
+"""Pending requests of a client that has half-closed its connection, or disconnected."""
 
 import asyncio
 import socket
@@ -24,14 +24,14 @@ TOPIC = "t"
 
 
 class Encrypted(FakeTransport):
-    """One of TLS."""
+    """Transport with TLS."""
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return object() if name == "sslcontext" else super().get_extra_info(name, default)
 
 
 class World:
-    """A broker whose topic is held: what is to be appended waits until `go_on`."""
+    """A broker whose topic is locked: appends wait until `go_on`."""
 
     def __init__(self, node: Node, clock: ManualClock, disk: HookedDisk) -> None:
         self.node = node
@@ -45,7 +45,7 @@ class World:
 
     @property
     def count(self) -> int:
-        """How many records were appended."""
+        """Return the number of appended records."""
         return self.partition.log.log_end_offset
 
     async def hold(self) -> None:
@@ -53,7 +53,7 @@ class World:
         await self._held.enter_async_context(held)
 
     async def go_on(self) -> None:
-        """Let what waits be appended, and what comes of it happen."""
+        """Release the lock, and let the appends and their effects run."""
         await self._held.aclose()
         await turns()
 
@@ -78,7 +78,7 @@ async def world(path: Path) -> AsyncIterator[World]:
 
 
 def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None]:
-    """Run a test on a broker and a loop of its own."""
+    """Run a test on its own broker and event loop."""
 
     def run(tmp_path: Path) -> None:
         async def whole() -> None:
@@ -91,7 +91,7 @@ def on_a_loop(test: Callable[[World], Awaitable[None]]) -> Callable[[Path], None
 
 
 def is_left(client: WireClient) -> bool:
-    """Whether anything is kept of a broker's only client."""
+    """Return whether anything remains of a broker's only client."""
     return bool(len(client.clients) or client.clients.in_flight.used_bytes)
 
 
@@ -105,7 +105,7 @@ async def test_who_sends_no_more_has_all_of_its_answers_before_it_closes(it: Wor
     assert (len(client.answers()), client.transport.is_over) == (1, False)
     other = WireClient(it.node)
     other.send(other.produce(TOPIC))
-    await turn_until(lambda: client.transport.is_over)  # it is read in a thread
+    await turn_until(lambda: client.transport.is_over)  # the read runs in a thread
     assert len(client.answers()) == 2
     assert it.count == 3
     client.connection.connection_lost(None)
@@ -165,7 +165,7 @@ def test_what_fails_leaves_nothing_of_its_client(tmp_path: Path, *, is_gone: boo
 
 @on_a_loop
 async def test_what_came_is_worked_on_where_an_answer_finds_nobody(it: World) -> None:
-    """The client has gone, and the broker notices when it sends."""
+    """The client has disconnected, which the broker notices when it sends."""
     ours, theirs = socket.socketpair()
     loop, clients, client = asyncio.get_running_loop(), Clients(it.node), WireClient(it.node)
     _, connection = await loop.create_connection(lambda: Connection(it.node, clients), sock=ours)

@@ -1,4 +1,4 @@
-"""What a topic of the broker's own keeps, by partition: as one table of all, at less cost."""
+"""State of internal topics by partition: equal to one table of all, at lower cost."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ def test_it_is_as_one_table(history: list[tuple[str, str | int | list[str] | Non
 
 
 def test_names_are_found_where_they_were_read() -> None:
-    """A topic that has got more partitions keeps them where they were."""
+    """After partitions were added to the topic, names stay in the partition of their record."""
     table: PartitionedMap[str] = PartitionedMap(number_of)
     name = "name 3"
     elsewhere = (number_of(name) + 1) % COUNT

@@ -1,4 +1,4 @@
-"""Offsets of groups: who may commit, what is kept, when it is forgotten."""
+"""Offsets of groups: permitted commits, kept values, and expiry."""
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
 
@@ -16,7 +16,7 @@ READS_SHIPS = SUBSCRIPTION.write(0, ConsumerProtocolSubscription(topics=["ships"
 
 
 def reader(world: World, subscription: bytes = READS_FLIGHTS) -> None:
-    """A stable group of one that reads a topic."""
+    """Create a stable group with one member that reads a topic."""
     reply = world.ask_join(protocols=[("range", subscription)], session_ms=1_800_000)
     world.assign(world.join_all([reply]))
     assert world.group.state is GroupState.STABLE

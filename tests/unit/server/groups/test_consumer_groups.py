@@ -1,4 +1,4 @@
-"""Groups whose coordinator assigns: time, topics, failures, restarts, both protocols at once."""
+"""Groups with server-side assignment: time, topics, failures, restarts, both protocols together."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -30,7 +30,7 @@ ROUTES, STOPS = topic_id("routes"), topic_id("stops")
 
 
 class Member:
-    """A consumer that does its part: it gives up what it is told to."""
+    """A consumer that follows the protocol and gives up revoked partitions."""
 
     def __init__(self, world: World, name: str, **asked: object) -> None:
         self.world = world
@@ -46,12 +46,12 @@ class Member:
         self.join()
 
     def join(self) -> HeartbeatResult:
-        """Begin anew."""
+        """Join with epoch 0 and without partitions."""
         self.epoch, self.owned = 0, {}
         return self._take(self.world.heartbeats.beat(self.asked).value)
 
     def beat(self, **changes: object) -> HeartbeatResult:
-        """Say what it has, and take what it is told."""
+        """Send a heartbeat with the owned partitions, and apply the response."""
         asked = HeartbeatRequest(
             group_id=GROUP,
             member_id=self.asked.member_id,
@@ -103,7 +103,7 @@ def test_who_is_silent_is_fenced_and_its_partitions_go_on(world: World) -> None:
 
 
 def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> None:
-    """From the next heartbeat on, and not beyond what the broker allows now."""
+    """The settings apply from the next heartbeat on, within the broker's current limits."""
     first = Member(world, "A")
     texts = {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "99000"}
     world.set_group(texts)
@@ -344,7 +344,7 @@ def test_a_change_of_protocol_is_no_sign_of_life(world: World) -> None:
     silent = world.join_all([world.ask_join(protocols=[("range", subscription())])])[0]
     world.ask_sync(silent, {silent.member_id: b"\0\0\0\0\0\0\xff\xff\xff\xff"})
     numbers = set[int]()
-    for name in "ABC":  # each the only one of the consumer protocol, for less than a session
+    for name in "ABC":  # each is the only consumer member, and stays for less than a session
         new = Member(world, name)
         world.wait(400)
         settle(new)
@@ -400,7 +400,7 @@ def test_between_assignors_that_are_wanted_alike_the_newest_wish_decides(world: 
     first = Member(world, "B", assignor="uniform")
     assert world.consumers.assignor() == "uniform"
     Member(world, "A", assignor="range")
-    # A's wish came last: it has the first ones, that `uniform` would have left to B.
+    # The new member gets the first partitions, which `uniform` would leave to the other one.
     assert world.consumers.targets["A"] == {ROUTES: frozenset({0, 1, 2})}
     assert world.consumers.assignor() == "uniform"
     first.beat(assignor="range")

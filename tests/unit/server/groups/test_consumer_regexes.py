@@ -1,4 +1,4 @@
-"""Expressions of a group: what is refused at once, and what a look-up leaves out."""
+"""Regular expressions of groups: refused ones, and topics that a lookup omits."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What goes with a deleted topic, while there is a new one of its name: the former's alone."""
+"""Deleting a topic removes its offsets, but none of a new topic with the same name."""
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -37,7 +37,7 @@ OLD_ID, OTHER_ID = UUID(int=1), UUID(int=2)
 
 
 class Ticking(ManualClock):
-    """A clock that goes on with each look at it: a few groups are a slice."""
+    """A clock that advances at each read, so that a slice of work handles only a few groups."""
 
     def monotonic_ms(self) -> int:
         self.advance(1)
@@ -46,33 +46,33 @@ class Ticking(ManualClock):
 
 @dataclass
 class World:
-    """A broker that has one topic, and a clock that tests move."""
+    """A broker with one topic, and a clock that tests move."""
 
     node: Node
     clock: Ticking
 
     @property
     def topic_id(self) -> UUID:
-        """The present topic's."""
+        """Return the id of the present topic."""
         info = self.node.topics.find(TOPIC)
         assert info is not None
         assert info.topic_id is not None
         return info.topic_id
 
     def make_anew(self) -> None:
-        """Another topic comes in the topic's place; what was the former's goes behind that."""
+        """Delete the topic and create a new one with its name; the cleanup runs later."""
         self.node.topics.delete(TOPIC)
         self.node.topics.create(TOPIC)
 
     def commit(self, offset: int, *groups: str, topic_id: UUID | None = None) -> None:
-        """Commit for the present topic, or as a record of another one says."""
+        """Commit for the present topic, or for the topic with another id."""
         kept = [Commit(TOPIC, 0, offset, topic_id=topic_id or self.topic_id)]
         for name in groups:
             said = self.node.groups.commits.commit(CommitRequest(group_id=name), kept)
             assert not said.is_done or said.value == [ErrorCode.NONE]
 
     async def begin(self, offset: int, producer_id: int) -> None:
-        """Commit for the last group, in a transaction that stays open."""
+        """Commit for the last group in a transaction that stays open."""
         groups, producer = self.node.groups, (producer_id, 0)
         guard = groups.shards.guard(LAST, producer, raises_epochs=False).guard
         asked = CommitRequest(group_id=LAST, is_transactional=True)
@@ -81,26 +81,26 @@ class World:
         assert await said == [ErrorCode.NONE]
 
     async def end(self, producer_id: int, *, commit: bool) -> None:
-        """A producer's transaction ends."""
+        """End a producer's transaction."""
         groups, end = self.node.groups, TransactionEnd(producer_id, 0, 0, commit)
         number = groups.shards.number_of(LAST)
         assert await groups.end_transaction(number, end) is ErrorCode.NONE
 
     def finish(self) -> None:
-        """All that is due soon is done."""
+        """Run all work that is due soon."""
         for _ in NAMES:
             self.clock.advance(PENDING_CHECK_MS)
             self.node.timers.run_due()
 
     def left(self, names: Iterable[str] = NAMES) -> dict[str, int]:
-        """What groups have committed."""
+        """Return the committed offsets by group."""
         found = {name: committed(self.node.groups, name) for name in names}
         return {name: offset for name, offset in found.items() if offset is not None}
 
 
 @asynccontextmanager
 async def world(path: Path, files: FileSystem | None = None) -> AsyncIterator[World]:
-    """A broker; where there was one before, with what that has written."""
+    """Start a broker, with the state of an earlier one if there was one."""
     clock = Ticking(1_700_000_000_000)
     async with running_node(path, Env(clock=clock, files=files or OsFileSystem())) as node:
         await node.groups.shards.ensure_topic()
@@ -121,7 +121,7 @@ async def test_what_was_committed_for_a_new_topic_stays(tmp_path: Path) -> None:
         it.commit(5, *NAMES)
         it.make_anew()
         assert LAST in it.left()
-        assert FIRST not in it.left()  # some milliseconds at a time
+        assert FIRST not in it.left()  # the removal runs in slices, of which the first is done
         it.commit(42, FIRST, LAST)
         it.finish()
         assert it.left() == {FIRST: 42, LAST: 42}
@@ -143,16 +143,16 @@ def test_what_is_of_the_present_topic_stays_though_the_clock_was_set_back() -> N
     gone = DeletedTopic(TOPIC, OLD_ID, 1000)
     assert gone.had(CommittedOffset(1, commit_ms=2000, topic_id=OLD_ID), present=OTHER_ID)
     assert not gone.had(CommittedOffset(1, commit_ms=900, topic_id=OTHER_ID), present=OTHER_ID)
-    # Deleted itself meanwhile, but perhaps not for good.
+    # The new topic was deleted, too, but the commit may belong to a later one.
     assert not gone.had(CommittedOffset(1, commit_ms=1001, topic_id=OTHER_ID), present=None)
-    # Old forms of commits have no id.
+    # Commits in old formats have no topic id.
     assert gone.had(CommittedOffset(1, commit_ms=1000), present=OTHER_ID)
     assert not gone.had(CommittedOffset(1, commit_ms=1001), present=OTHER_ID)
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_for_a_new_topic_has_its_way(tmp_path: Path, commit: bool) -> None:
-    """A record that forgets what was committed would forget what is pending with it."""
+    """The tombstone that removes a committed offset would also remove the pending one."""
     left = {LAST: 42} if commit else {}
 
     @on_a_loop
@@ -217,7 +217,7 @@ async def test_a_transaction_for_the_former_topic_ends_behind_one_for_the_new(
 def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
 ) -> None:
-    """Its commit is the former topic's, so the new one's stays."""
+    """The commit belongs to the former topic, so the new topic's offset stays."""
 
     @on_a_loop
     async def story(path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_topic_may_go_while_the_coordinator_of_transactions_is_asked(
 
 
 async def offered(it: World, producer_id: int, *topics: str) -> dict[str, int]:
-    """What a producer is told that commits for the last group."""
+    """Commit for the last group in a transaction; return the error codes by topic."""
     place = TxnOffsetCommitRequestPartition(
         partition_index=0, committed_offset=5, committed_metadata=None
     )

@@ -1,4 +1,4 @@
-"""What goes with a topic that is deleted while groups are not loaded, or only in part swept."""
+"""Topics that are deleted while groups are not loaded, or only partly cleaned up."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ LATER_MS = 1_700_003_600_000
 
 @asynccontextmanager
 async def starting(path: Path) -> AsyncIterator[World]:
-    """A broker that has begun to read its groups."""
+    """Start a broker, which is still loading its groups."""
     clock = Ticking(LATER_MS)
     async with running_node(path, Env(clock=clock)) as node:
         assert node.groups.shards.error_for(LAST) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

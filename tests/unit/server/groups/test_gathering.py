@@ -1,4 +1,4 @@
-"""What groups write in one turn of the loop: the first at once, the rest in one batch behind it."""
+"""Records of groups in one turn of the loop: the first is written at once, the rest as a batch."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,11 +27,11 @@ class Log:
         self.groups = [named[0], named[1]]
 
     def append(self, number: int, key: str, size: int = 0) -> Reply[ErrorCode]:
-        """One record for a group of that partition."""
+        """Append one record for a group of that partition."""
         return self.shards.append(self.groups[number], [KeyValue(key.encode(), bytes(size))])
 
     def batches(self, number: int) -> list[list[bytes | None]]:
-        """Keys of each batch."""
+        """Return the keys of each batch."""
         log = self.world.node.partitions.get(OFFSETS_TOPIC, number).log
         found = [batch for part in log.slices() for _, batch in part.batches()]
         return [[record.key for record in batch.records()] for batch in found]

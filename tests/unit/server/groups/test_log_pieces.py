@@ -1,4 +1,4 @@
-"""Pieces taken by kernels are those taken plainly: any mixture of batches, any cut, any damage."""
+"""Kernels load pieces of a log as the plain loader does: any batches, any cut, any damage."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ PRODUCERS = 2
 
 @dataclass
 class Writer:
-    """Segments of a log that nobody but us has written.
+    """Writes segments of a log of the broker alone.
 
     Attributes:
         segments: Their bytes, by base offset.
@@ -91,13 +91,13 @@ class Writer:
 
 @contextmanager
 def log_of(path: Path, segments: dict[int, bytearray]) -> Iterator[LogView]:
-    """A log with these segments, as a reader finds it."""
+    """Open a log with these segments for reading."""
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("t")
         log_dir.log("t", 0)
     for base, data in segments.items():
         (path / "t-0" / f"{base:020}.log").write_bytes(data)
-    # Compaction has taken offsets before any batch, and no clean stop says where the log ended.
+    # Compaction removed offsets before some batches, and without a clean stop the end is unknown.
     (path / "t-0" / COPIED_GAPS_FILE).touch()
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path)) as log_dir:
@@ -109,7 +109,7 @@ def kernels() -> KernelPieces:
 
 
 def switching(random: Random) -> FindKernels:
-    """Kernels that are there at some piece, and from then on."""
+    """Return a function that finds kernels only after some pieces, and then always."""
     found = iter([None] * random.randrange(4))
     made = kernels()
     return lambda: next(found, made)

@@ -1,4 +1,4 @@
-"""What is done once in a turn of the loop: partitions are dealt out for all that came in it."""
+"""Work that runs once in a turn of the loop: one assignment for all members that joined in it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -62,7 +62,7 @@ def _joining(name: str, group: str = GROUP) -> HeartbeatRequest:
 
 
 def _together(world: World, *asked: HeartbeatRequest) -> list[int]:
-    """How many partitions those are assigned who ask in one turn."""
+    """Send heartbeats in one turn; return how many partitions each member gets."""
 
     async def run() -> list[int]:
         replies = [world.heartbeats.beat(each) for each in asked]

@@ -1,4 +1,4 @@
-"""Logs of the offsets topic that fail while nobody writes to them, and are opened anew."""
+"""Partitions of the offsets topic that fail without a write, and are reopened."""
 
 import asyncio
 import os
@@ -56,13 +56,14 @@ async def test_what_a_reopened_log_has_not_is_not_remembered(tmp_path: Path) -> 
         fail(partition, disk)
         assert node.groups.find(GROUP) is None
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
-        os.truncate(partition.log.active.log_path, synced_bytes)  # pages that never got there
+        # Pages that never reached the disk.
+        os.truncate(partition.log.active.log_path, synced_bytes)
         reopen(node)
-        await until_loaded(node.groups)  # though nobody has asked
+        await until_loaded(node.groups)  # without any request
         assert committed(node.groups) == 1
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NONE
         assert await commit(node.groups, 3) == [ErrorCode.NONE]
-        fail(partition_of(node), disk)  # the new log is looked after as well
+        fail(partition_of(node), disk)  # the new log is monitored, too
         assert node.groups.find(GROUP) is None
         reopen(node)
 
@@ -75,7 +76,7 @@ async def test_log_that_fails_while_it_is_read_is_not_served(tmp_path: Path) -> 
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
         shards = node.groups.shards
-        partition = partition_of(node)  # open before it is read
+        partition = partition_of(node)  # opened before it is read
         reading, may_read, fail_writes = threading.Event(), threading.Event(), disk.hook
 
         def read_slowly(call: str, path: str) -> None:
@@ -106,7 +107,7 @@ async def test_log_that_is_offline_from_the_start_is_not_served(tmp_path: Path) 
         assert await commit(node.groups, 1) == [ErrorCode.NONE]
     disk = FailingDisk()
     async with running_node(tmp_path, Env(files=disk)) as node:
-        groups = node.groups  # which begins to read, once others have had their turn
+        groups = node.groups  # the load begins after other tasks had a turn
         fail(node.partitions.get(OFFSETS_TOPIC, groups.shards.number_of(GROUP)), disk)
         await until_loaded(node.groups)
         assert node.groups.shards.error_for(GROUP) is ErrorCode.NOT_COORDINATOR
@@ -152,7 +153,7 @@ async def test_offsets_lost_while_a_client_waits_are_not_told_to_be_none(tmp_pat
         telling = asyncio.ensure_future(offset_fetch(context, asked))
         await asyncio.sleep(0)
         assert not written.is_done
-        # The commit is safe, and before the client's turn comes the partition is lost.
+        # The commit is durable, and the partition is lost before the client's task runs.
         loop = asyncio.get_running_loop()
 
         def lose(_codes: list[ErrorCode]) -> None:

@@ -1,4 +1,4 @@
-"""Members of one group: they join, sync, stay, leave, fail and come back, by a clock of ours."""
+"""Members of one group: they join, sync, stay, leave, fail and return, on a manual clock."""
 
 import pytest
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, SESSION_MS, World
@@ -288,7 +288,7 @@ class TestRestart:
 
 
 def test_storm_of_joins_costs_what_its_members_cost() -> None:
-    """Steps, not time: what is looked at for each join does not grow with the members."""
+    """Counts steps, not time: the work for each join must not grow with the number of members."""
     world = World(group_initial_rebalance_delay_ms="1000")
     replies = [world.ask_join() for _ in range(2000)]
     assert world.timers.size < 2 * 2000 + 10

@@ -1,4 +1,4 @@
-"""OffsetFetch where a record was written for another topic of the same name."""
+"""OffsetFetch for commits of another topic with the same name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ from tidelog.server.groups.offset_commits import Commit
 from tidelog.server.groups.requests import CommitRequest
 
 TOPIC = "flights"
-# Of the former topic, of no topic that is known, of the present one; nothing.
+# Partitions with a commit for the former topic, for no known topic, for the present one; none.
 FORMER, UNKNOWN, PRESENT, NOTHING = range(4)
 
 
@@ -37,7 +37,7 @@ def id_of(node: Node, name: str = TOPIC) -> UUID:
 
 @asynccontextmanager
 async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
-    """A broker with a topic, and one that was made anew while the broker was not there."""
+    """Start a broker with a topic, and one that was recreated while the broker was down."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         for name in (TOPIC, "ships"):
@@ -56,7 +56,7 @@ async def broker_with_commits(path: Path) -> AsyncIterator[Node]:
 async def fetched(
     node: Node, version: int, topic: OffsetFetchGroupTopic | None
 ) -> dict[tuple[UUID, int], tuple[int, int, str | None, int]]:
-    """Offset, epoch, metadata and error of each partition that is told."""
+    """Return offset, epoch, metadata and error of each partition in the response."""
     context = RequestContext(node, OFFSET_FETCH, version, "test", ClientInfo(9, "127.0.0.1"))
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     said = await offset_fetch(context, OffsetFetchRequest(groups=[group]))

@@ -1,4 +1,4 @@
-"""Offsets of open transactions: what counts when, as a model says, and as a restart finds it."""
+"""Offsets of open transactions, compared with a model and with a restarted broker."""
 
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ PLACES: tuple[Place, ...] = (("g", "t", 0), ("g", "t", 1), ("h", "t", 0))
 
 @dataclass
 class Log:
-    """Records as `__consumer_offsets` has them."""
+    """Log with records of `__consumer_offsets`."""
 
     data: bytearray = field(default_factory=bytearray)
     end: int = 0
@@ -60,7 +60,7 @@ class Log:
 
 @dataclass
 class Model:
-    """The rule in its plainest form: everything has its record's offset, and the newer wins."""
+    """Plain model: each value has its record's offset, and the newer record wins."""
 
     offsets: dict[Place, tuple[int, int]] = field(default_factory=dict)
     pending: dict[int, dict[Place, tuple[int, int]]] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class Model:
 
 
 class Ours:
-    """What a running coordinator keeps."""
+    """The state of a running coordinator."""
 
     def __init__(self) -> None:
         self.offsets: dict[Place, int] = {}

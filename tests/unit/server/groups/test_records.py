@@ -1,4 +1,4 @@
-"""Records of groups: which partition, what is written, what is read, transactions, damage."""
+"""Records of groups: partition, encoding, decoding, transactions, damage."""
 
 import pytest
 from tests.worlds.brokers.groups import GROUP, World

@@ -1,4 +1,4 @@
-"""Share groups: who may read what, epochs, time, topics, failures, restarts, other protocols."""
+"""Share groups: assignment, epochs, time, topics, failures, restarts, other protocols."""
 
 import pytest
 from tests.worlds.brokers.groups import GROUP, World, topic_id
@@ -20,7 +20,7 @@ ROUTES, STOPS = topic_id("routes"), topic_id("stops")
 
 
 class Member:
-    """A member that takes what it is told."""
+    """A member that applies its assignments."""
 
     def __init__(self, world: World, name: str, *topics: str) -> None:
         self.world = world
@@ -69,7 +69,7 @@ def test_members_share_partitions_evenly_and_each_has_a_reader(world: World) -> 
     for member in members:
         member.beat()
     counts = [len(member.assigned[ROUTES]) for member in members]
-    # Two readers for each of four partitions.
+    # Two members for each of four partitions.
     assert sorted(counts) == [1, 1, 1, 1, 2, 2]
     readers = [sum(number in member.assigned[ROUTES] for member in members) for number in range(4)]
     assert readers == [2, 2, 2, 2]
@@ -90,7 +90,7 @@ def test_another_subscription_begins_an_epoch(world: World) -> None:
     first = Member(world, "A")
     told = first.beat(topics=frozenset({"stops"}))
     assert (told.epoch, told.assignment) == (3, {STOPS: frozenset(range(2))})
-    # What was begun stays known: the group may come back to it.
+    # The state of a topic stays, as the group may subscribe to it again.
     assert set(world.sharers.shared) == {ROUTES, STOPS}
 
 
@@ -170,7 +170,7 @@ def test_a_group_s_own_settings_take_the_place_of_the_broker_s(world: World) -> 
 
 
 def test_a_new_group_waits_for_who_starts_together_with_it() -> None:
-    """The first of them would else have all records that there are."""
+    """Otherwise the first member would get all available records."""
     world = World()
     world.wait(1)
     world.make_topics(routes=4)
@@ -195,7 +195,7 @@ def test_a_group_that_was_there_waits_for_nobody() -> None:
 
 
 def grown() -> tuple[World, Member]:
-    """A group of one member that had its first assignment just now."""
+    """Create a group of one member with its first assignment."""
     world = World()
     world.wait(1)
     world.make_topics(routes=4, stops=2)
@@ -238,7 +238,7 @@ def test_a_deleted_topic_is_forgotten(world: World) -> None:
     assert set(world.sharers.shared) == {ROUTES}
     first.beat()
     assert first.assigned == {ROUTES: frozenset(range(4))}
-    world.make_topics(routes=4, stops=2)  # which the group has forgotten
+    world.make_topics(routes=4, stops=2)  # the group has no state of this topic any more
     written = world.written
     world.make_topics(routes=4)
     assert world.written == written

@@ -1,4 +1,4 @@
-"""What a standby kept of its leader's groups, where it can't be read or be taken in at once."""
+"""The file of a standby's group offsets, if it can't be read or can't be imported at once."""
 
 import asyncio
 import errno
@@ -40,7 +40,7 @@ KEPT: Final = GroupOffsets(0, {GROUP: [GroupOffset("flights", 0, 0, 0, "why")]})
 
 
 async def ask(node: Node) -> ErrorCode:
-    """As FindCoordinator does, once what that begins has come to its end."""
+    """Send FindCoordinator and wait until the work that it starts has ended."""
     code = await node.groups.shards.ensure_topic()
     await until_loaded(node.groups)
     return code
@@ -62,10 +62,11 @@ async def test_groups_wait_until_a_file_that_is_damaged_is_mended(tmp_path: Path
         write_group_offsets(os_env().files, str(tmp_path), KEPT)
         assert (
             await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        )  # it is not read at each request
+        )  # the file is not read at each request
         assert not node.groups.shards.has_topic
         clock.advance(RETRY_MS)
-        assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE  # but now
+        # The file is read after the retry interval.
+        assert await ask(node) is ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert await ask(node) is ErrorCode.NONE
         assert committed(node.groups) == 0
         await turn_until(lambda: not file.exists())
@@ -99,7 +100,7 @@ def test_the_log_names_the_file_and_what_to_do(
 
 
 class ShutTopic(OsFileSystem):
-    """The machine's files, but for a topic that can't be opened until `is_shut` is False."""
+    """Files of the real file system; one topic can't be opened until `is_shut` is False."""
 
     is_shut = True
 
@@ -132,7 +133,7 @@ async def test_commit_of_a_partition_that_cannot_be_opened_is_not_forgotten(tmp_
 
 @asynccontextmanager
 async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
-    """A broker on a disk in memory, which is no place for threads: logs are synced at once."""
+    """Start a broker on a disk in memory without threads: logs are synced at once."""
     env = Env(clock=ManualClock(1_000_000), files=files)
     options = LogDirOptions(create=True, deferrals=Syncs)
     node = Node(LogDir.open(PLACE, env=env, options=options), config())
@@ -143,7 +144,7 @@ async def node_on(files: DamageFileSystem) -> AsyncIterator[Node]:
 
 
 async def promoted(node: Node) -> None:
-    """Groups are served, with what the standby kept."""
+    """Check that groups are served with the standby's offsets."""
     await ask(node)
     assert await ask(node) is ErrorCode.NONE
     assert committed(node.groups) == 0
@@ -176,7 +177,7 @@ async def lose_power() -> None:
 
 
 def test_a_file_that_was_taken_in_never_comes_back() -> None:
-    """Else a group that is deleted meanwhile would come back with it."""
+    """Otherwise a group that is deleted later would return with the file."""
     asyncio.run(take_in())
 
 

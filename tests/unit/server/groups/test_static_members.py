@@ -1,4 +1,4 @@
-"""Static members of a group: known by their instance id, replaced, fenced, let go by it."""
+"""Static members of a group: identified by instance id, replaced, fenced, removed."""
 
 from tests.worlds.brokers.groups import GROUP, REBALANCE_MS, World
 

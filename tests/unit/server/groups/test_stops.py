@@ -1,4 +1,4 @@
-"""A broker that stops while partitions of the offsets topic are loaded: quiet, and whole again."""
+"""Stopping a broker that loads the offsets topic: no warnings, and no damage at the next start."""
 
 import asyncio
 import logging
@@ -21,14 +21,14 @@ from tidelog.types import OFFSETS_TOPIC
 
 
 async def make(path: Path) -> None:
-    """A topic of three partitions with one commit."""
+    """Create a topic of three partitions with one commit."""
     async with running_node(path) as node:
         await node.groups.shards.ensure_topic()
         assert await commit(node.groups, 7) == [ErrorCode.NONE]
 
 
 async def check(path: Path) -> None:
-    """All is served at the next start."""
+    """Check that the next start serves all groups."""
     async with running_node(path) as node:
         node.groups.resume()
         await until_loaded(node.groups)
@@ -88,7 +88,7 @@ def test_a_pool_that_goes_while_a_partition_is_read(
 def test_groups_that_are_asked_for_behind_the_stop(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is told any more that the broker stops: the coordinator is made after that."""
+    """The coordinator is created after the stop began, so it gets no notice of it."""
 
     async def story() -> None:
         await make(tmp_path)

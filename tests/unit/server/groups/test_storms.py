@@ -1,6 +1,6 @@
-"""Storms: most members of a group come, go and fall silent at once, again and again.
+"""Storms: most members of a group join, leave and become silent at once, again and again.
 
-Everybody gets an answer, the group settles, another group is not disturbed, nothing piles up.
+Each request is answered, the group settles, another group is not affected, and no state piles up.
 """
 
 from collections import Counter
@@ -44,11 +44,11 @@ RETRIABLE: Final = {
 
 @dataclass(eq=False)
 class Classic:
-    """A member as a client library plays it.
+    """A member that behaves as a client library does.
 
     Attributes:
-        joined: Its generation; None where it has to join.
-        waits: For an answer to JoinGroup or SyncGroup.
+        joined: Its generation; None if it has to join.
+        waits: Whether it waits for a response to JoinGroup or SyncGroup.
     """
 
     member_id: str = ""
@@ -60,10 +60,10 @@ class Classic:
 
 @dataclass
 class ClassicStorm:
-    """A group of the classic protocol; answers reach clients in an order drawn by lot.
+    """A group of the classic protocol; responses reach clients in a random order.
 
     Attributes:
-        replies: All that were ever waited for.
+        replies: All replies that a client has waited for.
     """
 
     world: World
@@ -85,7 +85,7 @@ class ClassicStorm:
         member.is_gone = True
 
     def step(self) -> None:
-        """Everybody hears what has come, and does what is next."""
+        """Deliver all pending responses, and let each member act."""
         self.random.shuffle(self.inbox)
         heard, self.inbox = self.inbox, []
         for member, said in heard:
@@ -166,7 +166,7 @@ class ClassicStorm:
 
 
 class Calm:
-    """Another group, of three members, that nothing has happened to."""
+    """Another group, with three members, that must not be affected."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -190,7 +190,7 @@ class Calm:
             world.members.sync(asked_sync)
 
     def check(self) -> None:
-        """Its members are well, and commit."""
+        """Check that the members can send heartbeats and commit."""
         for each in self._joined:
             ref = MemberRef(each.member_id)
             assert self._world.members.heartbeat(CALM, ref, each.generation) is ErrorCode.NONE
@@ -202,7 +202,7 @@ class Calm:
 
 
 def gust(storm: ClassicStorm, calm: Calm) -> None:
-    """Many come and many go, all between two steps and in the midst of what they wait for."""
+    """Let many members join and leave between steps, while others wait for responses."""
     for member in storm.random.sample(storm.members, len(storm.members) // 2):
         storm.random.choice([storm.leave, storm.fall_silent])(member)
     while len(storm.members) < MEMBERS:
@@ -227,7 +227,7 @@ def test_classic_group_settles_after_storms(seed: int) -> None:
     group = world.group
     assert group.state is GroupState.STABLE
     assert set(group.members) == {each.member_id for each in storm.members}
-    # Whoever asked was answered, also who has gone since.
+    # All requests were answered, also those of members that left.
     assert all(reply.is_done for reply in storm.replies)
     for _ in range(2 * SESSION_MS // STEP_MS):
         storm.step()
@@ -235,13 +235,13 @@ def test_classic_group_settles_after_storms(seed: int) -> None:
     assert storm.is_settled
     assert not group.pending
     assert not group.pending_sync
-    # One for each session, and cancelled ones that were not swept out yet.
+    # One timer for each session, and cancelled ones that were not removed yet.
     assert world.timers.size <= 4 * (MEMBERS + 3) + 128
 
 
 @dataclass
 class ConsumerStorm:
-    """A group of the consumer protocol; no partition may have two members."""
+    """A group of the consumer protocol, in which no partition may have two members."""
 
     world: World
     random: Random
@@ -259,7 +259,7 @@ class ConsumerStorm:
             self.world.heartbeats.beat(HeartbeatRequest(group_id=GROUP, member_id=name, epoch=-1))
 
     def fall_silent(self, name: str) -> int:
-        """It is not heard of again; its epoch."""
+        """Stop a member's heartbeats; return its epoch."""
         del self.owned[name]
         return self.epochs.pop(name)
 
@@ -290,7 +290,7 @@ class ConsumerStorm:
             self.owned[name] = beat.assignment
 
     def readers(self) -> Counter[int]:
-        """How many members have each partition."""
+        """Return the number of members of each partition."""
         return Counter(
             number
             for owned in self.owned.values()
@@ -339,6 +339,6 @@ def test_consumer_group_settles_after_storms(seed: int) -> None:
     assert storm.is_settled
     group = world.consumers
     assert set(group.targets) == set(storm.epochs)
-    # A session for each member; nobody has anything to give up.
+    # A session timer for each member; no member has to give up partitions.
     assert len(group.waits) == MEMBERS
     assert world.timers.size <= 4 * (MEMBERS + 3) + 128

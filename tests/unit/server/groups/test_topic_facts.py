@@ -1,4 +1,4 @@
-"""What groups ask of topics: found once, and anew when topics have changed."""
+"""Topic ids and counts for groups: cached, and renewed when topics have changed."""
 
 import tracemalloc
 

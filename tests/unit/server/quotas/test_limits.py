@@ -1,4 +1,4 @@
-"""Which quota holds for whom: the order of KIP-55, and who shares what."""
+"""The quota that applies to a client: the precedence of KIP-55, and clients that share one."""
 
 from itertools import product
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.broker_files import Quotas
 
 KEY = "producer_byte_rate"
-# By falling precedence for the user u with the client id c; who shares it.
+# By decreasing precedence for user u with client id c, and the clients that share the quota.
 ORDER = [
     ((("client-id", "c"), ("user", "u")), ("u", "c")),
     ((("client-id", None), ("user", "u")), ("u", "c")),

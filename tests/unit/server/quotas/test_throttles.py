@@ -1,4 +1,4 @@
-"""How long clients have to be silent, and how much is remembered of them."""
+"""Throttle times, and the bound on remembered clients."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_however_small_a_quota_is_the_silence_is_a_number(per_second: float) -> 
 
 @given(uses=USES)
 def test_what_is_taken_back_was_never_there(uses: list[tuple[int, int]]) -> None:
-    """A window that was begun by it stays begun; so does Kafka's."""
+    """If the charge began a window, the window remains, as in Kafka."""
     kept, changed, now_ms = Rate(), Rate(), 1_000_000
     for pause_ms, used in uses:
         now_ms += pause_ms

@@ -1,6 +1,7 @@
-"""The table of what is allowed: by Kafka's authorizer, rule by rule, and against a plain model.
+"""Authorization by ACLs: rows of Kafka's authorizer, and comparison with a plain model.
 
-The rows are Kafka 4.3's StandardAuthorizer as its documentation and KIP-11, KIP-290 describe it.
+The rows follow Kafka 4.3's StandardAuthorizer as described in its documentation, KIP-11 and
+KIP-290.
 """
 
 import tracemalloc
@@ -30,7 +31,7 @@ LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
 ALICE = Client("User:alice", "10.0.0.1")
 WANTED = [operation for operation in Operation if operation > Operation.ALL]
 GRANTED = [operation for operation in Operation if operation >= Operation.ALL]
-# What an allowed operation brings along, written out.
+# Operations that an allowed operation implies.
 ALSO = {
     "READ": {"DESCRIBE"},
     "WRITE": {"DESCRIBE"},
@@ -50,7 +51,7 @@ def rule(
     host: str = "*",
     kind: ResourceType = TOPIC,
 ) -> Acl:
-    """A rule: alice may read topic flights, unless something else is said."""
+    """Return a rule, by default that alice may read topic flights."""
     return Acl(
         resource_type=kind,
         name=name,
@@ -63,14 +64,14 @@ def rule(
 
 
 def may(*rules: Acl, operation: Operation = Operation.READ, name: str = "flights") -> bool:
-    """Whether alice may do something to a topic under these rules."""
+    """Return whether alice may perform an operation on a topic under these rules."""
     return Authorizer(rules).may(ALICE, operation, TOPIC, name)
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("granted", GRANTED, ids=lambda found: found.name)
 def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation) -> None:
-    """Itself, what it implies, and nothing else: a row for each two operations."""
+    """An allowed operation grants itself and the operations that it implies, for each pair."""
     expected = granted.name in {"ALL", wanted.name} or wanted.name in ALSO.get(granted.name, ())
     assert may(rule(ALLOW, granted), operation=wanted) is expected
 
@@ -78,7 +79,7 @@ def test_what_an_allowed_operation_allows(granted: Operation, wanted: Operation)
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda found: found.name)
 @pytest.mark.parametrize("denied", GRANTED, ids=lambda found: found.name)
 def test_what_a_denied_operation_denies(denied: Operation, wanted: Operation) -> None:
-    """Itself alone, where all is allowed beside it: denying implies nothing."""
+    """A denied operation denies only itself, even if all operations are allowed."""
     expected = denied.name not in {"ALL", wanted.name}
     found = may(rule(ALLOW, Operation.ALL), rule(DENY, denied), operation=wanted)
     assert found is expected
@@ -86,7 +87,7 @@ def test_what_a_denied_operation_denies(denied: Operation, wanted: Operation) ->
 
 STAR = "*"
 ROWS = [
-    # rules; name asked; allowed
+    # rules; requested name; allowed
     ((), "flights", False),
     ((rule(),), "flights", True),
     ((rule(),), "flight", False),

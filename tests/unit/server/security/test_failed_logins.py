@@ -1,4 +1,4 @@
-"""How long answers to failed log-ins are held back."""
+"""Delays of the responses to failed logins."""
 
 from tidelog.env import ManualClock
 from tidelog.server.security.authentication import (

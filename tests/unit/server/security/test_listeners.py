@@ -1,4 +1,4 @@
-"""Listeners as the settings have them, and which may be reached by other machines."""
+"""Listeners in the settings, and which of them other machines can reach."""
 
 import pytest
 
@@ -20,7 +20,7 @@ ALL = {
 
 
 def config(**given: str) -> BrokerConfig:
-    """Settings, with underscores for dots."""
+    """Parse settings, with underscores for dots."""
     texts = {name.replace("_", "."): text for name, text in given.items()}
     return BrokerConfig.parse(ALL | texts)[0]
 
@@ -106,7 +106,7 @@ def test_what_is_refused(given: dict[str, str], told: str) -> None:
 
 
 def test_listeners_of_a_controller_are_left_out() -> None:
-    """As Kafka's own server.properties has them."""
+    """Kafka's own server.properties has such a listener."""
     (plan,) = plan_listeners(
         config(
             listeners="PLAINTEXT://:9092,CONTROLLER://:9093",

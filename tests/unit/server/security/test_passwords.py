@@ -1,4 +1,4 @@
-"""The file of PLAIN's users."""
+"""The file of users for PLAIN."""
 
 import hashlib
 

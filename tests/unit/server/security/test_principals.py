@@ -1,6 +1,6 @@
-"""Names of certificates' owners, and the rules that shorten them.
+"""Distinguished names of certificates, and the rules that map them to principals.
 
-The rules and what comes of them are those of KIP-371 and of Kafka's documentation.
+Rules and results are those of KIP-371 and of Kafka's documentation.
 """
 
 import pytest

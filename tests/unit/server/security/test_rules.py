@@ -1,4 +1,4 @@
-"""Users and rules as a broker keeps them: how many rules there may be, what keys are like."""
+"""SCRAM users and ACLs of a broker: their limits, and salts and iterations of unknown users."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 
 
 async def create(node: Node, *names: str) -> list[int]:
-    """Let alice read topics; the codes."""
+    """Create ACLs by which alice may read topics; return the error codes."""
     context = RequestContext(node, CREATE_ACLS, 3, None, ClientInfo(1, "here"))
     creations = [
         AclCreation(

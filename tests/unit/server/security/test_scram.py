@@ -1,4 +1,4 @@
-"""SCRAM: the RFC's own example, what is refused, and unknown users that look like known ones."""
+"""SCRAM: the RFC's example, refused messages, and unknown users that look like known ones."""
 
 import base64
 import hashlib
@@ -31,7 +31,7 @@ SALT = b"salt of a test"
 def credential_for_password(
     mechanism: ScramMechanism, password: str, salt: bytes
 ) -> ScramCredential:
-    """What the broker keeps of a password, which a client salts and hashes."""
+    """Return the credential of a password that a client salts and hashes."""
     name = mechanism.hash_name
     salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, ITERATIONS_MIN)
     return credential_of(mechanism, salt, ITERATIONS_MIN, salted)
@@ -44,7 +44,7 @@ KEPT = {
 
 
 def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") -> ScramExchange:
-    """A log-in of a broker that knows `user` alone."""
+    """Return the broker's side of a login, which knows only `user`."""
 
     def find(user: str) -> ScramCredential | None:
         return KEPT[kind] if user == "user" else None
@@ -55,7 +55,7 @@ def server(kind: ScramMechanism = SHA_256, *, nonce: bytes = b"server-nonce") ->
 def client_final(
     kind: ScramMechanism, first: str, answer: bytes, password: str, binding: str = "n,,"
 ) -> bytes:
-    """What an honest client says second, by RFC 5802, section 3."""
+    """Return the second message of an honest client, by RFC 5802, section 3."""
     name = kind.hash_name
     said = dict(part.partition("=")[::2] for part in answer.decode().split(","))
     salt, count = base64.b64decode(said["s"]), int(said["i"])
@@ -102,7 +102,7 @@ def test_a_right_password_and_a_wrong_one(kind: ScramMechanism, binding: str) ->
 
 
 def test_who_is_unknown_looks_like_who_is_known() -> None:
-    """The same salt each time, as many iterations, the same sentence in the end."""
+    """An unknown user gets the same salt each time, common iterations and the same final error."""
     answers = [server().step(b"n,,n=nobody,r=abc") for _ in range(2)]
     assert answers[0] == answers[1]
     other = server().step(b"n,,n=somebody,r=abc")
@@ -119,7 +119,7 @@ def test_who_is_unknown_looks_like_who_is_known() -> None:
 
 
 def told(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
-    """Salt and iterations that somebody hears who names a user."""
+    """Return salt and iterations in the response to a user name."""
     found = ScramExchange(
         SHA_256,
         lambda name: KEPT[SHA_256] if name == "user" else None,
@@ -160,7 +160,7 @@ def test_who_is_unknown_stays_as_he_is_when_others_come_and_go() -> None:
 def test_salts_of_nobody_are_like_those_of_kafkas_clients() -> None:
     salts = [told(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
     assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
-    assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)  # of 130 bits
+    assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)  # 130 bits
     assert len({*salts}) == 200
     assert {len(salt) for salt in salts} >= {25, 26}
     assert {len(told(f"nobody {n}", {Shape(4096, 40): 1})[0]) for n in range(9)} == {40}
@@ -174,7 +174,7 @@ def test_only_the_most_common_shapes_are_drawn_from() -> None:
 
 
 def test_a_user_whom_nobody_knows_never_gets_in_whatever_he_knows_of_the_pretender() -> None:
-    """Even with the proof that fits what a pretender is compared with."""
+    """Even a proof that matches the fake credential is refused."""
     digest = hmac.digest(b"secret", b"nobody", "sha512")
     found = server()
     answer = found.step(b"n,,n=nobody,r=abc").decode()
@@ -226,9 +226,9 @@ def test_names_with_commas_and_equals_signs() -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_no_changed_proof_gets_in(data: st.DataObject) -> None:
-    """Any one byte of the right final message changed: refused.
+    """Change any one byte of the correct final message.
 
-    But for the last character of base64, of which two bits say nothing, and the padding behind it.
+    The last base64 character has two unused bits, so it and the padding are not changed.
     """
     found = server()
     first = "n,,n=user,r=abc"

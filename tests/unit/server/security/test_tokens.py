@@ -1,4 +1,4 @@
-"""Tokens: which keys count for what, what a token has to say, and what nobody is let in by."""
+"""Tokens: keys and algorithms, required claims, and refused tokens."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ RULES: Final = TokenRules(algorithms=frozenset(ALGORITHMS))
 def check(
     made: str, rules: TokenRules = RULES, keys: bytes = ALL, now_s: float = NOW_S
 ) -> AuthenticatedUser:
-    """What is said of a token."""
+    """Check a token with these rules and keys."""
     found = read_keys(keys)
 
     def find(key_id: str | None) -> Sequence[PublicKey]:
@@ -60,12 +60,12 @@ def test_each_algorithm(algorithm: str) -> None:
     "algorithm", ["none", "None", "NONE", "HS256", "HS512", "rs256", "", "EdDSA"]
 )
 def test_what_nobody_may_sign_by_whatever_is_allowed(algorithm: str) -> None:
-    """Also with the public key as the secret, as others have fallen for."""
+    """The public key must not be accepted as the secret of HMAC either."""
     public = json.dumps(RSA.shown()).encode()
     made = token(Secret("r", public), "HS256", CLAIMS, header={"alg": algorithm})
     with pytest.raises(LoginFailed, match="not allowed"):
         check(made)
-    # Even where somebody allows it.
+    # Not even if the rules allow it.
     with pytest.raises(LoginFailed):
         check(made, TokenRules(algorithms=frozenset({*ALGORITHMS, algorithm})))
 

@@ -1,4 +1,4 @@
-"""A broker that is not listening, its share groups, and a clock that tests move."""
+"""A broker without a listener, its share groups, and a manual clock."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
@@ -55,7 +55,7 @@ def said(first: int, last: int, *types: AckType) -> tuple[int, int, Sequence[int
 
 @dataclass
 class Member:
-    """A client that keeps count of its session's epoch."""
+    """A client that counts its session's epoch."""
 
     world: "World"
     name: str
@@ -71,7 +71,7 @@ class Member:
         wait_ms: int = 0,
         **changes: object,
     ) -> ShareFetchResponse:
-        """Ask for partitions of the topic; what is said is of the first one."""
+        """Fetch partitions of the topic; `acks` are for the first of them."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         request = ShareFetchRequest(
             group_id=self.group,
@@ -96,7 +96,9 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Say what became of records of partition 0; the error code of that, or of the whole."""
+        """Acknowledge records of partition 0; return its error code, or the response's if that is
+        set.
+        """
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code
@@ -148,7 +150,7 @@ class World:
         return Member(self, name or f"member {self._members}", facts, group=group)
 
     def share(self, group: str = GROUP) -> None:
-        """Let there be a group that shares the topic, as the heartbeat of who joins does."""
+        """Create a group that shares the topic, as the first heartbeat of a member does."""
         key = self.key()
         known = self.node.groups.find(group)
         if isinstance(known, ShareGroup) and key.topic_id in known.shared:
@@ -164,19 +166,19 @@ class World:
         return ShareKey(group, info.topic_id, partition)
 
     def waiting_count(self, partition: int = 0) -> int:
-        """How many fetches of the group wait for a partition."""
+        """Return the number of the group's fetches that wait for a partition."""
         live = self.node.shares.find(self.key(partition))
         return 0 if live is None else live.waiting_count
 
     def produce(self, *sizes: int, partition: int = 0) -> None:
-        """Append batches of so many records each."""
+        """Append batches with these numbers of records."""
         found = self.node.partitions.get(TOPIC, partition)
         for size in sizes:
             records = [NewRecord(value=b"v", timestamp=self.clock.now_ms()) for _ in range(size)]
             found.append(build_batch(records))
 
     async def set_group(self, texts: dict[str, str], group: str = GROUP) -> None:
-        """Give a group settings of its own."""
+        """Change settings of a group."""
         from tidelog.server.admin.config_changes import ConfigChange, ConfigChanges
         from tidelog.server.api.configs import GroupResource
 
@@ -184,7 +186,7 @@ class World:
         await GroupResource(self.node, group).alter(ConfigChanges(changes), is_trial=False)
 
     async def pass_time(self, ms: int) -> None:
-        """Let time pass; what is due in between is done at its time."""
+        """Advance the clock, and run each timer at its time."""
         end = self.clock.monotonic_ms() + ms
         await turns()
         while (delay := self.node.timers.next_delay_ms()) is not None:
@@ -200,10 +202,10 @@ class World:
 async def begun(
     wanted: "Awaitable[ShareFetchResponse]", world: World
 ) -> "asyncio.Task[ShareFetchResponse]":
-    """A fetch of the group that waits: nothing that it asks of partition 0 is there."""
+    """Start a fetch that waits, because partition 0 has no records for it."""
     before = world.waiting_count()
     task = asyncio.ensure_future(wanted)
-    # Its time has begun when it waits; opening takes threads, whose time nobody knows.
+    # The time of the wait begins here; opening runs in threads, whose duration is unknown.
     await turn_until(lambda: world.waiting_count() > before or task.done())
     await turns()
     assert not task.done()
@@ -211,20 +213,20 @@ async def begun(
 
 
 def of(response: ShareFetchResponse, partition: int = 0) -> SharePartitionData | None:
-    """What a response has of a partition."""
+    """Return the part of a response for a partition, or None."""
     found = [data for topic in response.responses for data in topic.partitions]
     return next((data for data in found if data.partition_index == partition), None)
 
 
 def batches_of(data: SharePartitionData) -> list[Batch]:
-    """The batches of the log that were sent."""
+    """Return the batches in the response."""
     pieces = data.records
     assert isinstance(pieces, list)
     return list(walk(b"".join(bytes(piece) for piece in pieces)))
 
 
 def acquired(response: ShareFetchResponse, partition: int = 0) -> list[tuple[int, int, int]]:
-    """First and last offset and count of what was acquired of a partition."""
+    """Return first offset, last offset and delivery count of each range acquired in a partition."""
     assert response.error_code == 0, response
     data = of(response, partition)
     if data is None:
@@ -244,9 +246,9 @@ async def world(
     often: int = 500,
     **settings: str,
 ) -> AsyncIterator[World]:
-    """A broker whose topic is there, with a group that begins at its start.
+    """Start a broker with the topic and a group that begins at its start.
 
-    All that is kept is written again after `often` changes.
+    A snapshot of the state is written after `often` changes.
     """
     named = {name.replace("_", "."): text for name, text in settings.items()}
     named["share.coordinator.snapshot.update.records.per.snapshot"] = str(often)

@@ -1,4 +1,4 @@
-"""The first fetch of a group: partitions are opened up to the first that has records."""
+"""The first fetch of a group opens partitions up to the first one that has records."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.unit.server.shares.share_worlds import LOCK_MS, acquired, world
 
 @on_a_loop
 async def test_a_group_s_first_records_wait_for_one_partition(path: Path) -> None:
-    """For the first that has some; librdkafka's own tests count on an answer for each."""
+    """It returns the first partition with records; librdkafka's own tests expect one per response."""
     async with world(path) as it:
         it.produce(10, partition=1)
         it.produce(10, partition=2)

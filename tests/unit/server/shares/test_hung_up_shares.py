@@ -1,4 +1,4 @@
-"""What a member has said of its records in a fetch holds where it goes behind the request."""
+"""Acknowledgements in a fetch are applied even if the member disconnects after the request."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ HELD = said(0, 2, AckType.ACCEPT)
 
 
 class Client:
-    """A member that is lent records by one connection."""
+    """A member with one connection, which acquires records."""
 
     def __init__(self, it: World, *, encrypted: bool = False) -> None:
         self._it = it
@@ -50,7 +50,7 @@ class Client:
         return b"".join(self._requests.request(SHARE_FETCH, 2, request))
 
     def other(self) -> bytes:
-        """Waits for what never comes."""
+        """Return a Fetch request that waits for records that never arrive."""
         wanted = FetchPartition(partition=2, fetch_offset=0, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=TOPIC, partitions=[wanted])]
         request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=topics, rack_id="")
@@ -64,21 +64,21 @@ class Client:
         self.connection.buffer_updated(len(data))
 
     async def borrow(self) -> None:
-        """Be lent all that there is."""
+        """Acquire all available records."""
         self._it.share()
         self._it.produce(5)
         self.send(self.fetch(0, says=False))
         await turn_until(lambda: bool(self.transport.sent))
 
     async def is_gone(self) -> None:
-        """Nothing of it is left."""
+        """Wait until the connection and its session are gone."""
         await turn_until(lambda: not len(self.clients))
         assert self._it.node.shares.sessions.find(KEY) is None
         await turns()
 
 
 async def left(it: World) -> list[tuple[int, int, int]]:
-    """What another member is lent then."""
+    """Return the ranges that another member acquires afterwards."""
     return acquired(await it.member().fetch(0))
 
 

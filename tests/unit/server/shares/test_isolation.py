@@ -1,4 +1,4 @@
-"""Records of transactions: what a share group is lent of them, by its `share.isolation.level`."""
+"""Records of transactions in share groups, by `share.isolation.level`."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ COMMITTED = EARLIEST | {"share.isolation.level": "read_committed"}
 
 
 def write(it: World, size: int, producer: int, sequence: int = 0) -> None:
-    """Records of a transaction."""
+    """Append records of a transaction."""
     partition = it.node.partitions.get(TOPIC, 0)
     data = build_batch(
         [NewRecord(value=b"v") for _ in range(size)],
@@ -108,7 +108,7 @@ async def test_a_fetch_that_meets_aborted_records_alone_is_answered_at_once(path
         end(it, 7, commit=False)
         it.produce(3)
         one = it.member()
-        # No time passes: a fetch that waited would wait for ever.
+        # The clock does not advance: a fetch that waited would never end.
         for _ in range(5):
             assert acquired(await one.fetch(0, records=10, wait_ms=500)) == []
         assert acquired(await one.fetch(0, records=10, wait_ms=500)) == [(50, 53, 1)]

@@ -1,4 +1,4 @@
-"""What one write after another makes of what is kept, against a plain look at each offset."""
+"""The state of share groups after several writes, compared with a plain state per offset."""
 
 from itertools import pairwise
 from uuid import UUID

@@ -1,4 +1,4 @@
-"""What stays in memory of share groups: what somebody has joined, as long as it is used."""
+"""Share groups in memory: only groups with members, while they are used."""
 
 import asyncio
 from pathlib import Path

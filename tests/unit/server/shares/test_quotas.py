@@ -1,4 +1,4 @@
-"""What a share fetch counts for its client's quota: its answer, and then it is to be silent."""
+"""A share fetch charges its response to the client's quota, and the client is throttled after it."""
 
 from pathlib import Path
 

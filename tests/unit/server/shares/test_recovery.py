@@ -1,7 +1,6 @@
-"""What a restart, a kill or a loss of power leaves of a share group.
+"""State of a share group after a restart, a kill or a loss of power.
 
-What was acknowledged stays so; how often a record was delivered is known; what was lent is
-anybody's again.
+Acknowledgements and delivery counts are kept. Acquired records become available again.
 """
 
 import asyncio
@@ -138,7 +137,7 @@ async def test_the_log_of_groups_that_come_and_go_is_cut(path: Path) -> None:
 
 @on_a_loop
 async def test_the_log_is_cut_once_what_replaces_it_is_synced(path: Path) -> None:
-    """It never was with fsync: what was just written is not safe yet."""
+    """With fsync the replacing records are not durable at once, so the cut waits for them."""
     await come_and_go(path, "fsync")
 
 
@@ -201,7 +200,7 @@ async def test_a_topic_that_can_not_be_written_takes_nothing(path: Path) -> None
 
 @dataclass
 class Story:
-    """What members were told, and when: behind so many calls of the file system."""
+    """The responses to members, by the number of file system calls at that time."""
 
     files: DamageFileSystem
     accepted: set[int] = field(default_factory=set)
@@ -212,7 +211,7 @@ class Story:
         self.known.append((len(self.files.journal), set(self.accepted), set(self.lent)))
 
     def at(self, calls: int) -> tuple[set[int], set[int]]:
-        """What was accepted by then, and what may be so."""
+        """Return the offsets that were certainly acknowledged by then, and those that may be."""
         before = [accepted for count, accepted, _ in self.known if count <= calls]
         behind = [accepted for count, accepted, _ in self.known if count > calls]
         sure = before[-1] if before else set()
@@ -253,7 +252,7 @@ async def until_shown(it: World) -> None:
 
 
 async def revive(state: CrashState, story: Story, durability: str) -> None:
-    """Start again: all that members were told is so, and all else is lent to whoever asks."""
+    """Restart: acknowledged records stay so, and all other records can be acquired."""
     sure, perhaps = story.at(state.prefix)
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)

@@ -1,4 +1,4 @@
-"""Who may be lent records: READ of the group, and READ of each topic, asked anew each time."""
+"""Authorization of share fetches: READ on group and topics, checked at each request."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ READ_TOPIC = (ResourceType.TOPIC, TOPIC)
 
 
 def allow(it: World, *resources: tuple[ResourceType, str]) -> None:
-    """Let Anna read these, and nothing else."""
+    """Let Anna read these resources only."""
     assert it.node.authorizer is not None
     it.node.authorizer.replace(
         Acl(

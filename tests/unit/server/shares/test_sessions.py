@@ -1,4 +1,4 @@
-"""Share sessions as a client sees them: each rule once."""
+"""Share sessions from the client's side, one test per rule."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge as a client sees them: each rule once."""
+"""ShareFetch and ShareAcknowledge from the client's side, one test per rule."""
 
 import errno
 from pathlib import Path
@@ -64,7 +64,7 @@ async def test_two_members_get_different_records(path: Path) -> None:
 
 @on_a_loop
 async def test_who_asks_for_no_records_gets_none_at_once(path: Path) -> None:
-    """With bounds of 0 that hold for a first batch, too; what it says is heard."""
+    """Limits of 0 apply to the first batch, too; acknowledgements are applied."""
     async with world(path) as it:
         it.produce(10)
         one = it.member()
@@ -276,7 +276,7 @@ async def test_a_topic_that_goes_ends_the_wait(path: Path) -> None:
         assert data.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# -- what can't be -------------------------------------------------------------------------------
+# -- errors --------------------------------------------------------------------------------------
 
 
 @on_a_loop
@@ -310,7 +310,7 @@ async def test_topics_and_partitions_that_are_not_there(path: Path) -> None:
 
 @on_a_loop
 async def test_an_error_sends_nobody_to_another_broker(path: Path) -> None:
-    """Leader 0 at epoch 0 is a hint that franz-go follows for good, where no broker has that id."""
+    """With leader 0 at epoch 0, franz-go would switch to broker 0 permanently, even without one."""
     async with world(path) as it:
         one = it.member()
         told = of(await one.fetch(7), 7)
@@ -345,7 +345,7 @@ async def test_nothing_can_be_said_of_a_partition_that_was_never_lent(path: Path
         assert told.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# -- where a group begins, and what moves that ---------------------------------------------------
+# -- the start of a group, and its changes -------------------------------------------------------
 
 
 @on_a_loop
@@ -418,7 +418,7 @@ async def test_what_is_kept_of_a_topic_goes_with_it(path: Path) -> None:
 
 
 def fail_reads(call: str, path: str) -> None:
-    """A hook of a disk that can't read the topic any more."""
+    """Hook for a disk that can't read the topic any more."""
     if call in {"pread", "map", "open"} and "/jobs-" in path:
         raise OSError(errno.EIO, "the disk fails", path)
 

@@ -1,4 +1,4 @@
-"""One partition of a share group: each rule once. Offsets in batches of the log of ten."""
+"""One partition of a share group, one test per rule. The log's batches have ten offsets each."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def give(
     now_ms: int = NOW,
     aborted: list[tuple[int, int]] | None = None,
 ) -> list[AcquiredRange]:
-    """Read from where the partition says, up to an offset, and acquire."""
+    """Read from the partition's fetch offset to an offset, and acquire."""
     at = known.fetch_offset
     offered = ReadBatches(fetch_offset=at, batches=of_ten(at, last), aborted=aborted or ())
     return known.acquire(member, offered, wish, now_ms)

@@ -1,4 +1,4 @@
-"""Share fetches of very many partitions: others have their turn meanwhile."""
+"""Share fetches of many partitions yield the event loop to other clients."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -34,7 +34,7 @@ async def test_many_partitions_leave_others_their_turn(path: Path) -> None:
 
 
 async def answered(it: World, count: int) -> object:
-    """What a fetch of so many partitions that are not there is answered with."""
+    """Return the response to a fetch of `count` nonexistent partitions."""
     one = it.member()
     request = ShareFetchRequest(
         group_id=GROUP,

@@ -1,4 +1,4 @@
-"""Share fetches that wait beside each other: one is woken for what comes, and none is forgotten."""
+"""Share fetches that wait together: new records wake one of them, and none is forgotten."""
 
 import asyncio
 import threading
@@ -31,9 +31,9 @@ WAIT_MS = 2 * LOCK_MS
 
 
 async def waiting(it: World, count: int = 2, *, most: int = 0, least: int = 1) -> list[Waiting]:
-    """Fetches of so many members that wait for partition 0, in order.
+    """Start fetches of `count` members that wait for partition 0, in order.
 
-    `most`: so many records and no more, 0 for all; `least`: bytes.
+    `most` is the maximum number of records, 0 for no limit; `least` the minimum of bytes.
     """
 
     def asked() -> Awaitable[ShareFetchResponse]:
@@ -51,19 +51,19 @@ def done(fetches: Sequence[Waiting]) -> list[bool]:
 
 
 async def lent(*fetches: Waiting, partition: int = 0) -> list[list[tuple[int, int, int]]]:
-    """What those that come have been lent, one after the other."""
+    """Return the ranges that these fetches acquire, in order."""
     return [acquired(await each, partition) for each in fetches]
 
 
 class ColdDisk(HookedDisk):
-    """No read can be had at once, so all are made in threads; those of partition 0 may be held."""
+    """Disk that needs a thread for each read; reads of partition 0 can be blocked."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_read, self.may_read = threading.Event(), threading.Event()
 
     def hold(self) -> None:
-        """From now on reads wait for `may_read`."""
+        """Block reads until `may_read` is set."""
         self.hook = self._wait
 
     def _wait(self, call: str, path: str) -> None:
@@ -256,7 +256,7 @@ async def test_enough_is_counted_over_all_partitions(path: Path) -> None:
 async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
     async with world(path) as it:
         fetches = await waiting(it, 3)
-        it.node.topics.hide([TOPIC])  # its files go later
+        it.node.topics.hide([TOPIC])  # its files are deleted later
         for each in fetches:
             data = of(await each)
             assert data is not None
@@ -265,7 +265,7 @@ async def test_a_topic_that_goes_is_told_to_all_who_wait(path: Path) -> None:
 
 @on_a_loop
 async def test_nobody_waits_on_for_what_was_let_go(path: Path) -> None:
-    """Its state can't be told any more: all that wait are to ask again."""
+    """The state is unknown from now on, so all waiting members have to send a new request."""
     async with world(path) as it:
         fetches = await waiting(it, 3)
         it.node.topics.delete("__share_group_state")

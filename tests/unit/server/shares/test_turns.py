@@ -1,4 +1,4 @@
-"""Whose turn it is at a share partition: each rule once, and no order of events forgets anybody."""
+"""The queue of fetches at a share partition, one test per rule, and in random orders of events."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -15,7 +15,7 @@ ALL, COMMITTED = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
 
 
 class Shelf(FetchQueue):
-    """So many records, the first ones of them of transactions that have ended."""
+    """Queue for a number of records, of which the first `stable` ones have no open transaction."""
 
     def __init__(self) -> None:
         super().__init__(KEY)
@@ -28,7 +28,7 @@ class Shelf(FetchQueue):
         return self.stable if isolation is COMMITTED else self.records
 
     def put(self, count: int = 1) -> None:
-        """Records come, of no transaction or behind its end."""
+        """Add records without a transaction; all earlier transactions end."""
         self.records += count
         self.stable = self.records
         self.notify()
@@ -36,7 +36,7 @@ class Shelf(FetchQueue):
 
 @dataclass(eq=False)
 class Fetch:
-    """One that waits; it takes nothing below what it wants at least."""
+    """A waiting fetch, which takes nothing below its minimum."""
 
     shelf: Shelf
     least: int = 1
@@ -52,12 +52,12 @@ class Fetch:
         self.woken_count += 1
 
     def look(self) -> bool:
-        """Whether it reads now."""
+        """Return whether the fetch begins to read."""
         self.is_woken = False
         return self.shelf.begin_reading(self)
 
     def end(self) -> bool:
-        """Whether it took some, and has gone."""
+        """End the read; return whether the fetch took records and left."""
         found = self.shelf.seen_by(self.isolation)
         taken = min(found, self.most) if found >= self.least else 0
         self.shelf.records -= taken
@@ -183,7 +183,7 @@ def test_all_are_woken_for_what_concerns_all() -> None:
 
 
 class AnyOrder:
-    """Fetches come, look, are held up elsewhere, go; records come, and transactions end."""
+    """Random events: fetches arrive, read, are delayed and leave; records arrive, transactions end."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)
@@ -216,7 +216,7 @@ class AnyOrder:
         self.shelf.put(self.draw.randint(1, 3))
 
     def write(self) -> None:
-        """Records of a transaction."""
+        """Add a record of an open transaction."""
         self.shelf.records += 1
         self.shelf.notify()
 
@@ -246,7 +246,7 @@ class AnyOrder:
         self.shelf.leave(fetch)
 
     def hold_up(self) -> None:
-        """One that was not woken looks at another partition, or has done so."""
+        """A fetch that was not woken begins or ends work on another partition."""
         free = [each for each in self.fetches if not each.is_woken and each is not self.reader]
         for each in free[:1]:
             each.is_busy = not each.is_busy
@@ -254,7 +254,7 @@ class AnyOrder:
             each.is_busy &= not each.is_woken or self.draw.random() < 0.5
 
     def settle(self) -> None:
-        """All go on to their ends: nobody waits then who could have what is there."""
+        """Run all to the end: no fetch waits for records that it could take."""
         for each in self.fetches:
             each.is_busy = False
         while self.reader is not None or any(each.is_woken for each in self.fetches):
@@ -264,7 +264,7 @@ class AnyOrder:
             assert self.shelf.seen_by(each.isolation) < each.least, each
 
     def check(self) -> None:
-        """Somebody sees to what is there, and those who are busy are not counted upon."""
+        """Check that a fetch was woken for available records, without counting busy ones."""
         assert self.shelf.waiting_count == len(self.fetches)
         could = [each for each in self.fetches if each.least == 1 and not each.is_busy]
         if self.reader is None and any(self.shelf.has_some(each.isolation) for each in could):
