@@ -56,7 +56,7 @@ def test_a_connection_is_taken_behind_one_that_failed(tmp_path: Path, code: int)
 async def opened(
     monkeypatch: pytest.MonkeyPatch, places: Sequence[tuple[int, tuple[str, int]]]
 ) -> tuple[list[socket.socket], list[socket.socket]]:
-    """Listen on a host with these addresses; return the listening sockets and all that were bound."""
+    """Listen on a host with these addresses; return the listening and all bound sockets."""
     bound: list[socket.socket] = []
 
     async def resolve(*_arguments: object, **_more: object) -> list[tuple[object, ...]]:

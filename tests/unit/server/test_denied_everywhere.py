@@ -1,4 +1,4 @@
-"""For a client without rights, each API refuses each version with a response that can be encoded."""
+"""A client without rights: each API refuses each version with a response that can be encoded."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""What connections hold together has a bound, and nobody waits for ever at it."""
+"""The memory budget of all connections is bounded, and no connection waits forever for it."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from tidelog.server.net.clients import NO_BOUND, MemoryBudget
 
 
 class Readers:
-    """Connections by name, and who was let go on."""
+    """Connections by name, and the order in which they were resumed."""
 
     def __init__(self) -> None:
         self.went_on = list[str]()
@@ -25,7 +25,7 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
     assert not flight.read(1, readers["c"])
     assert flight.read(60, readers["a"])
     assert (readers.went_on, flight.is_full, flight.used_bytes) == ([], True, 181)
-    flight.end_read(readers["a"])  # it is whole: the next one is read to its end
+    flight.end_read(readers["a"])  # the request is complete, and the next one is read to its end
     assert readers.went_on == ["b"]
     assert flight.read(10, readers["b"])
     assert not flight.read(10, readers["c"])
@@ -35,7 +35,7 @@ def test_at_the_bound_all_wait_but_the_one_that_is_longest_at_it() -> None:
 
 def test_what_is_only_announced_takes_no_room() -> None:
     flight, readers = MemoryBudget(100), Readers()
-    # Senders of twelve bytes, however much they say will follow.
+    # Clients that have sent twelve bytes, whatever length they have announced.
     assert all(flight.read(12, readers[str(number)]) for number in range(8))
     assert not flight.is_full
 
@@ -75,7 +75,8 @@ def test_those_that_waited_go_on_in_their_order_while_there_is_room() -> None:
 def test_answers_count_without_asking() -> None:
     flight, readers = MemoryBudget(100), Readers()
     flight.add(100)
-    assert flight.read(1, readers["a"])  # else nobody would read on
+    # One read is always allowed, or no connection could proceed.
+    assert flight.read(1, readers["a"])
     assert not flight.read(1, readers["b"])
     flight.release(10)
     assert readers.went_on == ["b"]

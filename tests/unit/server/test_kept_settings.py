@@ -1,4 +1,4 @@
-"""What was changed while a broker ran and kept holds from a start's first opening on."""
+"""Settings changed while a broker ran apply from the first opening of its next start on."""
 
 import asyncio
 import errno
@@ -38,7 +38,7 @@ def started(env: SeededEnv) -> Node:
 
 
 def stopped(env: SeededEnv, *, kill: bool, kept: Mapping[str, str] = KEPT) -> None:
-    """A broker with a backfilled record, whose settings were changed, is no more."""
+    """Write a backfilled record, change the broker's settings, and stop or kill it."""
     node = started(env)
     node.log_dir.create_topic("t")
     node.log_dir.log("t", 0).append([NewRecord(value=b"of 1970", timestamp=0)])
@@ -65,7 +65,7 @@ def test_a_backfill_survives_a_start_where_it_was_to_be_kept(kill: bool) -> None
 
 @pytest.mark.parametrize("kept", [KEPT, {}], ids=["kept", "not changed"])
 def test_recovery_itself_goes_by_what_was_kept(kept: Mapping[str, str]) -> None:
-    """How long producers are remembered that write nothing: two days are more than by default."""
+    """Inactive producers are kept for two days, which is longer than the default."""
     env = seeded_env(1)
     node = started(env)
     node.log_dir.create_topic("t")
@@ -119,7 +119,7 @@ def test_what_can_not_be_read_is_reported_where_no_broker_starts() -> None:
 
 
 def offline_defaults(env: SeededEnv) -> tuple[Mapping[str, str], int]:
-    """What a directory without its broker gives topics, and how long one of them keeps records."""
+    """Return a directory's topic defaults without its broker, and the retention of a topic."""
     with LogDir.open(PATH, env=env, options=LogDirOptions(writable=True)) as log_dir:
         defaults = read_cluster(env.files, PATH).topic_defaults or {}
         said = any(name.startswith("log.retention.") for name in defaults)
@@ -144,7 +144,7 @@ def test_readers_know_the_defaults_that_a_broker_had() -> None:
 def test_what_a_broker_was_only_started_with_holds_when_it_has_stopped() -> None:
     env = seeded_env(1)
     started(env).close()
-    assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # it had nothing to say
+    assert not env.files.exists(f"{PATH}/{CLUSTER_FILE}")  # it had no settings to store
     given = {"log.retention.ms": "-1", "tidelog.retention.clock": "append"}
     node = open_node(PATH, BrokerConfig.parse(given)[0], env=env)
     node.log_dir.create_topic("t")
@@ -188,7 +188,7 @@ def test_a_change_while_the_broker_runs_is_noted_with_it() -> None:
 
 
 class FullDisk(DamageFileSystem):
-    """There is no room for what is kept of settings while `is_full`."""
+    """Disk without room for the file of settings while `is_full`."""
 
     is_full = False
 

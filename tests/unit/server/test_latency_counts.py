@@ -1,4 +1,4 @@
-"""Latencies of records for the metrics: right to the bucket for each, on either timestamp type."""
+"""Latencies of records for metrics: the exact bucket of each, for both timestamp types."""
 
 import random
 from bisect import bisect_left
@@ -46,7 +46,7 @@ def test_each_record_counts_in_its_bucket(
         | {"internal.segment.bytes": "900"}
     )
     dice, late = random.Random(1), []
-    append(log, [5, 5], Codec.NONE)  # before the broker began to count
+    append(log, [5, 5], Codec.NONE)  # before counting began
     start = log.log_end_offset
     for codec in (Codec.NONE, Codec.LZ4, Codec.GZIP):
         for _ in range(4):
@@ -62,7 +62,7 @@ def test_each_record_counts_in_its_bucket(
         found.add(span.counts, span.total_ms)
         found.end = span.end
     if kind == "CreateTime" and enabled == "false":
-        late = []  # nobody knows when they came
+        late = []  # without append times there are no latencies
     assert (found.counts, found.total_ms) == expected(late)
 
 

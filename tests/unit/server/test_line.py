@@ -1,4 +1,4 @@
-"""Who waits in line has a turn in order, whatever becomes of the others."""
+"""Entries of the fair queue get their turn in order, whatever happens to the others."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ LINE_MS = LINE_NS // 1_000_000
 
 
 class Turns:
-    """A line, and who had a turn; each takes some milliseconds."""
+    """A queue and the order of turns, each of which takes some ms."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

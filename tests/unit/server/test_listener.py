@@ -1,4 +1,4 @@
-"""Who comes is taken with all others who wait, whichever loop runs, and sent away at a stop."""
+"""Pending connections are accepted together, on either event loop, and closed at a stop."""
 
 import asyncio
 import socket
@@ -18,11 +18,11 @@ from tidelog.server.runtime.loop import run
 LOOPS: Final = pytest.mark.parametrize("runs", [asyncio.run, run], ids=["asyncio", "installed"])
 Runs = Callable[[Coroutine[object, object, None]], None]
 CROWD: Final = ACCEPTS // 2
-TURNS: Final = 5  # of the loop, more than it takes, and fewer than come
+TURNS: Final = 5  # of the loop: more than needed, and fewer than connections
 
 
 async def crowded(path: Path, count: int, **settings: str) -> tuple[Server, list[socket.socket]]:
-    """A broker, and clients whom it has not seen yet."""
+    """Start a broker, and connect clients that it has not accepted yet."""
     named = {name.replace("_", "."): text for name, text in settings.items()}
     config = BrokerConfig.parse(named)[0]
     server = Server(open_node(str(path), config, env=Env(clock=ManualClock())))
@@ -73,7 +73,7 @@ def test_who_is_on_the_way_in_goes_at_a_stop(tmp_path: Path, runs: Runs, seen: i
 
 
 def is_closed(client: socket.socket) -> bool:
-    """Whether the other end has closed, at once or as is usual."""
+    """Return whether the other end has closed or reset the connection."""
     with client:
         client.setblocking(False)
         try:

@@ -1,4 +1,4 @@
-"""What connections inherit from the socket that they come to."""
+"""Socket options that connections inherit from their listening socket."""
 
 import socket
 from typing import cast
@@ -11,7 +11,7 @@ CONGESTION = getattr(socket, "TCP_CONGESTION", 13)
 
 
 class Bound:
-    """A socket that only notes what it is told."""
+    """Socket that only records its options."""
 
     def __init__(self, host: str, congestion: bytes, refusal: OSError | None = None) -> None:
         self.told: list[tuple[int, int, object]] = []
@@ -74,7 +74,7 @@ def test_a_size_that_nobody_asked_for_is_not_set_on_the_loopback(host: str) -> N
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="Linux alone lets it be chosen")
 def test_connections_inherit_it() -> None:
-    """Whatever this machine's default is: no connection to the loopback is paced."""
+    """Whatever the default of the machine is, connections on the loopback are not paced."""
     with socket.socket() as listening, socket.socket() as client:
         listening.bind(("127.0.0.1", 0))
         prepare(listening, -1)

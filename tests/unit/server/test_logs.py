@@ -1,4 +1,4 @@
-"""What the broker logs: lines and objects, their fields, and an end to floods."""
+"""Log output of the broker: lines and JSON objects, their fields, and limits on floods."""
 
 import io
 import json

@@ -1,6 +1,4 @@
-"""However requests come over a connection, in one piece, many, or many together, the answers and
-what is counted of them are the same.
-"""
+"""Responses and counters don't depend on how requests arrive: in pieces, single or together."""
 
 import asyncio
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ def disk() -> HookedDisk:
 
 
 def take_three(node: Node) -> None:
-    """Records at 1, 2 and 3 seconds in a topic of one partition; what is asked is counted."""
+    """Write records at 1, 2 and 3 seconds into a topic of one partition, and count requests."""
     node.metrics = Counters()
     node.topics.create(TOPIC, 1)
     log = node.partitions.get(TOPIC, 0).log
@@ -58,7 +56,7 @@ def metadata() -> bytes:
 
 
 def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
-    """A connection on which a stream comes in pieces of these sizes; the client goes behind it."""
+    """Send a stream in pieces of these sizes over a new connection, then disconnect."""
 
     async def run() -> FakeTransport:
         transport, connection = FakeTransport(), Connection(node, Clients(node))
@@ -71,7 +69,8 @@ def talk(node: Node, stream: bytes, sizes: Sequence[int]) -> FakeTransport:
             room.release()
             connection.buffer_updated(len(piece))
             at, number = at + len(piece), number + 1
-        await turn_until(lambda: not connection.is_busy)  # some may have to wait for their turn
+        # Some requests may have to wait for their turn.
+        await turn_until(lambda: not connection.is_busy)
         connection.connection_lost(None)
         return transport
 

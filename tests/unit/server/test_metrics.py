@@ -1,4 +1,4 @@
-"""The broker's counters: what each hook counts."""
+"""Counters of the broker: the effect of each hook."""
 
 from tests.worlds.records.batches import batch
 

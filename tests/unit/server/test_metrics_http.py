@@ -1,4 +1,4 @@
-"""Who asks for pages, or only seems to, keeps nobody else from them."""
+"""Slow or silent clients of the metrics server don't prevent others from getting pages."""
 
 import asyncio
 import re
@@ -27,12 +27,12 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, nobody is sent away for being slow."""
+    """On a slow machine no client must be disconnected for being slow."""
     monkeypatch.setattr(http, "TIMEOUT_S", 600.0)
 
 
 class Page(Exposition):
-    """Figures that are there when the test lets them."""
+    """A page whose content is available when the test allows it."""
 
     def __init__(self, text: str = "up 1\n") -> None:
         self.may_go_on = asyncio.Event()
@@ -46,7 +46,7 @@ class Page(Exposition):
 
 
 class Pages:
-    """The pages under test, and the connections of who asks."""
+    """The server under test, and the connections of its clients."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -56,7 +56,7 @@ class Pages:
         self.open: list[Stream] = []
 
     async def ask(self, request: bytes) -> Stream:
-        """Connect and send that."""
+        """Connect and send a request."""
         stream = await asyncio.open_connection("127.0.0.1", self.port)
         self.open.append(stream)
         stream[1].write(request)
@@ -64,12 +64,12 @@ class Pages:
         return stream
 
     async def health(self) -> bytes:
-        """What a probe is told."""
+        """Return the response to a health probe."""
         return await told(await self.ask(HEALTH))
 
 
 async def told(stream: Stream) -> bytes:
-    """All that is sent until the end."""
+    """Read to the end of the stream."""
     data = bytearray()
     with suppress(ConnectionError):
         while piece := await stream[0].read(1 << 20):
@@ -98,7 +98,7 @@ def test_connections_that_say_nothing_take_no_page_away() -> None:
     async def story(pages: Pages) -> None:
         silent = [await pages.ask(b"GET /") for _ in range(CONNECTIONS_MAX)]
         assert b" 200 OK" in await pages.health()
-        assert await told(silent[0]) == b""  # the oldest had to go
+        assert await told(silent[0]) == b""  # the oldest connection was closed
 
     run(story)
 
@@ -120,7 +120,7 @@ def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
         for _ in range(CONNECTIONS_MAX + 1):
             await pages.ask(b"GET /")
         assert b" 200 OK" in await pages.health()
-        slow[1].write(b"more")  # it is not closed: what it sends is read
+        slow[1].write(b"more")  # the connection is still open, and its input is read
         await slow[1].drain()
         slow[1].write_eof()
         assert await told(slow) == b""
@@ -131,7 +131,7 @@ def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
 
 def test_scrapes_leave_room_for_probes() -> None:
     async def story(pages: Pages) -> None:
-        for _ in range(2):  # who has had its answer takes no room
+        for _ in range(2):  # connections that got their response use no room
             pages.page.asked = 0
             pages.page.may_go_on.clear()
             asked = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX)]
@@ -165,14 +165,14 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 
 def without_length(head: bytes) -> bytes:
-    """Figures of the process are longer or shorter from one moment to the next."""
+    """Remove the length, as the metrics of the process vary between requests."""
     assert re.search(rb"\r\nContent-Length: [1-9][0-9]*\r\n", head)
     return re.sub(rb"Content-Length: [0-9]+", b"", head)
 
 
 @pytest.mark.parametrize("page", [b"/healthz", b"/readyz", b"/metrics", b"/nothing"])
 def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
-    """RFC 9110, 9.1: whoever answers GET answers HEAD."""
+    """RFC 9110, 9.1: a server that supports GET supports HEAD."""
 
     async def story(pages: Pages) -> None:
         pages.page.may_go_on.set()

@@ -1,4 +1,4 @@
-"""Who may begin a transaction in a partition, and where readers of committed records stop."""
+"""Guards by which producers begin transactions in a partition, and the last stable offset."""
 
 from collections.abc import Iterator
 
@@ -88,7 +88,7 @@ def test_a_marker_takes_the_guard_away(world: World) -> None:
 
 
 def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> None:
-    """The marker has its epoch already; who asks early waits for the end of the one before."""
+    """The marker has the next epoch already; a guard for it waits for the transaction's end."""
     write(world, ask(world, raises=True))
     ahead = ask(world, epoch=1, raises=True)
     end(world, epoch=1, version=2)
@@ -101,7 +101,7 @@ def test_a_marker_leaves_the_guard_of_the_transaction_after_it(world: World) -> 
 
 
 def test_a_marker_of_the_first_protocol_takes_every_guard_away(world: World) -> None:
-    """It has the transaction's own epoch, also where partitions were added by producing."""
+    """The marker has the transaction's own epoch, even if producing added the partition."""
     guard = ask(world, raises=True)
     end(world)
     with pytest.raises(InvalidTxnState):

@@ -1,4 +1,4 @@
-"""Partitions are opened beside the loop: once each, several at a time, taken in by the loop."""
+"""Partitions are opened in threads: each one once, several at a time, installed by the loop."""
 
 import asyncio
 import errno
@@ -22,11 +22,11 @@ node = node_fixture(topics={"t": 6}, has_disk=True)
 
 
 class Gate:
-    """Openings of partitions of a topic, watched, and held up until they may go on.
+    """Records and blocks the openings of a topic's partitions.
 
     Attributes:
-        begun: Numbers of partitions, by the threads that open them.
-        failure: What happens to an opening.
+        begun: For each partition number, the names of the threads that open it.
+        failure: Exception raised by an opening.
     """
 
     def __init__(self, disk: HookedDisk) -> None:
@@ -47,13 +47,13 @@ class Gate:
             raise self.failure
 
     def opened(self) -> list[str]:
-        """Which were opened, each as often as threads have done it."""
+        """Return the opened partitions, once for each thread that opened one."""
         return sorted(number for numbers in self.begun.values() for number in numbers)
 
 
 @pytest.fixture
 def gate(node: Node, disk: HookedDisk) -> Gate:
-    assert node.topics.find("t") is not None  # before anything is held up
+    assert node.topics.find("t") is not None  # looked up before openings are blocked
     return Gate(disk)
 
 
@@ -62,7 +62,7 @@ def names(node: Node) -> list[TopicPartition]:
 
 
 async def begun(node: Node, gate: Gate) -> "asyncio.Future[None]":
-    """An opening of all partitions that has come to its threads."""
+    """Start to open all partitions, and wait until a thread works on one."""
     opening = asyncio.ensure_future(node.partitions.open_beside(names(node), node.work))
     assert await asyncio.to_thread(gate.has_begun.wait, PATIENCE_S)
     return opening

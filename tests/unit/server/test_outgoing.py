@@ -1,4 +1,4 @@
-"""Answers as pieces of files: bounded while a client takes nothing, whole when it does."""
+"""Responses with file pieces: bounded memory for slow clients, and complete output."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ HELD_MAX = CHUNK_BYTES
 
 
 class Side(asyncio.Protocol):
-    """A broker's side of a connection with nothing but what sends."""
+    """The broker's side of a connection, which only sends."""
 
     def __init__(self, work: Work, watched: selectors.BaseSelector) -> None:
         self.work = work
@@ -135,7 +135,7 @@ def test_heads_between_files_come_whole_and_in_order(tmp_path: Path) -> None:
 
 
 class LocalStandIn:
-    """A file of the machine that is only sent."""
+    """A local file that can only be sent."""
 
     def read_cached(self, size: int, position: int) -> Buffer | None:
         raise NotImplementedError
@@ -148,7 +148,7 @@ class LocalStandIn:
 
 
 class Memory(LocalStandIn):
-    """Says what was looked for, and that all of it below `end` is there."""
+    """Records the positions of cache checks; all bytes below `end` are cached."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -180,16 +180,16 @@ def test_pages_are_looked_for_at_each_distance_and_once(
     assert is_begun or memory.looks[0] == start
     assert seen[-1] == start + half - 1
     assert max(b - a for a, b in pairwise(seen)) <= probe_bytes
-    # Nor is there a look at what is known.
+    # Positions with known results are not checked again.
     assert len(memory.looks) <= half // probe_bytes + 1 + (not is_begun)
     memory.end = 0
     assert not made.is_cached(made.size_bytes)
 
 
 class Fading(LocalStandIn):
-    """A file of which some parts are said not to be in memory.
+    """A file with some parts that are not cached.
 
-    It is sent by pieces, and each that is looked at is told.
+    It is sent by pieces; `looks` has the result of each check.
     """
 
     def __init__(self, missing: set[int], taken_bytes: int, inner: File) -> None:
@@ -222,7 +222,7 @@ def test_behind_a_part_that_is_not_in_memory_it_looks_more_closely(
         side.out.send([FilePiece(cast("File", local), "log", 0, size)])
         await asyncio.wait_for(received(theirs, CHUNK_BYTES), PATIENCE_S)
         await asyncio.wait_for(side.emptied.wait(), PATIENCE_S)
-        # The first one of all has no neighbour that was seen.
+        # Before the first piece there is no checked neighbor.
         assert local.looks[:4] == [2, 1, 1, 1]
         closely = WARY_BYTES // taken_bytes
         assert set(local.looks[5 : 4 + closely]) == {each}
@@ -332,7 +332,7 @@ def test_client_that_has_gone_is_a_failure_of_the_connection() -> None:
 
 @pytest.mark.parametrize("is_read", [True, False])
 def test_loop_watches_for_room_only_while_something_waits(is_read: bool) -> None:
-    """A socket with room that is watched on would wake the loop without end."""
+    """If the loop watched a socket that has room, it would wake up endlessly."""
 
     def awaits_room(side: Side) -> bool:
         return any(key.events & selectors.EVENT_WRITE for key in side.watched.get_map().values())

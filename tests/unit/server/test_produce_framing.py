@@ -1,4 +1,4 @@
-"""The quick look at a produced batch's frame accepts just what the walk over frames accepts."""
+"""The fast check of a produced batch's frame accepts the same batches as the walk over frames."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ BATCH = bytes(build_batch([NewRecord(key=b"k", value=b"v" * 20, timestamp=7)]))
 
 
 def walks_as_one(records: bytes) -> bool:
-    """Whether the walk finds one batch of format 2, and nothing behind it."""
+    """Return whether the walk finds exactly one batch of format 2."""
     try:
         batches = list(walk(records))
     except CorruptBatch:
@@ -44,7 +44,7 @@ def test_a_whole_batch_of_any_codec_is_one(codec: Codec) -> None:
         bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=1)),
         bytes(build_legacy_set([NewRecord(value=b"v" * 60, timestamp=7)], magic=0)),
         BATCH[:MAGIC_AT] + b"\3" + BATCH[MAGIC_AT + 1 :],
-        # Its length is that of the bytes, and too small for a header.
+        # Its length is equal to its size, but too small for a header.
         (BATCH[:LENGTH_AT] + LENGTH_MIN.to_bytes(4, "big") + BATCH[12:])[: 12 + LENGTH_MIN],
         BATCH[:LENGTH_AT] + b"\xff" + BATCH[LENGTH_AT + 1 :],
     ],

@@ -1,4 +1,4 @@
-"""Produce requests for many partitions: each once, a slice at a time, others in between."""
+"""Produce requests for many partitions: each partition once, in slices, with other work between."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -42,18 +42,18 @@ def make_topic(node: Node) -> None:
 
 
 def busy_clock() -> BusyClock:
-    """Half a slice goes by whenever somebody looks."""
+    """Return a clock that advances half a slice at each read."""
     return BusyClock(1_700_000_000_000, SLICE_MS // 2)
 
 
-# A topic whose partitions are all open.
+# A broker with a topic whose partitions are all open.
 node = node_fixture(clock=busy_clock, prepare=make_topic)
 
 
 def request(
     numbers: Sequence[int] = range(COUNT), *, acks: int = 1, node: Node | None = None
 ) -> ProduceRequest:
-    """A batch for each of these; by the topic's id where a node is given that knows it."""
+    """Return a request with one batch for each partition, by topic id if a node is given."""
     data = [
         PartitionProduceData(index=each, records=memoryview(bytearray(BATCH))) for each in numbers
     ]
@@ -77,7 +77,7 @@ def ask(node: Node, asked: ProduceRequest, version: int = BY_NAME) -> Answer:
 async def codes(
     said: Answer,
 ) -> list[tuple[int, int]]:
-    """Each partition with its error, in the order of the answer."""
+    """Return each partition with its error, in the order of the response."""
     answer = await said if isinstance(said, Awaitable) else said
     assert isinstance(answer, ProduceResponse)
     (topic,) = answer.responses
@@ -199,7 +199,7 @@ ROOM = {"max.message.bytes": str(8 << 20)}
 
 
 def large_request(node: Node, version: int) -> ProduceRequest:
-    """Records that a thread checks."""
+    """Return a request with records that a thread validates."""
     asked = request([0], node=node if version == BY_ID else None)
     asked.topic_data[0].partition_data[0].records = memoryview(bytearray(LARGE))
     return asked
@@ -208,14 +208,14 @@ def large_request(node: Node, version: int) -> ProduceRequest:
 async def when_checked(
     node: Node, version: int, change: Callable[[], object], config: Mapping[str, str] = ROOM
 ) -> int:
-    """The error of records for a new topic that changes while a thread checks them."""
+    """Change a new topic while a thread validates records for it; return their error code."""
     node.topics.delete("t")
     node.topics.create("t", 1, config=config)
-    node.partitions.get("t", 0)  # open, so that only the check is waited for
+    node.partitions.get("t", 0)  # open, so that the request only waits for the validation
     said = ask(node, large_request(node, version), version)
     assert isinstance(said, Awaitable)
     task = asyncio.ensure_future(said)
-    await asyncio.sleep(0)  # to where it waits for the thread
+    await asyncio.sleep(0)  # up to the wait for the thread
     assert not task.done()
     change()
     ((_, code),) = await codes(task)
@@ -226,7 +226,7 @@ async def when_checked(
 def test_what_took_long_to_check_goes_into_no_other_topic(
     node: Node, version: int, code: int, end: int
 ) -> None:
-    """A topic of the same name is another one to a client that names topics by id."""
+    """For a client that names topics by id, a recreated topic is another topic."""
 
     def make_anew() -> None:
         node.topics.delete("t")
@@ -237,7 +237,7 @@ def test_what_took_long_to_check_goes_into_no_other_topic(
 
 
 def test_a_second_check_sees_the_records_as_they_came(node: Node) -> None:
-    """A check flags records of a topic that stamps them; a producer's own flag is refused."""
+    """Validation sets the LogAppendTime flag of batches, and refuses a producer's own flag."""
     stamped = {**ROOM, "message.timestamp.type": "LogAppendTime"}
 
     def change() -> None:

@@ -1,4 +1,4 @@
-"""Produce: each part of a request is answered and written as if it had come alone."""
+"""Produce: each part of a request has the result and the effect of a separate request."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -84,7 +84,7 @@ PARTS = st.lists(st.tuples(st.integers(0, PARTITIONS), RECORDS), min_size=1, max
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, before it is made anew for each side."""
+    """Parameters of a request, from which each side builds its own."""
 
     version: int
     acks: int
@@ -95,14 +95,14 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # 0 tells nothing of what is refused
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # with 0 there is no response that shows refusals
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )
 
 
 def open_side() -> Node:
-    """A broker whose partitions are all open."""
+    """Start a broker with all partitions open."""
     node = open_node("/data", BrokerConfig.parse({})[0], env=seeded_env(1, now_ms=NOW))
     for name in TOPICS[:2]:
         node.topics.create(name, PARTITIONS)
@@ -141,7 +141,7 @@ def request_of(node: Node, asked: Asked) -> ProduceRequest:
 
 
 async def answered(node: Node, asked: Asked) -> Answered:
-    """What is said, topics that are named by their ids by their places."""
+    """Send a request; return its response with topic names instead of ids."""
     context = RequestContext(node, PRODUCE, asked.version, asked.client_id, ClientInfo(1, "here"))
     try:
         answer = await produce(context, request_of(node, asked))
@@ -165,7 +165,7 @@ def logs(node: Node) -> list[bytes]:
 
 
 def alone(asked: Asked) -> list[Asked]:
-    """A request for each part."""
+    """Return a request for each part."""
     return [
         replace(asked, topics=[(name, [part])]) for name, parts in asked.topics for part in parts
     ]
@@ -174,7 +174,7 @@ def alone(asked: Asked) -> list[Asked]:
 async def together_and_alone(
     together: Node, apart: Node, asked: Asked
 ) -> tuple[Answered, Answered]:
-    """What is said to a request, and to its parts in its place, as one answer."""
+    """Return the response to a request, and the joined responses to its parts."""
     said = await answered(together, asked)
     parts = [await answered(apart, each) for each in alone(asked)]
     if refused := [part for part in parts if isinstance(part, int)]:
@@ -191,14 +191,14 @@ async def together_and_alone(
 
 
 def codes(answer: Answered) -> set[int]:
-    """The errors in an answer."""
+    """Return the error codes in a response."""
     if isinstance(answer, int):
         return {answer}
     return {each.error_code for _, rows in answer or () for each in rows}
 
 
 def each_once(asked: Asked) -> bool:
-    """Whether no topic, and so no partition, is named twice."""
+    """Return whether no topic, and so no partition, is named twice."""
     names = [name for name, _ in asked.topics]
     numbers = [[number for number, _ in parts] for _, parts in asked.topics]
     return len({*names}) == len(names) and all(len({*each}) == len(each) for each in numbers)
@@ -215,7 +215,7 @@ def test_what_comes_together_is_answered_and_written_as_what_comes_alone(
         said, expected = asyncio.run(together_and_alone(together, apart, each))
         refused, alone_codes = codes(said), codes(expected)
         if isinstance(said, int) or (said != expected and len(refused) == 1):
-            # One part that makes no sense refuses all of them: nothing is written.
+            # A single invalid part refuses the whole request, and nothing is written.
             assert 0 not in refused
             assert refused <= alone_codes
             assert logs(together) == before
@@ -237,7 +237,7 @@ def tallies(node: Node) -> object:
 
 
 def test_a_partition_named_twice_with_a_codec_of_nobody_is_answered() -> None:
-    """It was not: the connection was closed."""
+    """The request gets a response instead of a closed connection."""
     node = open_side()
     odd = with_byte(ATTRIBUTES_AT + 1, 7)
     both: list[tuple[int, bytes | None]] = [(0, plain_batch()), (0, odd)]

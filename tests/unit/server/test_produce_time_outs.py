@@ -1,4 +1,4 @@
-"""An acks=all produce whose records can't be made durable in the time that its client gives."""
+"""An acks=all produce whose records can't be made durable within the client's timeout."""
 
 import asyncio
 import threading

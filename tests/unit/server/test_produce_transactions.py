@@ -1,4 +1,4 @@
-"""What a transactional producer's partitions hold before its coordinator is asked."""
+"""Guards in the partitions of a transactional produce, before the coordinator is queried."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ PLACE = ("t", 0)
 
 
 def test_a_partition_that_is_open_and_unused_holds_a_guard(tmp_path: Path) -> None:
-    """As one that was just created, or whose opening for somebody else is over."""
+    """Such a partition was just created, or opened for another request before."""
     node = open_node(str(tmp_path), BrokerConfig.parse({})[0])
     node.topics.create("t", 1, {})
     node.log_dir.log(*PLACE)

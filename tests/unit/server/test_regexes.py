@@ -1,4 +1,4 @@
-"""Regular expressions of clients: whole names, what is refused, and what each may take."""
+"""Regular expressions of clients: match of whole names, refused expressions, limits."""
 
 import random
 import re
@@ -141,7 +141,7 @@ def test_what_is_just_within_its_bounds_is_taken() -> None:
 
 
 def test_nothing_is_tried_twice() -> None:
-    """Python's own would take 2**60 steps for the first."""
+    """Python's `re` would take 2**60 steps for the first expression."""
     for text in ("(a*)*b", "(a|a)*b", "(a*)*(a*)*(a*)*b"):
         assert not matches(text, "a" * 10_000)
 

@@ -1,4 +1,4 @@
-"""Files of deleted topics go behind the answer: beside the loop, bounded, also after a restart."""
+"""Files of deleted topics are removed after the response, in threads, also after a restart."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ def open_here(path: Path, disk: HookedDisk | None = None) -> Node:
 
 
 def directories(path: Path) -> list[str]:
-    """What there is, without the random parts of names."""
+    """Return the directories, without the random parts of their names."""
     return sorted(
         found.name.partition(".")[0] + found.name[-7:] * ("-delete" in found.name)
         for found in path.iterdir()
@@ -35,7 +35,7 @@ def directories(path: Path) -> list[str]:
 
 
 class Gate:
-    """Stands before each removal of something of a deleted topic."""
+    """Blocks removals of files of deleted topics."""
 
     def __init__(self, disk: HookedDisk) -> None:
         self._open, self._reached = threading.Event(), threading.Event()
@@ -47,11 +47,11 @@ class Gate:
             assert self._open.wait(PATIENCE_S)
 
     def open(self) -> None:
-        """Let all through."""
+        """Let all removals proceed."""
         self._open.set()
 
     async def reached(self) -> None:
-        """Return when a removal stands before it."""
+        """Wait until a removal is blocked."""
         await asyncio.to_thread(self._reached.wait, PATIENCE_S)
 
 
@@ -72,7 +72,7 @@ def test_a_deletion_is_answered_before_files_go(
         await asyncio.wait_for(topic_changes.delete(node, "t"), PATIENCE_S)
         assert told == ["t"]
         assert directories(tmp_path) == ["t-0-delete", "t-1-delete"]
-        # Its name is free, and what goes is nobody's.
+        # The name is available again before the files are removed.
         await made(node, "t", 1)
         gate.open()
         await node.removals.settle()
@@ -141,7 +141,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
     async def started() -> None:
         again, held = open_here(tmp_path, disk), Gate(disk)
         server = Server(again)
-        await server.start("127.0.0.1", 0)  # which waits for none of them
+        await server.start("127.0.0.1", 0)  # the start waits for no removal
         assert len(directories(tmp_path)) == 2
         held.open()
         await again.removals.settle()
@@ -154,7 +154,7 @@ def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:
 
 
 def test_a_stop_waits_for_no_more_than_the_one_that_goes(tmp_path: Path) -> None:
-    """Though whoever deletes has to wait for room."""
+    """The deletion itself waits for room among the pending removals."""
     disk = HookedDisk()
     node, gate = open_here(tmp_path, disk), Gate(disk)
     node.removals = Removals(node.work, node.log_dir, limit=0)

@@ -1,4 +1,4 @@
-"""Requests of Fetch that repeat are answered, byte for byte, as on a connection that asks once."""
+"""Repeated Fetch requests get the same bytes as on a new connection."""
 
 import gc
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def with_records(broker: Broker) -> list[tuple[str, list[Row]]]:
-    """Some of each size in each partition; a request for all of them."""
+    """Append batches of each size to each partition; return a request for all of them."""
     for topic in TOPICS:
         for number in range(PARTITIONS):
             for size in (10, PIECE_MIN_BYTES - 200, PIECE_MIN_BYTES, 70_000):
@@ -80,7 +80,7 @@ def test_unusual_requests_are_answered_as_once(broker: Broker, kind: str, versio
     broker.compare(broker.frame(version, asked))
     frame = broker.frame(version, asked, **UNUSUAL[kind])  # type: ignore[arg-type]
     for _ in range(3):
-        # A session's number is random, so only one may begin.
+        # The session id is random, so only one session may begin.
         if kind != "a session":
             broker.compare(frame)
         else:
@@ -185,7 +185,7 @@ def test_records_are_counted_as_of_who_asks_once(broker: Broker) -> None:
     assert {name: size for name, (_, size) in once.items()} == {
         name: size for name, (_, size) in again.items()
     }
-    assert again["t"][0] == 16  # as its next fetches tell
+    assert again["t"][0] == 16  # as its next fetches show
 
 
 def test_who_changes_all_the_time_is_not_learned_each_time(broker: Broker) -> None:
@@ -214,7 +214,7 @@ def test_damaged_frames_say_the_same(broker: Broker, version: int) -> None:
 
 @pytest.mark.parametrize("bits", [7, 14, 21])
 def test_records_of_each_length_are_told(broker: Broker, bits: int) -> None:
-    """Their length takes one byte more from a power of two on."""
+    """At a power of two, the varint of a record's length takes one more byte."""
     settings = {"max.message.bytes": "4000000"}
     broker.node.topics.create("large", 1, config=settings)
     overhead = len(build_batch([NewRecord(value=b"", timestamp=NOW_MS)]))

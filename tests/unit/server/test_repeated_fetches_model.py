@@ -1,4 +1,4 @@
-"""Whatever happens to a broker between fetches, those that repeat are answered as any other."""
+"""After random events in a broker, repeated fetches get the same response as others."""
 
 import random
 from contextlib import suppress
@@ -18,7 +18,7 @@ from tidelog.types import NewRecord
 
 
 class Life:
-    """Random changes and random requests; what is asked goes on where answers have ended."""
+    """Random changes and requests, which continue where responses ended."""
 
     def __init__(self, broker: Broker, seed: int) -> None:
         self.broker = broker
@@ -50,7 +50,7 @@ class Life:
         return self.rng.choice(TOPICS), self.rng.randrange(PARTITIONS)
 
     def working(self) -> tuple[str, int]:
-        """One whose disk works; all of a topic's that is made anew do."""
+        """Return a partition whose disk works; a topic with a failed one is recreated first."""
         place = self.some()
         while self.broker.partition(*place).failure is not None:
             self.broker.node.topics.delete(place[0])
@@ -119,7 +119,7 @@ class Life:
         node.config = replace(node.config, fetch_max_bytes=most)
 
     def fail_disk(self) -> None:
-        """What was acknowledged is read on."""
+        """Fail the disk of a partition; acknowledged records can still be read."""
         log = self.broker.partition(*self.some()).log
         if log.failure is None:
             self.broker.disk.is_failing = True
@@ -128,7 +128,7 @@ class Life:
             self.broker.disk.is_failing = False
 
     def change_client(self) -> None:
-        """Another client comes: what it asks for but for partitions stays the same."""
+        """Use a new client, whose requests differ only in their partitions."""
         self.version = self.rng.choice((9, 11, 12, 13, 18))
         self.isolation = self.rng.choice((0, 1))
         self.max_bytes = self.rng.choice((MANY_BYTES, MANY_BYTES, 90_000, 0))
@@ -173,5 +173,5 @@ def test_whatever_happens_both_ways_say_the_same(seed: int) -> None:
             for _ in range(30):
                 life.step()
         finally:
-            with suppress(StorageFailure):  # which says so once more
+            with suppress(StorageFailure):  # which raises the failure again
                 broker.node.close()

@@ -1,4 +1,4 @@
-"""Lookups that are answered from templates say, byte for byte, what the messages' codecs say."""
+"""Lookups that are answered from templates get the same bytes as from the messages' codecs."""
 
 import tracemalloc
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ TIMES = st.sampled_from(
 
 
 def take_three(node: Node) -> None:
-    """Records at 1, 2 and 3 seconds in the first of three partitions, of which two are open."""
+    """Write records at 1, 2 and 3 seconds into the first of three partitions; open two of them."""
     node.topics.create(TOPIC, 3)
     log = node.partitions.get(TOPIC, 0).log
     log.append([NewRecord(value=b"", timestamp=1000 * n) for n in range(1, 4)])
@@ -53,7 +53,7 @@ def request(
     epoch: int = -1,
     isolation: int = 0,
 ) -> bytes:
-    """A frame that asks for times, by partition."""
+    """Return a request for offsets at times, by partition."""
     asked = [
         ListOffsetsPartition(partition_index=number, timestamp=time, current_leader_epoch=epoch)
         for number, time in rows
@@ -66,7 +66,7 @@ def request(
 
 
 def said(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
-    """What a broker sends for a frame, or why it sends nothing now."""
+    """Return the response to a frame, or the reason for having none now."""
     try:
         found = outcome(node, facts, frame)
     except TidelogError as error:
@@ -75,7 +75,7 @@ def said(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
 
 
 def said_by_codecs(node: Node, frame: bytes) -> bytes | str:
-    """The same by way of messages: read, answered, written."""
+    """Return the response by the codecs: decode, handle, encode."""
     try:
         asked = read_request(memoryview(frame), served_versions(legacy=False))
     except TidelogError as error:
@@ -141,8 +141,8 @@ def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int)
         request(7, [(0, 1500), (0, 1500)]),
         request(7, []),
         request(7, [(0, 1500)], topic="nobody-s"),
-        request(7, [(2, 1500)]),  # not opened yet
-        request(7, [(0, 1500)]) + b"\0" * 11,  # what librdkafka sends behind a message
+        request(7, [(2, 1500)]),  # not open yet
+        request(7, [(0, 1500)]) + b"\0" * 11,  # librdkafka sends extra bytes after this message
         request(7, [(0, 1500)])[:-1],
         request(7, [(0, 1500)], client="c" * 600),
         request(7, [(0, 1500)], isolation=2),
@@ -169,22 +169,23 @@ def test_changed_bytes_get_what_they_would_have_got(
     frame = bytearray(request(min(version, 11), [(0, 1500)]))
     frame[2:4] = version.to_bytes(2, "big")
     facts = ClientInfo(2, "127.0.0.1")
-    said(node, bytes(frame), facts)  # so that it is known
+    said(node, bytes(frame), facts)  # so that a template exists
     for at, byte in changes:
-        # Not the API: who asks for what else changes something.
+        # The API stays, as a request of another API has side effects.
         frame[2 + at % (len(frame) - 2)] = byte
     changed = bytes(frame[: len(frame) - cut])
     assert said(node, changed, facts) == said_by_codecs(node, changed)
 
 
 def test_only_so_many_questions_are_remembered(node: Node) -> None:
-    """Whoever asks under ever new names takes no more memory."""
+    """Requests with ever new names don't use more memory."""
     said(node, request(7, [(0, 1500)]))
     tracemalloc.start()
     try:
         for number in range(8000):
             frame = request(7, [(0, 1500)], client=f"{number:0400}")
             assert isinstance(said(node, frame), bytes)
-        assert tracemalloc.get_traced_memory()[0] < 4 << 20  # all of them: more than 8 MB
+        # Remembering all of them would take more than 8 MB.
+        assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Requests of Produce that repeat are answered, byte for byte, as on a new connection."""
+"""Repeated Produce requests get the same bytes as on a new connection."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -34,14 +34,14 @@ LAST_BY_NAME = 12
 
 
 def timed_batch(*values: bytes, timestamp: int = NOW_MS, codec: Codec = Codec.NONE) -> bytes:
-    """A batch of a producer without an id."""
+    """Return a batch without a producer id."""
     return bytes(
         build_batch([NewRecord(value=v, timestamp=timestamp) for v in values], codec=codec)
     )
 
 
 def of_producer(sequence: int, *, transactional: bool = False) -> bytes:
-    """A batch of an idempotent producer."""
+    """Return a batch of an idempotent producer."""
     records = [NewRecord(value=b"v", timestamp=NOW_MS)]
     made = build_batch(
         records,
@@ -54,7 +54,7 @@ def of_producer(sequence: int, *, transactional: bool = False) -> bytes:
 
 
 def damaged(data: bytes) -> bytes:
-    """The batch with another last byte, which its checksum does not know."""
+    """Return the batch with its last byte changed, so that the checksum is wrong."""
     return data[:-1] + bytes((data[-1] ^ 1,))
 
 
@@ -71,7 +71,7 @@ class Broker:
         self.connection = ClientInfo(1, "somewhere")
 
     def say(self, frame: bytes) -> bytes | str:
-        """What it sends for a frame, or why it sends nothing now."""
+        """Return the response to a frame, or the reason for having none now."""
         try:
             found = outcome(self.node, self.connection, frame)
         except TidelogError as error:
@@ -81,7 +81,7 @@ class Broker:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[Broker, Broker]]:
-    """One whose client repeats requests, and one that is asked once on each connection."""
+    """Yield a broker whose connection repeats requests, and one with a new connection for each."""
     brokers = Broker(tmp_path / "a"), Broker(tmp_path / "b")
     yield brokers
     for each in brokers:
@@ -97,7 +97,7 @@ def frame_of(
     acks: int = -1,
     topic: str = TOPIC,
 ) -> bytes:
-    """A request with a batch for each of these partitions."""
+    """Return a request with a batch for each of these partitions."""
     data = [PartitionProduceData(index=number, records=records) for number, records in rows]
     by_id = version > LAST_BY_NAME
     asked = TopicProduceData(
@@ -111,18 +111,18 @@ def frame_of(
 
 
 def numbered(frame: bytes, number: int) -> bytes:
-    """The request under another correlation id."""
+    """Return the request with another correlation id."""
     return frame[:4] + number.to_bytes(4, "big") + frame[8:]
 
 
 def say_both(pair: tuple[Broker, Broker], frame: bytes) -> list[bytes | str]:
-    """What each says."""
+    """Return the response of each broker."""
     pair[1].connection = ClientInfo(1, "somewhere")
     return [broker.say(frame) for broker in pair]
 
 
 def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | None]) -> None:
-    """Both say the same of all of these, one after the other."""
+    """Check that both brokers give the same responses to these requests, in order."""
     for number, body in enumerate(bodies):
         said = []
         for broker in pair:
@@ -131,7 +131,7 @@ def compare(pair: tuple[Broker, Broker], version: int, bodies: Sequence[bytes | 
                 broker.connection = ClientInfo(1, "somewhere")
         if version <= LAST_BY_NAME or not isinstance(said[0], bytes):
             assert said[0] == said[1], (number, said)
-        else:  # ids of topics are random
+        else:  # topic ids are random
             first, second = (broker.topic_id.bytes for broker in pair)
             assert isinstance(said[1], bytes)
             assert said[0].replace(first, second) == said[1]
@@ -190,7 +190,7 @@ def test_a_request_that_waits_for_a_flush_holds_no_records(
     frame = frame_of(pair[0], 9, [(0, timed_batch(b"1"))], topic="flushed")
 
     async def story() -> list[bool]:
-        """Whether the response waits, and what came with the request is free then."""
+        """Return whether the response waits, and whether the request's buffer is free by then."""
         dispatch.answer(node, connection, memoryview(frame))
         if not is_repeated:
             connection.templates = None

@@ -1,4 +1,4 @@
-"""One broker, one directory: what may be asked of replicas, and what is answered."""
+"""Requests about replicas in a broker without others and with one directory."""
 
 from tests.worlds.brokers.running import broker_fixture
 
@@ -31,7 +31,7 @@ broker = broker_fixture({"node.id": "7"}, topics={TOPIC: 2}, scope="module")
 
 
 def context(node: Node, api: AnyApi) -> RequestContext:
-    """A request of the newest version."""
+    """Return the context of a request in the newest version."""
     return RequestContext(node, api, api.last, None, ClientInfo(1, "here"))
 
 

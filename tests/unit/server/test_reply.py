@@ -1,4 +1,4 @@
-"""`Reply` and `start`: results that come later."""
+"""`Reply` and `start`: results that are available later."""
 
 import asyncio
 import gc
@@ -93,7 +93,7 @@ def test_cancelled_work_ends_whenever_that_is(turns: int) -> None:
 
 @pytest.mark.parametrize("is_measured", [False, True])
 def test_cancelled_work_lets_go_of_what_it_held(*, is_measured: bool) -> None:
-    """Without the collector, which comes late to what has lived for long."""
+    """Long-lived objects would otherwise wait for a late garbage collection."""
 
     class Held:
         pass

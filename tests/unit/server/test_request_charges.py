@@ -1,4 +1,4 @@
-"""The loop's time for a request: what it worked, not what it waited."""
+"""The loop's time charged to a request: its work, without its waits."""
 
 import asyncio
 from pathlib import Path

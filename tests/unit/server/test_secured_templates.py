@@ -1,7 +1,7 @@
-"""Requests that repeat at a broker with rights and quotas: the same bytes as when asked once.
+"""Repeated requests with ACLs and quotas get the same bytes as single ones.
 
-Two brokers live through the same: one client keeps its connections, the other takes a new one for
-each request, so that nothing is remembered of it.
+Two brokers get the same requests. At one, clients keep their connections; at the other, each
+request has a new connection, so that no template exists.
 """
 
 import random
@@ -49,7 +49,7 @@ PLENTY: Quotas = dict.fromkeys(
 
 
 class Broker(Fetching):
-    """A broker with rights and quotas.
+    """A broker with ACLs and quotas.
 
     Attributes:
         repeats: Whether connections are kept.
@@ -72,7 +72,7 @@ class Broker(Fetching):
         self.node.throttles = throttles if throttles.use({CUSTOMER: quotas}) else None
 
     def take(self, principal: str, frame: bytes) -> tuple[bytes | str, int]:
-        """What is sent, and for how long the connection is muted."""
+        """Return the response, and for how long the connection is muted."""
         key = principal, frame[1:2]
         connection = self._connections.get(key)
         if connection is None or not self.repeats:
@@ -120,7 +120,7 @@ def allowed(
 
 
 class Pair:
-    """A broker whose clients repeat themselves, and one that is asked once."""
+    """A broker with lasting connections, and one with a new connection for each request."""
 
     def __init__(self, folder: str) -> None:
         self.brokers = (
@@ -129,7 +129,7 @@ class Pair:
         )
 
     def compare(self, principal: str, *frames: bytes) -> tuple[bytes | str, int]:
-        """Both say the same to a frame, or each to its own."""
+        """Check that both brokers give the same response to a frame, or each to its own frame."""
         both = frames if len(frames) > 1 else frames * 2
         first, second = (
             broker.take(principal, frame) for broker, frame in zip(self.brokers, both, strict=True)
@@ -138,7 +138,7 @@ class Pair:
         return first
 
     def frames(self, topic: str = "t", version: int = 9) -> list[bytes]:
-        """A request of each kind."""
+        """Return a request of each kind."""
         broker = self.brokers[0]
         return [
             broker.produce(version, topic, 0, 10),
@@ -217,7 +217,7 @@ def test_cut_and_changed_frames_are_answered_as_once(pair: Pair, kind: int, vers
 
 
 class Life:
-    """Random changes of rights, quotas, topics and time; random requests, some of them damaged."""
+    """Random changes of ACLs, quotas, topics and time; random requests, some of them damaged."""
 
     def __init__(self, pair: Pair, seed: int) -> None:
         self.pair = pair

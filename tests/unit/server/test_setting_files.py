@@ -1,4 +1,4 @@
-"""Settings of a broker in a file: properties as Java reads them, and TOML."""
+"""Files of broker settings: properties as Java reads them, and TOML."""
 
 import pytest
 
@@ -18,7 +18,7 @@ empty=
 
 
 def properties(content: str | bytes) -> dict[str, str]:
-    """The settings of a file."""
+    """Return the settings in a file."""
     raw = content if isinstance(content, bytes) else content.encode()
     return read_settings("server.properties", raw).texts
 

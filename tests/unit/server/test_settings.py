@@ -1,4 +1,4 @@
-"""What options say: NAME=VALUE, and places where a broker listens."""
+"""Options of the broker: NAME=VALUE, and the addresses of listeners."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_an_endpoint_error_names_the_setting_and_the_value() -> None:
         ("0.0.0.0", False),
         ("::", False),
         ("10.0.0.1", False),
-        # A name may mean any address, whatever it begins with.
+        # A host name may resolve to any address, whatever its beginning.
         ("127.0.0.1.example.org", False),
         ("127.example.org", False),
     ],

@@ -1,4 +1,4 @@
-"""Which pages of a library may be dropped, and that it goes on working without them."""
+"""Pages of a shared library that may be dropped; the library still works without them."""
 
 import ctypes
 import ctypes.util

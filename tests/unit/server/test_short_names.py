@@ -1,4 +1,4 @@
-"""Caches by names from clients: long names leave nothing behind."""
+"""Caches by names from clients: long names are not kept."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -29,7 +29,7 @@ COUNT, SIZE = 60, 20_000
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_long_names_are_not_remembered(use: Callable[[str], object]) -> None:
-    use("n" * (SIZE + 2))  # what one of its length needs
+    use("n" * (SIZE + 2))  # allocates what one name of this length needs
     tracemalloc.start()
     try:
         for number in range(COUNT):

@@ -1,4 +1,4 @@
-"""Long answers are made a slice at a time: others have their turn in between."""
+"""Large responses are built in slices, between which other tasks run."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -52,7 +52,7 @@ node = node_fixture(clock=lambda: BusyClock(1_700_000_000_000))
 
 
 async def turns_of_others(work: Awaitable[object]) -> tuple[object, int]:
-    """What the work gives, and how often another task had its turn meanwhile."""
+    """Return the result of the work, and how often another task ran meanwhile."""
     turns = 0
 
     async def other() -> None:
@@ -89,7 +89,7 @@ def grow() -> "DataclassInstance":
 
 
 def add_users() -> "DataclassInstance":
-    """All are refused in the end: nothing has to be written, for which the loop would wait."""
+    """Return a request that is refused as a whole, so that no write waits for the disk."""
     users = [
         ScramCredentialUpsertion(
             name=name, mechanism=1, iterations=4096, salt=b"salt", salted_password=b""
@@ -147,7 +147,7 @@ def test_long_answers_are_made_into_bytes_beside_the_loop(node: Node) -> None:
         response = await said
         assert isinstance(response, LargeResponse)
 
-        for _ in range(THREADS):  # all of them
+        for _ in range(THREADS):  # block all threads
             node.work.submit(lambda: gate.wait(PATIENCE_S))
         written = asyncio.ensure_future(_pieces(node, request, response))
         for _ in range(20):

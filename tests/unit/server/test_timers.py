@@ -1,4 +1,4 @@
-"""Timers by an injected clock: order, cancelling, what is due, and no pile of cancelled ones."""
+"""Timers on an injected clock: order, cancellation, due times, and cleanup of cancelled ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Topics change beside the loop, and not while somebody rebuilds them."""
+"""Topics change in threads, and not while another task holds a lock on them."""
 
 import asyncio
 import errno
@@ -25,7 +25,7 @@ def test_topic_that_is_held_while_its_deletion_waits_is_kept_so_long(node: Node)
         await topic_changes.create(node, "t", 1)
         async with node.topics.changing:
             deletion = asyncio.ensure_future(topic_changes.delete(node, "t"))
-            await asyncio.sleep(0)  # it has seen that nobody holds the topic
+            await asyncio.sleep(0)  # it has seen that the topic has no lock
             hold = node.partitions.holds.hold(["t"], stops_appends=True)
             await hold.__aenter__()
         for _ in range(5):
@@ -99,7 +99,7 @@ def test_deletion_goes_on_where_who_asked_goes_away(node: Node, tmp_path: Path) 
             await asyncio.sleep(0)
         assert node.topics.find("t") is None
         asked.cancel()
-        # Who makes it anew waits until it is gone.
+        # A creation with the same name waits for the end of the deletion.
         made = await topic_changes.create(node, "t", 2)
         assert node.topics.find("t") == made
         await node.removals.settle()

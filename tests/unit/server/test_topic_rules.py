@@ -1,4 +1,4 @@
-"""What may be asked of topics, and in which words it is refused."""
+"""Validation of topic changes, and the messages of refusals."""
 
 from collections.abc import Callable
 
@@ -20,7 +20,7 @@ from tidelog.server.runtime.errors import Refusal
 
 
 def refused(call: Callable[[], object]) -> tuple[int, str | None]:
-    """Code and text of what a call is refused with."""
+    """Return the code and the message of a refusal."""
     with pytest.raises(Refusal) as found:
         call()
     return found.value.error_code, found.value.message
@@ -138,7 +138,7 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("before", "operation", "items", "after"),
         [
-            ("delete", 2, "", "delete,"),  # which is no policy, as is said then
+            ("delete", 2, "", "delete,"),  # an invalid policy, which is refused later
             ("delete", 2, ",compact", "delete,,compact"),
             ("delete", 2, ",", "delete"),
             ("delete", 2, "compact,", "delete,compact"),
@@ -175,7 +175,7 @@ class TestChanges:
         assert (found, text in (said or "")) == (code, True)
 
     def test_a_list_grows_at_its_end(self) -> None:
-        """Also that of the default: which of its words comes first is told as it was given."""
+        """This includes the default list; the order of its items is kept."""
         appended = ConfigChanges((ConfigChange("cleanup.policy", 2, "compact"),))
         assert topic_texts(appended, {}, TopicConfig()) == {"cleanup.policy": "delete,compact"}
         config = TopicConfig.parse({"cleanup.policy": "delete,compact"})[0]

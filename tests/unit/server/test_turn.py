@@ -1,4 +1,4 @@
-"""Where many ask at once their answers go out together: none late, none lost, in order."""
+"""Responses of many active clients are sent together: none is late, lost or out of order."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ node = node_fixture(clock=ManualClock)
 
 
 class Sent:
-    """A connection's sending side: what went out, of all that share a list."""
+    """The sending side of a connection; sends are recorded in a shared list."""
 
     def __init__(self, name: str, out: list[str], *, breaks: bool = False) -> None:
         self.name, self.out, self.breaks = name, out, breaks
@@ -34,14 +34,14 @@ class Sent:
 
 
 class Nothing(Sent):
-    """There was no answer, or not yet."""
+    """A connection without a response, or without one yet."""
 
     def flush(self) -> bool:
         return False
 
 
 def answer(turn: WriteCoalescer, sent: Sent, now_ns: int = 0) -> bool:
-    """As a connection answers; whether it was held."""
+    """Respond as a connection does; return whether the response was held."""
     holds = turn.holds or turn.tries()
     if holds:
         turn.hold(sent, now_ns)
@@ -49,7 +49,7 @@ def answer(turn: WriteCoalescer, sent: Sent, now_ns: int = 0) -> bool:
 
 
 async def crowd(turn: WriteCoalescer) -> None:
-    """Many ask, until it has been noticed."""
+    """Respond to many clients, until the coalescer holds responses."""
     for _ in range(AT_ONCE + CROWD):
         answer(turn, Sent("crowd", []))
     await asyncio.sleep(0)
@@ -120,7 +120,7 @@ def test_what_is_held_is_due_by_and_by() -> None:
         await asyncio.sleep(0)
         assert out == ["a", "b", "c", "d"]
         assert turn.due_ns == never
-        assert turn.holds  # those that went out before the end count, too
+        assert turn.holds  # responses sent before the end count, too
 
     played(story)
 
@@ -163,7 +163,7 @@ def test_who_can_not_be_answered_is_closed_and_harms_nobody() -> None:
 
 
 def request(correlation_id: int) -> bytes:
-    """An ApiVersions request of version 0, without a client's name."""
+    """Return an ApiVersions request of version 0, without a client id."""
     return b"\0\0\0\x0a\0\x12\0\0" + correlation_id.to_bytes(4, "big") + b"\xff\xff"
 
 
@@ -171,7 +171,7 @@ BAD = b"\0\0\0\x02\0\x12"
 
 
 def ids(sent: bytes | bytearray) -> list[int]:
-    """Whom answers are for, in order."""
+    """Return the correlation ids of the responses, in order."""
     found, at = [], 0
     while at < len(sent):
         found.append(int.from_bytes(sent[at + 4 : at + 8], "big"))
@@ -180,7 +180,7 @@ def ids(sent: bytes | bytearray) -> list[int]:
 
 
 class Wires:
-    """Connections of a node in whose crowd each answer is held until the turn ends."""
+    """Connections of a node in which each response is held until the turn ends."""
 
     def __init__(self, node: Node, count: int = 4) -> None:
         self.clients = Clients(node)
@@ -268,7 +268,7 @@ def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)
-        # Those that come together are no answers of the turn, but take time.
+        # Requests that arrive together are no responses of the turn, but take time.
         wires.receive(2, request(3) + request(4))
         assert wires.sent()[:3] == [[1], [2], [3, 4]]
 

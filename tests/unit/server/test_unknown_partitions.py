@@ -1,4 +1,4 @@
-"""Requests may name very many topics that are not there: none of them takes long to refuse."""
+"""Requests with many nonexistent topics: each one is refused quickly."""
 
 import asyncio
 import difflib
@@ -34,7 +34,7 @@ UNKNOWN = 3
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
-    """A broker with a topic that resembles what is asked for; nobody may look for resemblance."""
+    """Yield a broker with a topic of a similar name, which must not be searched for."""
 
     def refuse(*_arguments: object, **_options: object) -> list[str]:
         raise AssertionError("the nearest name is looked for")

@@ -1,4 +1,4 @@
-"""Threads beside the loop: what is handed to them has a bound, and the rest waits its turn."""
+"""Calls in threads: their number is bounded, and the others wait."""
 
 import asyncio
 import threading
@@ -40,7 +40,7 @@ def test_what_a_call_raises_is_raised() -> None:
     work = Work(1, calls=1)
 
     async def story() -> None:
-        for _ in range(2):  # it gives its room back
+        for _ in range(2):  # twice, because a failed call releases its slot
             with pytest.raises(ZeroDivisionError):
                 await work.run(divmod, 1, 0)
 

@@ -1,4 +1,4 @@
-"""A client of a broker without sockets: real frames in, what is sent kept."""
+"""A client of a broker without sockets: it sends real frames and keeps the responses."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from tidelog.types import NewRecord
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-TURNS = 20  # of the loop, more than it takes
+TURNS = 20  # of the loop, more than needed
 WAIT_MS = 3_600_000
 
 
@@ -31,8 +31,8 @@ class WireClient:
     """One client.
 
     Attributes:
-        clients: Those of its broker, which it may share.
-        transport: Where what is sent goes.
+        clients: The connections of its broker, which several clients may share.
+        transport: Receives the broker's output.
         connection: The broker's side.
     """
 
@@ -56,15 +56,15 @@ class WireClient:
         version: int,
         message: "DataclassInstance",
     ) -> bytes:
-        """A request, its length included."""
+        """Return a request with its length."""
         return b"".join(self._wire.request(api, version, message))
 
     def versions(self) -> bytes:
-        """A request that is answered at once."""
+        """Return a request that gets a response at once."""
         return self.frame(API_VERSIONS, 2, ApiVersionsRequest())
 
     def produce(self, topic: str, size: int = 1) -> bytes:
-        """A record of so many bytes for the first partition of a topic."""
+        """Return a request with a record of `size` bytes for the first partition of a topic."""
         data = PartitionProduceData(index=0, records=build_batch([NewRecord(value=bytes(size))]))
         topics = [TopicProduceData(name=topic, partition_data=[data])]
         message = ProduceRequest(
@@ -73,14 +73,14 @@ class WireClient:
         return self.frame(PRODUCE, 9, message)
 
     def fetch(self, topic: str, offset: int = 0) -> bytes:
-        """A request that waits until there is a record behind an offset."""
+        """Return a request that waits until there is a record at or after an offset."""
         wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
         topics = [FetchTopic(topic=topic, partitions=[wanted])]
         message = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=topics, rack_id="")
         return self.frame(FETCH, 12, message)
 
     def send(self, *frames: bytes) -> None:
-        """Let these come at once."""
+        """Deliver these frames at once."""
         data = b"".join(frames)
         while data:
             room = self.connection.get_buffer(-1)
@@ -91,7 +91,7 @@ class WireClient:
             data = data[size:]
 
     def answers(self) -> "list[DataclassInstance]":
-        """What was sent since the last look."""
+        """Return the responses since the last call."""
         self._wire.feed(bytes(self.transport.sent[self._fed :]))
         self._fed = len(self.transport.sent)
         found = []
@@ -101,6 +101,6 @@ class WireClient:
 
 
 async def turns() -> None:
-    """Let the loop turn."""
+    """Let the loop run."""
     for _ in range(TURNS):
         await asyncio.sleep(0)

@@ -96,9 +96,7 @@ class Member:
         )
 
     async def say(self, *acks: tuple[int, int, Sequence[int]], **changes: object) -> int:
-        """Acknowledge records of partition 0; return its error code, or the response's if that is
-        set.
-        """
+        """Acknowledge records of partition 0; return its error code, or that of the response."""
         response = await self.acknowledge(0, acks, **changes)
         if response.error_code:
             return response.error_code

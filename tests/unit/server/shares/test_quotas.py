@@ -1,4 +1,4 @@
-"""A share fetch charges its response to the client's quota, and the client is throttled after it."""
+"""A share fetch charges its response to the client's quota, which then throttles the client."""
 
 from pathlib import Path
 

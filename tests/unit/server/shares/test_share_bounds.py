@@ -72,7 +72,7 @@ async def test_a_fetch_knows_where_the_next_one_goes_on(path: Path) -> None:
 
 @on_a_loop
 async def test_what_was_found_can_be_read_after_retention_has_deleted_it(path: Path) -> None:
-    """A fetch reads all partitions, some of them in threads, before it uses the first one's bytes."""
+    """A fetch reads all partitions, some in threads, before it uses the first one's bytes."""
     async with world(path) as it:
         it.produce(1, 1, 1)
         partition = it.node.partitions.get(TOPIC, 0)

@@ -183,7 +183,7 @@ def test_all_are_woken_for_what_concerns_all() -> None:
 
 
 class AnyOrder:
-    """Random events: fetches arrive, read, are delayed and leave; records arrive, transactions end."""
+    """Random events: fetches arrive, read, wait and leave; records arrive, transactions end."""
 
     def __init__(self, seed: int) -> None:
         self.draw = Random(seed)

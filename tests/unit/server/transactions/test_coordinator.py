@@ -1,4 +1,4 @@
-"""The coordinator on its log: answers, epochs, timeouts, what is waited for, what fails."""
+"""The coordinator on its log: responses, epochs, timeouts, waits and failures."""
 
 import asyncio
 from pathlib import Path
@@ -51,10 +51,10 @@ async def test_version_2_ends_each_transaction_with_an_epoch_of_its_own(tmp_path
         assert later == (ErrorCode.NONE, producer.producer_id, 1)
         await it.ended()
         assert it.markers() == [(ONE, producer.producer_id, 1, False)]
-        assert await it.end(producer, commit=False, version=2) == later  # it comes again
+        assert await it.end(producer, commit=False, version=2) == later  # a retried request
         assert (await it.end(producer, commit=True, version=2)).code is ErrorCode.INVALID_TXN_STATE
         assert await it.add(producer, ONE, version=2) is ErrorCode.PRODUCER_FENCED
-        nothing = await it.end(later, commit=False, version=2)  # there is nothing to abort
+        nothing = await it.end(later, commit=False, version=2)  # without a transaction to abort
         assert nothing == (ErrorCode.NONE, producer.producer_id, 2)
         await it.ended()
         assert len(it.markers()) == 1
@@ -83,7 +83,7 @@ async def test_used_up_epochs_begin_again_with_another_id(tmp_path: Path) -> Non
         await it.ended()
         assert it.markers() == [(ONE, producer.producer_id, LAST_PRODUCER_EPOCH + 1, True)]
         assert (it.known().producer_id, it.known().producer_epoch) == later[1:]
-        assert await it.end(last, commit=True, version=2) == later  # it comes again
+        assert await it.end(last, commit=True, version=2) == later  # a retried request
         assert await it.add(later, ONE, version=2) is ErrorCode.NONE
 
 
@@ -103,7 +103,7 @@ async def test_another_instance_aborts_what_is_open_and_fences_its_producer(tmp_
         assert (await it.init(expected=old)).code is ErrorCode.PRODUCER_FENCED
         again = await it.init(expected=new)
         assert again == (ErrorCode.NONE, old.producer_id, 3)
-        assert await it.init(expected=new) == again  # it comes again
+        assert await it.init(expected=new) == again  # a retried request
 
 
 @on_a_loop
@@ -117,7 +117,7 @@ async def test_a_transaction_is_aborted_when_its_time_is_over(tmp_path: Path) ->
         assert it.known().state is TransactionState.COMPLETE_ABORT
         assert it.markers() == [(ONE, producer.producer_id, 1, False)]
         assert (await it.end(producer, commit=True)).code is ErrorCode.PRODUCER_FENCED
-        # Its own producer may go on: nobody else has come.
+        # The same producer may continue, as no other has been initialized.
         assert await it.init(expected=producer) == (ErrorCode.NONE, producer.producer_id, 1)
 
 
@@ -223,7 +223,7 @@ async def test_what_was_not_written_does_not_hold(tmp_path: Path) -> None:
         disk.is_failing = False
         opened = it.node.log_dir.reopen(TRANSACTIONS_TOPIC, 0)
         it.node.partitions.get(TRANSACTIONS_TOPIC, 0).use(opened)
-        await it.pass_time(20_000)  # nobody has to ask for it
+        await it.pass_time(20_000)  # without any request
         await it.loaded()
         assert it.known().state is TransactionState.ONGOING
         assert (await it.end(producer, commit=True)).code is ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""Partitions that take no marker now, or have nothing left that one could end."""
+"""Partitions that can't take a marker now, or have no transaction to end."""
 
 import errno
 from pathlib import Path
@@ -18,10 +18,10 @@ ELSEWHERE: Final = TopicPartition("ships", 0)
 
 
 class ShutTopic(HookedDisk):
-    """A disk that can't open a partition, until `failure` is None.
+    """Disk that can't open a partition, until `failure` is None.
 
     Attributes:
-        tries: How often that was tried.
+        tries: Number of attempts to open it.
     """
 
     def __init__(self, place: TopicPartition, failure: Exception | None = None) -> None:
@@ -69,7 +69,7 @@ def test_a_partition_that_takes_no_marker_is_asked_again(
             assert it.known().state is TransactionState.COMPLETE_COMMIT
             numbers = producer.producer_id, 0, True
             places = [ONE] if place.topic == OFFSETS_TOPIC else [ONE, place]
-            # Others are asked again as well where it is not known which one has failed.
+            # Markers are written again to the others, too, if the failed partition is not known.
             assert {*it.markers()} == {(each, *numbers) for each in places}
 
     on_a_loop(check)(tmp_path)

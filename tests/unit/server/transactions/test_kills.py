@@ -1,7 +1,7 @@
-"""A broker that is killed, or loses power, at any moment: what the next start makes of it.
+"""A broker that is killed, or loses power, at any moment, and its next start.
 
-Each transaction has a topic of its own, so its markers show what became of it: all commit or all
-abort, never both, and commit where the client was told so.
+Each transaction has a topic of its own, whose markers show its outcome: all commit or all abort,
+never both, and all commit if the client got a success response.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from tidelog.server.transactions.coordinator import ProducerAnswer
 from tidelog.types import TopicPartition
 
 PARTITIONS: Final = 3
-# Longer than any timeout and the intervals at which timeouts are looked for.
+# Longer than all timeouts and the intervals of their checks.
 LONG_MS: Final = TIMEOUT_MS + 60_000
 IDS: Final = ("one", "two")
 PLACE: Final = "/data"
-# What a producer is told whose transaction was aborted before it has asked for anything.
+# Responses to a producer whose transaction was aborted before its request.
 TOO_LATE: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -39,7 +39,7 @@ TOO_LATE: Final = frozenset(
 
 
 class Known(NamedTuple):
-    """What clients know behind so many calls of the file system."""
+    """Facts that clients know after this number of file system calls."""
 
     calls: int
     decided: dict[str, bool]
@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 @dataclass
 class Story:
-    """A history, and what was known at each moment of it."""
+    """A history of transactions, and the facts known at each moment."""
 
     world: World
     known: list[Known] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Story:
     async def transact(
         self, name: str, transactional_id: str, *, end: bool | None, version: int
     ) -> None:
-        """One transaction in a topic of its own; None leaves it open."""
+        """Run one transaction in a topic of its own; with None it stays open."""
         it = self.world
         producer = await it.begun(transactional_id)
         await self.go_on(name, transactional_id, producer, end=end, version=version)
@@ -98,7 +98,7 @@ class Story:
 
 
 def outcomes(markers: Iterable[Marker]) -> dict[str, set[tuple[bool, int]]]:
-    """What was written in each topic: commits or aborts, and in which partition."""
+    """Return for each topic the markers: commit or abort, and the partition."""
     found: dict[str, set[tuple[bool, int]]] = defaultdict(set)
     for place, _, _, commit in markers:
         found[place.topic].add((commit, place.partition))
@@ -118,7 +118,7 @@ def check_whole(markers: Iterable[Marker], decided: dict[str, bool]) -> None:
 async def revive(
     state: CrashState, known: Known, topics: Mapping[str, int], durability: str
 ) -> None:
-    """Start again at a moment, wait until all is over, look at it, and go on."""
+    """Restart at a moment, wait until all transactions have ended, check them, and run another."""
     clock = ManualClock(START_MS)
     files = reopen(state, clock=clock)
     async with world(
@@ -135,7 +135,7 @@ async def revive(
 
 
 async def all_ended(it: World) -> None:
-    """Let time pass until no transaction is open."""
+    """Advance the clock until no transaction is open."""
     await it.pass_time(LONG_MS)
     patience = Patience()
     while not all(each.is_ended for each in it.table):
@@ -146,7 +146,7 @@ async def all_ended(it: World) -> None:
 async def tell(
     story: Callable[[Story], Awaitable[None]], durability: str = "page-cache"
 ) -> tuple[DamageFileSystem, Story]:
-    """A history, and the disk with all that was written to it."""
+    """Run a history; return the disk and the history."""
     clock = ManualClock(START_MS)
     files = DamageFileSystem(clock=clock)
     async with world(
@@ -161,7 +161,7 @@ async def tell(
 
 
 async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
-    """Kill the process at each moment of a history; how many there are."""
+    """Kill the process at each moment of a history; return the number of distinct moments."""
     files, told = await tell(story)
     count, former = 0, None
     for state in thinned(files.prefixes(Keep.EVERYTHING)):
@@ -174,7 +174,7 @@ async def check_kills(story: Callable[[Story], Awaitable[None]]) -> int:
 
 
 async def check_power(story: Callable[[Story], Awaitable[None]], seeds: Iterable[int]) -> None:
-    """Cut the power at some moments: what was not synced is lost, kept or torn."""
+    """Cut the power at some moments: unsynced data is lost, kept or torn."""
     files, told = await tell(story, "fsync")
     for state in files.crash_states(seeds):
         await revive(state, told.known_at(state.prefix), topics_of(story), "fsync")
@@ -212,7 +212,7 @@ TOPICS: Final[Mapping[Callable[[Story], Awaitable[None]], tuple[str, ...]]] = {
 
 
 def topics_of(story: Callable[[Story], Awaitable[None]]) -> dict[str, int]:
-    """Numbers of partitions of the topics of a story, and of one behind it."""
+    """Return the partition counts of a history's topics, and of one for a later transaction."""
     return dict.fromkeys(TOPICS[story], PARTITIONS) | {"later": 1}
 
 
@@ -250,10 +250,10 @@ def test_the_check_finds_what_is_half_committed() -> None:
 
 
 class Spoiled(DamageFileSystem):
-    """A disk that can't open a partition.
+    """Disk that can't open one partition.
 
     Attributes:
-        bad: Which one.
+        bad: That partition.
     """
 
     bad = TopicPartition("none", 0)
@@ -265,7 +265,7 @@ class Spoiled(DamageFileSystem):
 
 
 async def wander(seed: int, steps: int) -> None:
-    """Clients, timeouts, failing partitions and kills in any order, by a seed."""
+    """Run clients, timeouts, failing partitions and kills in a random order."""
     chance = random.Random(seed)
     clock = ManualClock(START_MS)
     files = Spoiled(clock=clock)

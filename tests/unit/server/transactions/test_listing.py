@@ -1,4 +1,4 @@
-"""ListTransactions by name: patterns that pass, that are refused, and that would take too long."""
+"""ListTransactions by name: accepted patterns, refused patterns, and a time limit."""
 
 import random
 from pathlib import Path
@@ -20,7 +20,7 @@ IDS = ("pay-1", "pay-2", "Pay-\u00e9", "stock\n1")
 
 
 async def listed(it: World, pattern: str | None) -> set[str] | int:
-    """Ids that pass, or the error."""
+    """Return the matching ids, or the error."""
     facts = ClientInfo(1, "here")
     context = RequestContext(it.node, LIST_TRANSACTIONS, LIST_TRANSACTIONS.last, None, facts)
     said = await list_transactions(

@@ -1,4 +1,4 @@
-"""Records of the coordinator's log: what is written is read, what can't be is refused."""
+"""Records of the coordinator's log: round trips, and refused records."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which step each request may take from each state, without a log."""
+"""The transition for each request in each state, without a log."""
 
 from dataclasses import replace
 from typing import Final
@@ -86,8 +86,8 @@ def told(step: Step) -> str:
     return step.name if isinstance(step, ErrorCode) else step.state.name
 
 
-# What the broker says to commit and to abort, by the state: with the epoch of now, with the one
-# before it. The rows of Kafka's own table.
+# By state, the results of commit and abort with the present epoch, and of both with the epoch
+# before it. The rows are those of Kafka's own table.
 BUMPING: Final = [
     (EMPTY, "INVALID_TXN_STATE", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
     (ONGOING, "PREPARE_COMMIT", "PREPARE_ABORT", "PRODUCER_FENCED", "PRODUCER_FENCED"),
@@ -201,7 +201,7 @@ def test_fencing_leaves_room_for_one_more_epoch() -> None:
 
 @pytest.mark.parametrize("state", [EMPTY, COMPLETE_ABORT, COMPLETE_COMMIT])
 def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) -> None:
-    """No marker can have a higher one: what began there would never end."""
+    """No marker can have a higher epoch, so a transaction with this one would never end."""
     found = known(state, INT16_MAX)
     fenced = ProducerRef(PID, INT16_MAX)
     request = AddRequest(
@@ -213,7 +213,7 @@ def test_nobody_is_let_in_with_the_epoch_that_fences(state: TransactionState) ->
     for version in (0, 2):
         said = end(found, INT16_MAX, commit=False, version=version)
         assert said is ErrorCode.PRODUCER_FENCED
-    renewed = init(found, fenced)  # it may begin again
+    renewed = init(found, fenced)  # the producer may be initialized again
     assert isinstance(renewed, TransactionMetadata)
     assert (renewed.producer_id, renewed.producer_epoch) == (NEW_ID, 0)
 
@@ -244,7 +244,7 @@ def test_each_row_of_a_beginning(state: TransactionState, said: str) -> None:
     [
         (None, 6, -1),
         (ProducerRef(PID, 5), 6, 5),
-        (ProducerRef(PID, 4), 5, 4),  # it comes again
+        (ProducerRef(PID, 4), 5, 4),  # a retried request
         (ProducerRef(PID, 3), None, None),
         (ProducerRef(PID, 6), None, None),
         (ProducerRef(99, 5), None, None),
@@ -330,7 +330,7 @@ def test_states_have_kafkas_names() -> None:
 
 
 def test_partitions_wait_for_the_end_before_whoever_asks() -> None:
-    """Its answer has named the next id already, where epochs are used up."""
+    """With used-up epochs, the response has named the next producer id already."""
     for found, is_pending in ((known(PREPARE_COMMIT), False), (known(EMPTY), True)):
         request = AddRequest(
             transactional_id=ID, producer=ProducerRef(NEW_ID, 0), partitions=frozenset({TWO})

@@ -1,4 +1,4 @@
-"""A broker's coordinator of transactions, the logs that its markers go to, a clock of ours."""
+"""A broker's transaction coordinator, the topics of its markers, and a manual clock."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ TOPICS: Mapping[str, int] = {"flights": 2}
 
 
 class Marker(NamedTuple):
-    """What ends a transaction in a partition."""
+    """Marker that ends a transaction in a partition."""
 
     place: TopicPartition
     producer_id: int
@@ -55,18 +55,18 @@ class World:
         self.coordinator = node.transactions
 
     def create(self, topic: str, partitions: int) -> None:
-        """A topic whose partitions are open, which else takes a thread's time."""
+        """Create a topic and open its partitions, which a thread would do otherwise."""
         if self.node.topics.find(topic) is None:
             self.node.topics.create(topic, partitions)
         for number in range(partitions):
             self.node.partitions.get(topic, number)
 
     def markers(self) -> list[Marker]:
-        """All that were written to topics, by topic and partition."""
+        """Return all markers in topics, by topic and partition."""
         return [marker for marker, _ in self._markers()]
 
     def coordinator_epochs(self) -> list[int]:
-        """Of each of them, the coordinator's epoch."""
+        """Return the coordinator epoch of each marker."""
         return [epoch for _, epoch in self._markers()]
 
     def _markers(self) -> list[tuple[Marker, int]]:
@@ -108,7 +108,7 @@ class World:
         return await self.coordinator.init_producer_id(asked)
 
     async def begun(self, transactional_id: str = ID) -> ProducerAnswer:
-        """A producer that may write: whatever was there is ended first."""
+        """Initialize a producer; an open transaction of the same id is ended first."""
         while (said := await self.init(transactional_id=transactional_id)).code is (
             ErrorCode.CONCURRENT_TRANSACTIONS
         ):
@@ -151,11 +151,11 @@ class World:
         await turn_until(lambda: not self.coordinator.log.is_loading)
 
     async def ended(self, transactional_id: str = ID) -> None:
-        """Once no transaction is open or being ended."""
+        """Wait until no transaction is open or being ended."""
         await turn_until(lambda: self.known(transactional_id).is_ended)
 
     async def pass_time(self, ms: int) -> None:
-        """Let time pass; what is due in between is done at its time."""
+        """Advance the clock, and run each timer at its time."""
         end = self.clock.monotonic_ms() + ms
         while True:
             await turns()
@@ -177,7 +177,7 @@ async def world(
     topics: Mapping[str, int] = TOPICS,
     **settings: str,
 ) -> AsyncIterator[World]:
-    """A broker that is not listening; the topic of its transactions is there, and these topics."""
+    """Start a broker without a listener, with the transactions topic and these topics."""
     named = {name.replace("_", "."): text for name, text in settings.items()}
     config = BrokerConfig.parse(SETTINGS | named)[0]
     clock = clock or ManualClock(START_MS)
@@ -195,7 +195,7 @@ async def world(
 
 
 def _node(path: str, config: BrokerConfig, env: Env) -> Node:
-    """A broker; on a disk in memory, which is no place for threads, logs are synced at once."""
+    """Return a broker; on a disk in memory, which supports no threads, logs are synced at once."""
     if not isinstance(env.files, DamageFileSystem):
         return open_node(path, config, env=env)
     options = LogDirOptions(create=True, deferrals=Syncs)
