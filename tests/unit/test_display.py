@@ -41,7 +41,7 @@ def log(tmp_path: Path) -> Iterator[Directory]:
 
 
 def html(shown: object) -> str:
-    """Return the notebook's HTML after checking that it is well-formed and escapes all record data."""
+    """Return the notebook's HTML; check that it is well-formed and escapes all record data."""
     text: str = shown._repr_html_()  # type: ignore[attr-defined]
     parser = Balanced()
     parser.feed(text)

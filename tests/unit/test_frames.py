@@ -63,7 +63,7 @@ def expected(
     clock: ClockName = ClockName.RECORD,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Return (partition, offset, key, value) of each record of the range, read by the plain path."""
+    """Return (partition, offset, key, value) of each record in the range, by the plain path."""
     rows = []
     for number in range(PARTITIONS):
         records = records_of(path, number, isolation)

@@ -1,4 +1,4 @@
-"""What the load generator sends as transactions, read by the codecs of the broker."""
+"""Transactions of the load generator, decoded by the broker's codecs."""
 
 import socket
 import struct
@@ -37,7 +37,7 @@ class Peer:
         self._sock = listening.accept()[0]
 
     def answer(self, *codes: int) -> "AddPartitionsToTxnRequest | ProduceRequest | EndTxnRequest":
-        """Take a request and answer it, each partition (or all) with its code."""
+        """Receive a request and respond with these codes, one for each partition or one for all."""
         size = struct.unpack(">i", self._sock.recv(4, socket.MSG_WAITALL))[0]
         got = read_request(self._sock.recv(size, socket.MSG_WAITALL))
         message = got.message
@@ -87,7 +87,7 @@ def producer(listening: socket.socket, *, classic: bool) -> load.Producer:
 
 
 def headers(asked: object) -> list[tuple[int, int, int, int | None]]:
-    """Producer id, epoch, sequence and number of records of each batch, which is sound."""
+    """Return producer id, epoch, sequence and record count of each batch after validating it."""
     assert isinstance(asked, ProduceRequest)
     assert asked.transactional_id == NAME
     found = []

@@ -1,4 +1,4 @@
-"""bench.harness: what a figure means, how rounds alternate, when a goal is met."""
+"""bench.harness: figures, alternation of rounds, and goals."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from bench.report import as_json, human, markdown
 
 
 class Watch:
-    """Clocks that move only when the work says so; CPU runs at half the speed of the wall."""
+    """Clocks that advance only by the work; CPU time advances at half the speed of wall time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -112,7 +112,7 @@ def test_cpu_time_stands_beside_wall_time() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peak memory can be reset on Linux only")
 def test_peak_memory_sees_what_a_call_took_and_gave_back() -> None:
-    """As much as makes it plain, whatever else the system takes or gives meanwhile."""
+    """The allocation is large enough to stand out from the system's other allocations."""
 
     def run() -> float:
         return float(len(bytearray(256 << 20)))

@@ -1,4 +1,4 @@
-"""A command line on an empty directory, and one on a directory with a topic."""
+"""Fixtures of the command line: one on an empty directory, one on a directory with a topic."""
 
 from pathlib import Path
 
@@ -13,6 +13,6 @@ def cli(tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def flights(cli: Cli) -> Cli:
-    """With the topic `flights` of one partition."""
+    """Create the topic `flights` with one partition."""
     cli.ok("create", "flights", "--config", "retention.ms=-1")
     return cli

@@ -1,4 +1,4 @@
-"""The clock is a parameter of every question about time: commands, library, Spark, and the page."""
+"""Commands, library, Spark and docs/clocks.md have the clock as a parameter of times."""
 
 import inspect
 import re
@@ -17,7 +17,7 @@ from tidelog.types import ClockName
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "clocks.md").read_text()
 WITH_CLOCK = {"offsets", "read", "count", "diff", "rewind", "delete-records"}
-# Options that hold a time of records, whatever they are called.
+# Options with a time of records, by name.
 TIME_OPTIONS = {"--at", "--from", "--to"}
 
 
@@ -34,7 +34,7 @@ def options(command: click.Command) -> dict[str, click.Parameter]:
 
 
 def without_choice() -> set[str]:
-    """The commands of the page's last table."""
+    """Return the commands in the page's last table."""
     table = PAGE.rpartition("| command | clock |")[2]
     first_cells = re.findall(r"^\|([^|]+)\|", table, re.MULTILINE)
     return {name for cell in first_cells for name in re.findall(r"`tidelog ([\w-]+)`", cell)}

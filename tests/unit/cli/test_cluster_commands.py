@@ -1,4 +1,4 @@
-"""`tidelog rewind` and `tidelog lag` on a cluster that is not there: what they print and return."""
+"""`tidelog rewind` and `tidelog lag` on a simulated cluster: output and exit codes."""
 
 import io
 import json
@@ -54,7 +54,7 @@ def lag_options(**more: object) -> LagOptions:
 
 @dataclass(slots=True)
 class Desk:
-    """A cluster whose group has read one of four records, a second each, and streams."""
+    """A cluster with four records, a second apart, of which the group has read one."""
 
     cluster: FakeCluster = field(default_factory=FakeCluster)
     clock: ManualClock = field(default_factory=lambda: ManualClock(NOW))
@@ -226,7 +226,7 @@ def test_partitions_are_shown_on_demand(desk: Desk) -> None:
 
 @pytest.fixture
 def crowd(desk: Desk) -> Desk:
-    """Three groups that read flights, one of them also ships, and one without offsets."""
+    """Create three groups that read flights, one of them also ships, and one without offsets."""
     ships = TopicPartition("ships", 0)
     desk.cluster.with_log(ships, NOW - 50 * SECOND)
     desk.cluster.put("done", {FLIGHTS_0: 4})
@@ -357,7 +357,7 @@ def test_watch_survives_a_cluster_that_is_away_for_a_while(
 def test_watch_that_ends_without_an_answer_gives_no_verdict(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits can't hold where nobody looked."""
+    """Without any sample the limits can't be met."""
 
     def fail(*_args: object, **_kwargs: object) -> None:
         raise ClusterFailure("nowhere:9092", "look up offsets", "gone")

@@ -1,4 +1,4 @@
-"""`tidelog compact` on a directory that nobody else has open."""
+"""`tidelog compact` on a directory that no other process has open."""
 
 from pathlib import Path
 

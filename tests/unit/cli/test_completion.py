@@ -10,7 +10,7 @@ from tests.worlds.command_line import Cli
 
 
 def completed(words: str, data: Path) -> list[str]:
-    """What bash offers for the last word."""
+    """Return bash's completions of the last word."""
     parts = words.split(" ")
     variables = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""`doctor`: what it says, what it repairs, and its exit code."""
+"""`doctor`: its findings, its repairs and its exit code."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ LOG = f"{0:020d}.log"
 
 @pytest.fixture
 def partition(flights: Cli) -> Path:
-    """A partition of two segments, the first finished, with entries in its indexes."""
+    """Create a partition of two segments, the first one finished, with index entries."""
     flights.ok("config", "flights", "--set", "index.interval.bytes=0")
     flights.ok("create", "other")
     with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
@@ -91,7 +91,7 @@ def test_repair_builds_derived_files_anew(flights: Cli, partition: Path) -> None
     flip(partition / f"{0:020d}.index", 5)
     flip(partition / f"{0:020d}.zones", 40)
     (partition / f"{0:020d}.timeindex").unlink()
-    (partition / f"{9:020d}.index").write_bytes(b"")  # of no log
+    (partition / f"{9:020d}.index").write_bytes(b"")  # without a log
     result = flights.run("doctor", "-o", "json")
     assert result.code == 1
     assert "; --repair rebuilds 4 files" in result.err
@@ -115,7 +115,7 @@ def test_a_topic_or_a_partition_alone(flights: Cli, partition: Path) -> None:
 def test_a_directory_that_is_named_like_a_partition_is_a_directory(
     flights: Cli, partition: Path
 ) -> None:
-    """Else a backup called `backup-1` would be called sound without a look at its partitions."""
+    """Otherwise the partitions of a backup named `backup-1` would not be checked."""
     backup = flights.data.parent / "backup-1"
     shutil.copytree(flights.data, backup)
     flip(backup / "flights-0" / LOG, 70)
@@ -165,7 +165,7 @@ def test_files_at_the_top(flights: Cli, partition: Path) -> None:
     assert found["log-start-offset-checkpoint"]["severity"] == "error"
     assert "cluster.id" in str(found["meta.properties"]["damage"])
     assert found["strange.txt"]["severity"] == found["notes.txt"]["severity"] == "note"
-    assert flights.run("doctor", "--repair").code == 1  # meta.properties can't be made up
+    assert flights.run("doctor", "--repair").code == 1  # meta.properties can't be repaired
     assert "flights 0 1\n" in (flights.data / "log-start-offset-checkpoint").read_text()
     rows = flights.run("doctor", "-o", "json").objects
     counting = [Path(str(row["file"])).name for row in rows if row["severity"] != "note"]
@@ -184,7 +184,7 @@ def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
 
 
 def test_what_a_deleted_topic_has_left_is_a_note(flights: Cli, partition: Path) -> None:
-    """Power was lost before its directory was renamed."""
+    """Power was lost before the topic's directory was renamed."""
     kept = flights.data.parent / "kept"
     shutil.copytree(flights.data / "other-0", kept)
     with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:

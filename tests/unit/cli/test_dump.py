@@ -1,4 +1,4 @@
-"""`dump`: every kind of file, and what is damaged in it."""
+"""`dump`: each kind of file, and damage in it."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ KAFKA_PARTITION = VECTORS / "events-0"
 
 @pytest.fixture
 def partition(flights: Cli) -> Path:
-    """A partition's directory with three batches and index entries for two of them."""
+    """Return a partition's directory with three batches and index entries for two of them."""
     flights.ok("config", "flights", "--set", "index.interval.bytes=0")
     with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
         for number in range(3):
@@ -106,7 +106,7 @@ def test_a_partition_of_apache_kafka_has_no_findings(cli: Cli) -> None:
 
 @pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex", ".appendtime"])
 def test_a_flipped_byte_is_found(flights: Cli, partition: Path, suffix: str) -> None:
-    """Every byte of the files but a log's first 17, which its checksum leaves out."""
+    """Flip each byte, except for the first 17 of a log, which its checksum doesn't cover."""
     path = file(partition, suffix)
     whole = path.read_bytes()
     first = 17 if suffix == ".log" else 0
@@ -217,7 +217,7 @@ def test_other_files_are_usage_errors(cli: Cli, tmp_path: Path, name: str, messa
 
 @pytest.fixture
 def zoned(flights: Cli, partition: Path) -> Path:
-    """The partition's directory with a finished segment and its zone map."""
+    """Return the partition's directory with a finished segment and its zone map."""
     with Directory.open(str(flights.data), writable=True, env=flights.env) as directory:
         assert directory.log("flights", 0).roll()
     return partition

@@ -1,4 +1,4 @@
-"""`tidelog erase`: looks by default, does it when told, prints a receipt."""
+"""`tidelog erase`: a dry run by default, the erasure, and its receipt."""
 
 import json
 import struct
@@ -13,7 +13,7 @@ from tidelog.directory import Directory
 
 @pytest.fixture
 def keyed(flights: Cli) -> Cli:
-    """With four records, two of them of the key `secret`."""
+    """Write four records, two of them with the key `secret`."""
     flights.append(*[at(NOW, key, b"v") for key in (b"secret", b"a", b"secret", b"b")])
     return flights
 

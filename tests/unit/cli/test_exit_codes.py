@@ -1,6 +1,6 @@
-"""The same mistake has the same exit code in every command, as docs/cli.md lists them.
+"""Each mistake has the same exit code in all commands, as listed in docs/cli.md.
 
-Commands on Spark tell it before Spark starts.
+Commands on Spark report it before Spark starts.
 """
 
 import re
@@ -12,7 +12,7 @@ from tests.worlds.command_line import Cli, at
 
 from tidelog.cli.surroundings import ExitCode
 
-# What each command reads, with the place DATA and the topic TOPIC in their arguments.
+# Arguments of each command, with the placeholders DATA and TOPIC.
 COMMANDS = {
     "topics": "topics --data DATA",
     "describe": "describe TOPIC --data DATA",
@@ -51,7 +51,7 @@ def run(cli: Cli, name: str, data: Path, topic: str, *more: str) -> tuple[int, s
         "CHECKPOINT": f"{cli.data}/../checkpoint",
     }
     result = cli.run(*(words.get(word, word) for word in COMMANDS[name].split()), *more)
-    assert "is up at" not in result.err  # Spark
+    assert "is up at" not in result.err  # Spark has not started
     return result.code, result.err
 
 
@@ -142,11 +142,11 @@ def test_what_a_job_refuses_is_told_before_spark(
         command = command.replace(name, path)
     result = cli.run(*command.split())
     assert (result.code, told in result.err) == (code, True), result.err
-    assert "is up at" not in result.err  # Spark
+    assert "is up at" not in result.err  # Spark has not started
 
 
 def test_a_topic_that_cannot_be_made_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
-    """Neither a directory nor a topic, whoever was to make it."""
+    """No command leaves a directory or a topic."""
     new = tmp_path / "new"
     table = str(tmp_path / "table.parquet")
     for config, code in (("retention.ms=no", ExitCode.USAGE), ("x", ExitCode.USAGE)):

@@ -1,4 +1,4 @@
-"""`failover`: what is printed, what is committed, how it ends."""
+"""`failover`: output, commits and exit codes."""
 
 import dataclasses
 import io
@@ -36,7 +36,7 @@ ASKED: dict[str, object] = {
 
 
 def typed(texts: dict[str, object]) -> tuple[Request, FailoverOptions]:
-    """The options of the command and of the plan, with defaults where they are left out."""
+    """Split texts into the options of the command and those of the plan, with defaults."""
     declared = {name: one.default for name, (_, one) in options_of(FailoverOptions).items()}
     options = declared | {name: text for name, text in texts.items() if name in declared}
     others = {name: text for name, text in texts.items() if name not in declared}
@@ -170,7 +170,7 @@ def test_the_sample_is_printed(pair: Pair) -> None:
 
 
 def test_what_would_be_missed_is_not_committed(pair: Pair) -> None:
-    # The time of b, the earlier record beside the position, is later than that of the late one.
+    # The search time is that of b, the earlier record at the position: "late" is before it.
     a, b = MemoryCluster("a:1").create(TOPIC), MemoryCluster("b:1").create(TOPIC)
     created = {"a": 0, "late": 500, "b": 1_000, "c": 2_000}
     for cluster, values in ((a, ("a", "b", "c", "late")), (b, ("a", "late", "b", "c"))):
@@ -257,7 +257,7 @@ def test_wrong_usage_is_told_before_anything_is_asked(
 
 
 class TestMap:
-    """`--map`: what a mirror wrote down."""
+    """`--map`: the map that a mirror has written."""
 
     def mirrored(self, path: Path) -> tuple[Pair, str]:
         a = MemoryCluster("a:1").create(TOPIC)

@@ -1,9 +1,9 @@
-"""A broker may have as many files open as the system lets it, whatever the shell says."""
+"""A broker raises its limit of open files to the system's, whatever the shell has set."""
 
 import subprocess
 import sys
 
-# In a process of its own: a limit that was lowered for good is nothing for other tests.
+# In its own process, because the lowered limit must not apply to other tests.
 PROGRAM = """
 import resource
 from tidelog.cli.surroundings import raise_file_limit

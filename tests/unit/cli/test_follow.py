@@ -1,4 +1,4 @@
-"""`follow`: what is printed, how it ends."""
+"""`follow`: output and exit codes."""
 
 import io
 import json
@@ -20,7 +20,7 @@ STANDBY = "/standby"
 
 @dataclass
 class Standby:
-    """Runs the command on a leader in memory; `rounds` waits end it."""
+    """Runs the command on a leader in memory, and ends it after `rounds` waits."""
 
     leader: FakeLeader
     env: SeededEnv = field(default_factory=lambda: seeded_env(5))

@@ -1,4 +1,4 @@
-"""How often `tidelog serve` looks for garbage: rarely, and as before once it has ended."""
+"""Garbage collection while `tidelog serve` runs is rare, and as before once it has ended."""
 
 import gc
 

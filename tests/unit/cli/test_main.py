@@ -1,4 +1,4 @@
-"""Exit codes, messages, help, and what a command loads."""
+"""Exit codes, messages, help, and the modules that a command loads."""
 
 import io
 import json
@@ -29,7 +29,7 @@ PLAIN = (
     "dump",
     "why",
 )
-# What no plain command may load: each costs tens to hundreds of ms.
+# Modules that no plain command may load: each takes tens to hundreds of ms.
 HEAVY = ("numpy", "pyarrow", "numba", "pandas", "pyspark", "rich", "typer", "pydantic")
 
 
@@ -133,7 +133,7 @@ def test_an_error_is_one_line_with_a_hint(error: TidelogError, next_step: str) -
 
 
 def test_errors_that_nobody_expects_are_raised(cli: Cli) -> None:
-    """A mistake of ours must come with its trace."""
+    """An internal error must be raised with its traceback."""
     cli.ok("create", "flights")
 
     def fail(_seconds: float) -> None:
@@ -174,7 +174,7 @@ def test_waiting_ends_after_its_time() -> None:
 
 
 def loaded(*arguments: str) -> set[str]:
-    """The heavy modules that a command of its own process has loaded at its end."""
+    """Run a command in its own process; return the heavy modules that it has loaded."""
     code = (
         "import sys\n"
         "from tidelog.cli.app import run\n"
@@ -219,7 +219,7 @@ def test_the_table_tells_of_each_command_what_it_tells_itself(
 
 
 def resolved(group: click.Command, name: str) -> click.Command:
-    """The command of a group that a name calls."""
+    """Return the command of a group with this name."""
     assert isinstance(group, click.Group)
     command = group.resolve_command(click.Context(group), [name])[1]
     assert command is not None
@@ -310,7 +310,7 @@ def test_every_command_has_a_page() -> None:
 def test_a_stream_that_is_not_there_is_written_to_nowhere(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with `>&-`, where Python has None."""
+    """After `>&-` in a shell, Python's stream is None."""
     monkeypatch.setattr(sys, name, None)
     missing = str(tmp_path / "missing.properties")
     assert run(["serve", "--config", missing], Surroundings()) == ExitCode.USAGE

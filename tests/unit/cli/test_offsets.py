@@ -8,7 +8,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def two(cli: Cli) -> Cli:
-    """Two partitions; the first has records created 3 h and 1 h before they were appended."""
+    """Create two partitions; the first has records created 3 h and 1 h before their append."""
     cli.ok("create", "flights", "-p", "2")
     cli.append(at(NOW - 3 * HOUR))
     cli.clock.advance(HOUR)

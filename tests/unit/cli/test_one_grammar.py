@@ -1,4 +1,4 @@
-"""Times are read by one grammar wherever they are written, and refused in the same words."""
+"""All times are parsed by one grammar, and refused with the same messages."""
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 
 def reason(text: str) -> str:
-    """What the grammar says against a text."""
+    """Return the grammar's reason for refusing a text."""
     with pytest.raises(InvalidTime) as refused:
         parse_point(text, now_ms=NOW)
     return refused.value.reason

@@ -1,4 +1,4 @@
-"""A directory or a cluster: which of the two a command is about."""
+"""Commands on a directory or a cluster: how the options choose one of them."""
 
 import io
 
@@ -12,7 +12,7 @@ from tidelog.cli.surroundings import ExitCode, Surroundings
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
-    """The places that `tidelog topics` was asked about."""
+    """Return the list of places that `tidelog topics` is called with."""
     found: list[Place] = []
 
     @click.command("topics")

@@ -74,7 +74,7 @@ def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
     assert json.loads(str(first["value"]))["n"] == 1
 
 
-# Runs the command line where pandas is not installed, in a process of its own.
+# Runs the command line without pandas, in its own process.
 WITHOUT_PANDAS = """
 import sys
 

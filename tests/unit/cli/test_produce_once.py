@@ -1,4 +1,4 @@
-"""`produce --check` and `--once`: a load that fails and is run again doubles nothing."""
+"""`produce --check` and `--once`: a failed load that is run again appends no row twice."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""`count` and `latency`: ranges of time, told by zone maps and by reading."""
+"""`count` and `latency`: ranges of time, by zone maps and by reading."""
 
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
@@ -10,7 +10,7 @@ HOUR_START = NOW - NOW % HOUR
 
 @pytest.fixture
 def topic(cli: Cli) -> Cli:
-    """Two partitions. In the first a finished segment of four records and an active one of two."""
+    """Create two partitions; the first has a finished segment of four records and two more."""
     cli.ok("create", "flights", "-p", "2", "--config", "internal.segment.bytes=300")
     cli.append(at(NOW - 10), at(NOW - 5_000), at(NOW + 7, value=None), at(NOW - 10))
     cli.clock.advance(HOUR)
@@ -152,7 +152,7 @@ class TestLatency:
     def test_what_watermarks_lose(self, topic: Cli) -> None:
         delays = ("--delay", "4s", "--delay", "10ms", "--delay", "1h")
         result = topic.ok("latency", "flights", "--late", "-o", "json", *delays)
-        # Behind the largest before: 4,990, 17 and (after NOW + 1 h - 100) 3,599,900 ms.
+        # Delays after the largest time before: 4,990, 17 and (after NOW + 1 h - 100) 3,599,900 ms.
         assert [(row["delay_ms"], row["lost"]) for row in result.objects] == [
             (10, 3),
             (4_000, 2),
@@ -170,7 +170,7 @@ class TestLatency:
 
 @pytest.mark.parametrize("bound", [("--from", "1970-01-01Z"), ("--from", "0")])
 def test_a_bound_at_the_epoch_is_a_bound(cli: Cli, bound: tuple[str, ...]) -> None:
-    """A record without a time lies in no range, be its start as early as it can be."""
+    """A record without a time is in no range, however early the start of the range is."""
     cli.ok("create", "flights")
     cli.append(at(NOW), at(-1))
     assert [row["records"] for row in cli.ok("count", "flights", "-o", "json").objects] == [2]
@@ -182,7 +182,7 @@ def test_a_bound_at_the_epoch_is_a_bound(cli: Cli, bound: tuple[str, ...]) -> No
 
 
 class TestZoneOfTheQuestion:
-    """Answers are in the zone that all times of the question name; --zone wins."""
+    """Output is in the time zone that all given times name, unless --zone is given."""
 
     @pytest.mark.parametrize(
         ("options", "offset"),

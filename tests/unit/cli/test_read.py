@@ -1,4 +1,4 @@
-"""`read`: exactly the records asked for, in every format."""
+"""`read`: exactly the requested records, in all formats."""
 
 import io
 
@@ -14,7 +14,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def hours(flights: Cli) -> Cli:
-    """Ten records appended an hour apart; create times are out of order, two have none."""
+    """Append ten records, an hour apart; create times are out of order, and two are missing."""
     for number, created in enumerate([0, 5, 2, -1, 9, 3, 3, 8, -1, 4]):
         flights.clock.set(NOW + number * HOUR)
         time = -1 if created < 0 else NOW - 10 * HOUR + created * HOUR
@@ -192,7 +192,7 @@ def test_isolation_leaves_out_an_open_transaction(flights: Cli) -> None:
 
 
 class Appender:
-    """Appends at the first waits of a follower, then interrupts it as Ctrl-C does."""
+    """Appends during the first waits of a follower, then interrupts it as Ctrl-C does."""
 
     def __init__(self, cli: Cli, values: list[bytes]) -> None:
         self._cli = cli

@@ -1,4 +1,4 @@
-"""`read` in order of time, from the end, and by key and value; a directory and a cluster alike."""
+"""`read` by time, from the end, and by key and value, for a directory and a cluster."""
 
 import io
 import json
@@ -11,13 +11,13 @@ import tidelog
 from tidelog.cli import records
 
 HOUR = 3_600_000
-# By partition: hours of creation, -1 for none; one append an hour, partition by partition.
+# Create times in hours by partition, -1 for none; the partitions get an append an hour in turn.
 CREATED = ([0, 5, 2, -1, 9], [3, 3, 8, -1, 4])
 
 
 @pytest.fixture
 def hours(cli: Cli) -> Cli:
-    """Ten records of two partitions; create times are out of order, two records have none."""
+    """Append ten records to two partitions; create times are out of order, and two are missing."""
     cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
     for partition, created in enumerate(CREATED):
         for number, hour in enumerate(created):
@@ -32,7 +32,7 @@ def hours(cli: Cli) -> Cli:
 
 @pytest.fixture(params=["directory", "cluster"])
 def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...]]:
-    """Options for the place to read from: the same records on disk and from a broker."""
+    """Yield options to read the same records from disk and from a broker."""
     if request.param == "directory":
         yield ("--data", str(hours.data))
         return

@@ -1,4 +1,4 @@
-"""`retain`: retention in a directory that no broker serves; `produce` and `why` speak of it."""
+"""`retain`: retention in a directory without a running broker; messages of `produce` and `why`."""
 
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
@@ -10,7 +10,7 @@ DAY = 86_400_000
 
 @pytest.fixture
 def topic(cli: Cli) -> Cli:
-    """Three finished segments of one record, a day apart; a day is kept."""
+    """Create three finished segments of one record each, a day apart; retention is one day."""
     cli.ok("create", "t", "--config", f"retention.ms={DAY}", "--config", "segment.ms=1")
     for _ in range(3):
         cli.append(at(cli.clock.now_ms()), topic="t")

@@ -1,4 +1,4 @@
-"""Signals that end a command: what was begun is finished, and handlers are put back."""
+"""Signals that end a command: the current work is finished, and handlers are restored."""
 
 import signal
 import threading
@@ -22,7 +22,7 @@ def test_a_signal_asks_the_block_to_stop(number: signal.Signals) -> None:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Python's own handler, which a program in a shell's background doesn't get."""
+    """Install Python's own handler, which a program in a shell's background does not get."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

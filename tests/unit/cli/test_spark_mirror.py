@@ -1,4 +1,4 @@
-"""`spark mirror` without Spark: what its arguments mean, and what is shown of a run."""
+"""`spark mirror` without Spark: its arguments, and the output of a run."""
 
 import dataclasses
 from pathlib import Path

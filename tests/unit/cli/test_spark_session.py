@@ -1,4 +1,4 @@
-"""What commands on Spark share, without Spark: places, settings, progress, help."""
+"""Shared code of commands on Spark, without Spark: places, settings, progress, help."""
 
 import io
 import re
@@ -91,7 +91,7 @@ def test_sparks_words(text: str, words: str) -> None:
 
 
 class Tty(io.StringIO):
-    """A terminal."""
+    """Stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -115,7 +115,7 @@ class FakeSpark:
 
 
 class Looks(threading.Event):
-    """Lets a watch look a few times; nothing waits."""
+    """Lets a watch poll a number of times, without waiting."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

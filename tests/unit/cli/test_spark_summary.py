@@ -1,4 +1,4 @@
-"""Summaries and pages of jobs, out of plain values."""
+"""Summaries and pages of jobs, from plain values."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from tidelog.spark.places import Place
 from tidelog.types import TopicPartition
 
 HOUR = 3_600_000
-# 2013-02-08T12:00Z and 2026-11-21T19:00Z, in hours.
+# 2013-02-08T12:00Z and 2026-11-21T19:00Z, in hours since the epoch.
 MADE, APPENDED = 377_868, 498_691
 OUTCOME = ReplayOutcome(
     question=Question(place=Place("data"), topic="flights", times=(MADE * HOUR, None)),

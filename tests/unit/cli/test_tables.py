@@ -1,4 +1,4 @@
-"""`read --table`, `diff`, and keys and values by the names of their serializers."""
+"""`read --table`, `diff`, and serializers of keys and values by name."""
 
 import struct
 
@@ -12,7 +12,7 @@ from tidelog.types import TopicPartition
 
 
 def append_two_keys(cli: Cli) -> None:
-    """Two keys, one of them overwritten and one deleted, a ms apart from 100 before now on."""
+    """Append two keys, one overwritten and one deleted, with times 1 ms apart from NOW - 100 on."""
     for number, (key, value) in enumerate(
         [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"b", None), (None, b"4")]
     ):

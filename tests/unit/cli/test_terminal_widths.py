@@ -1,4 +1,4 @@
-"""Every command's tables fit the terminal, at any width, whatever records and paths there are."""
+"""Tables of all commands fit the terminal at any width, for all records and paths."""
 
 import pytest
 from rich.cells import cell_len
@@ -13,7 +13,7 @@ KEYS = [b"N14228", b"", None, "日本語🛫".encode(), b"\x1b[2J", b"\xff" * 32
 
 @pytest.fixture
 def world(cli: Cli) -> Cli:
-    """Topics with hostile keys, one compacted, one with a long name; a damaged index."""
+    """Create topics with hostile keys, compaction and a long name, and damage an index."""
     cli.ok("create", "flights", "--partitions", "2", "--config", "retention.ms=-1")
     cli.ok("create", f"topic.{'with-a-long-name.' * 8}", "--config", "retention.ms=-1")
     options = ("cleanup.policy=compact", "internal.segment.bytes=4000", "segment.ms=1000")

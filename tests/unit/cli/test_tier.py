@@ -1,4 +1,4 @@
-"""`tidelog tier` on a directory and a store that is a folder."""
+"""`tidelog tier` on a directory, with a folder as the object store."""
 
 import shutil
 from pathlib import Path

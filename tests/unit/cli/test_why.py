@@ -1,4 +1,4 @@
-"""`tidelog why`, and what `describe` says of retention and of times that nobody knows."""
+"""`tidelog why`, and how `describe` shows retention and unknown times."""
 
 import os
 from typing import cast
@@ -15,7 +15,7 @@ ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
 
 @pytest.fixture
 def tides(cli: Cli) -> Cli:
-    """Three segments: an old record, one from next year, one of now."""
+    """Create three segments: an old record, one of next year, one of now."""
     cli.ok(
         "create",
         "tides",
@@ -127,7 +127,7 @@ def test_a_partition_that_is_not_there(tides: Cli) -> None:
 
 
 class TestForeign:
-    """A directory without append times and notes, as another program leaves it."""
+    """A directory of another program, without append times and segment notes."""
 
     @pytest.fixture
     def foreign(self, tides: Cli) -> Cli:
@@ -162,7 +162,7 @@ class TestForeign:
         assert facts["retention_leans_on_file_time"] == []
 
     def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
-        """They count themselves, whatever the file says, as long as it is younger."""
+        """Records with plausible timestamps count by these, whatever later time the file has."""
         cli.ok("create", "sound")
         cli.append(at(NOW - DAY_MS), topic="sound")
         (cli.data / "sound-0" / "segment-notes").unlink()
@@ -207,7 +207,7 @@ def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:
 
 @pytest.mark.parametrize("seconds", [0, 1, 10**9, 4 * 10**9])
 def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) -> None:
-    """Lookups on both clocks, ranges, what is kept how long: no file time has a part in it."""
+    """No file time affects lookups on both clocks, ranges and retention."""
     questions = [
         ("why", "tides", "-o", "json"),
         ("describe", "tides", "-o", "json"),
@@ -224,7 +224,7 @@ def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) ->
 
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
-    """A record from next year, appended first; an old one a day later: the first one decides."""
+    """A record of next year is appended first, an old one a day later: the first one decides."""
     cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
     cli.clock.advance(DAY_MS)
@@ -244,7 +244,7 @@ def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> No
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_offsets_that_are_lost_are_told(tides: Cli, number: int) -> None:
-    """And only those: `describe` and `why` say nothing of a whole log."""
+    """`describe` and `why` report exactly the lost offsets, and none of a complete log."""
     assert all(one["lost"] is None for one in tides.ok("why", "tides", "-o", "json").objects)
     assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out
     folder = tides.data / "tides-0"

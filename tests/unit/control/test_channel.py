@@ -1,4 +1,4 @@
-"""The control channel between a holder and those who ask, over a real socket in one process."""
+"""The control channel between a holder and its clients, over a real socket in one process."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def server(log_dir: LogDir) -> Iterator[ControlServer]:
 
 
 class Asking:
-    """Asks in a thread of its own, so that the test is the holder's loop."""
+    """Sends requests from a thread, so that the test runs the holder's loop."""
 
     def __init__(self, server: ControlServer, path: str) -> None:
         self._server = server
@@ -170,7 +170,7 @@ def test_attach(ask: Asking, log_dir: LogDir) -> None:
 
 
 def test_swap(ask: Asking, log_dir: LogDir) -> None:
-    """Two finished segments become one."""
+    """Two finished segments are replaced by one."""
     log = log_dir.log(TOPIC, 0)
     for number in range(2):
         log.append([NewRecord(value=b"%d" % number, timestamp=number)])
@@ -332,7 +332,7 @@ def test_who_is_dropped_for_another_and_speaks_at_that_moment_breaks_nothing(
     late = socket.socket(socket.AF_UNIX)
     with channel.address(log_dir.path) as address:
         late.connect(address)
-    silent[0].sendall(b"x")  # the holder hears of both at once, and of this one last
+    silent[0].sendall(b"x")  # the holder's poll returns both sockets, this one last
     server.wait(1.0)
     assert ask()["pid"] == os.getpid()
     for link in (late, *silent):
@@ -364,11 +364,11 @@ def test_who_goes_before_the_answer_breaks_nothing(
 def test_answers_that_wait_when_the_holder_retires_are_still_sent(
     server: ControlServer, log_dir: LogDir
 ) -> None:
-    """What was done would else be unknown to those who asked for it."""
+    """Otherwise clients would not know whether their requests were carried out."""
     link, asked = raw(server, log_dir.path), encode_frame(channel.request("status", {}))
     count = -1
     ran = 1
-    while ran:  # until the socket takes no more answers
+    while ran:  # until the socket takes no more responses
         count += 1
         link.sendall(asked)
         server.wait(0.1)
@@ -376,7 +376,7 @@ def test_answers_that_wait_when_the_holder_retires_are_still_sent(
     received = bytearray()
 
     def receive() -> None:
-        with suppress(ConnectionResetError):  # the last request is left unread
+        with suppress(ConnectionResetError):  # the last request is never read
             while data := link.recv(1 << 16):
                 received.extend(data)
 
@@ -406,7 +406,7 @@ def test_wake(server: ControlServer) -> None:
 
 
 def test_who_knows_less_of_a_tier_drops_nothing_there() -> None:
-    """Earlier releases ask without `drops_theirs`."""
+    """Earlier releases send requests without `drops_theirs`."""
     name = TopicPartition(TOPIC, 0)
     wishes = verbs.tier_wishes(name, MoveOptions(url="file:///store", takes_over=True))
     del wishes["drops_theirs"]

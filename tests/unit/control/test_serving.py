@@ -1,4 +1,4 @@
-"""A program that uses a directory while others ask it for changes: nobody sees a half."""
+"""A program uses a directory while other processes request changes, which are atomic."""
 
 import threading
 from pathlib import Path
@@ -23,7 +23,7 @@ def holder(path: str) -> ControlClient:
 
 
 def test_attach_while_the_program_appends(tmp_path: Path) -> None:
-    """Appends of the program and attaches of another alternate; each gets its own offsets."""
+    """Appends of the program alternate with attaches of a client; each gets its own offsets."""
     path, attaches = str(tmp_path), 5
     with tidelog.open(path, writable=True, control=True) as directory:
         directory.create_topic(TOPIC)
@@ -95,7 +95,7 @@ def test_without_a_channel_exclusive_is_nothing(tmp_path: Path) -> None:
 
 
 def test_who_waits_is_next() -> None:
-    """Even where the one who has the lock takes it again at once, as a loop of appends does."""
+    """This holds even if the holder acquires the lock again at once, as a loop of appends does."""
     lock = TurnLock()
     order: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The real source file, read once, and a few days of it in a small log."""
+"""The real source file, read once, and a few of its days in a small log."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ def source() -> "pa.Table":
 
 @pytest.fixture(scope="session")
 def flights(source: "pa.Table") -> Flights:
-    """Those due on 7 and 8 February, among them the storm's cancellations."""
+    """Return the flights scheduled on 7 and 8 February, which include the storm's cancellations."""
     rows = source.filter(
         (np.asarray(source["month"]) == 2) & np.isin(np.asarray(source["day"]), [7, 8])
     )
@@ -30,7 +30,7 @@ def flights(source: "pa.Table") -> Flights:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A log of flights, and what went into it."""
+    """A log of flights, and its input."""
 
     path: str
     flights: Flights

@@ -1,4 +1,4 @@
-"""The comparisons of the demo can fail."""
+"""The comparisons of the demo detect differences."""
 
 import pandas as pd
 import pytest

@@ -1,4 +1,4 @@
-"""Loading by a clock that is set, and the lookups on what was loaded."""
+"""Loading with a clock that is set, and lookups on the loaded log."""
 
 from pathlib import Path
 

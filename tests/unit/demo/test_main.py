@@ -1,4 +1,4 @@
-"""The demo's folder, its figures on the terminal, and the whole of it."""
+"""The demo's folder, its output on the terminal, and a complete run."""
 
 import io
 import re
@@ -111,7 +111,7 @@ def test_what_compiles_the_native_code_goes_through(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def demo_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the whole demo leaves: a year loaded, a day replayed, every figure checked."""
+    """Run the whole demo: load a year, replay a day, check all figures."""
     out = tmp_path_factory.mktemp("demo") / "out"
     command = [sys.executable, "-m", "tidelog.demo", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
@@ -138,7 +138,7 @@ def test_every_figure_of_the_demo_is_equal_to_the_sources(demo_output: Path) -> 
 def test_apache_kafka_accepts_every_file_of_the_demo(
     demo_output: Path, kafka_oracle: Oracle
 ) -> None:
-    """DumpLogSegments: every record of every log, every index entry, its own sanity check."""
+    """DumpLogSegments of Apache Kafka checks all records and index entries."""
     for partition in sorted((demo_output / "log").glob("flights-*")):
         found = kafka_oracle.check_directory(partition)
         assert found.accepted, found.damage or found.gaps

@@ -1,4 +1,4 @@
-"""The report: one file, well-formed plots, nothing from elsewhere."""
+"""The report: one file, well-formed plots, no external resources."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an audit refuses before it asks its places for anything or makes a folder."""
+"""An audit refuses invalid options before it reads its places or creates a folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What an audit says of keys, held against dictionaries; and the order of keys."""
+"""An audit's findings by key, compared with dictionaries; and the order of keys."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
 def kind_of(
     a: Sequence[tuple[int, bytes | None]], b: Sequence[tuple[int, bytes | None]], *, history: bool
 ) -> Kind | None:
-    """The rules said once more, of one key's records as lists."""
+    """Plain version of the rules, for one key's records as lists."""
     if not a or not b:
         alone = a or b
         if not alone or (not history and alone[-1][1] is None):
@@ -145,13 +145,13 @@ def test_undelivered_keys() -> None:
 
 
 def displaced_of(offsets: Sequence[int], partitions: Sequence[tuple[int, int]] = ()) -> set[int]:
-    """A's offsets of the displaced among keys at A's offsets 0, 1, .. and B's as given."""
+    """Return A's offsets of displaced keys, for A's offsets 0, 1, ... and the given ones of B."""
     pairs = np.zeros((len(offsets), rules.PAIR_FIELDS), np.int64)
     pairs[:, rules.PAIR_A_OFFSET] = np.arange(len(offsets))
     pairs[:, rules.PAIR_B_OFFSET] = offsets
     for at, (a, b) in enumerate(partitions):
         pairs[at, rules.PAIR_A_PARTITION], pairs[at, rules.PAIR_B_PARTITION] = a, b
-    # In which order pairs come does not matter.
+    # The order of the pairs does not matter.
     pairs = pairs[np.random.default_rng(len(offsets)).permutation(len(pairs))]
     return set(displaced(pairs)[:, rules.PAIR_A_OFFSET].tolist())
 

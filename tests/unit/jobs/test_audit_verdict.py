@@ -1,4 +1,4 @@
-"""An audit in one sentence: equal, one difference, many, and records without a key."""
+"""The sentence about an audit: equal, one difference, many, and records without a key."""
 
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.results import KIND_TEXTS, AuditResults, TopicFigures, audit_verdict

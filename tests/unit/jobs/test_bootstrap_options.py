@@ -1,4 +1,4 @@
-"""What a bootstrap says and does before Spark is needed."""
+"""A bootstrap's checks and messages that need no Spark."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -56,7 +56,7 @@ def test_a_job_counts_each_topic_by_itself(tmp_path: Path) -> None:
     path, env = str(tmp_path), os_env()
     mark = commits.Mark(0, 5, "", (("t", 0, 0, 9, 5),))
     commits.note(env.files, path, {commits.topic_writer("app/bootstrap-x", "t"): mark})
-    commits.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases noted it
+    commits.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases stored it
     for job in ("x", "old"):
         assert written_before(path, "t", f"app/bootstrap-{job}", env=env) is not None
         assert written_before(path, "u", f"app/bootstrap-{job}", env=env) is None

@@ -1,4 +1,4 @@
-"""What a target's settings would do to records: counted, and an error where they'd be lost."""
+"""Effects of a target's settings on records: counted, and an error if records would be lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chunks: every offset once, all partitions at a like pace, no chunk over a hole."""
+"""Chunks: each offset once, equal progress of all partitions, no chunk across a hole."""
 
 import json
 

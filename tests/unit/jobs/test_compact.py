@@ -1,4 +1,7 @@
-"""Compaction in parts: what stays is what one cleaner keeps, to the record; tasks run here."""
+"""Compaction in parts keeps exactly the records that one cleaner keeps.
+
+Tasks run in this process.
+"""
 
 import random
 import shutil
@@ -53,7 +56,7 @@ SETTINGS = {
 
 
 def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
-    """Updates and tombstones of forty keys in two partitions of many segments, with zone maps."""
+    """Write updates and tombstones of 40 keys to two partitions, and build their zone maps."""
     place, draw = make(str(path), TOPIC, 2, **SETTINGS, **more), random.Random(seed)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         for number in range(count):
@@ -68,7 +71,7 @@ def make_keyed(path: Path, count: int = 400, seed: int = 3, **more: str) -> str:
 
 
 def clean_here(place: str) -> None:
-    """As one cleaner does it."""
+    """Clean with one cleaner."""
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()
@@ -81,7 +84,7 @@ NO_SPARK = cast("SparkSession", None)
 
 
 class Tasks:
-    """Does parts as Spark's workers do them, in this process, the last one first."""
+    """Runs parts as Spark's workers do, in this process, the last one first."""
 
     def __init__(self) -> None:
         self.parts: list[int] = []
@@ -114,14 +117,14 @@ def test_what_stays_is_what_one_cleaner_keeps(tmp_path: Path, tasks: Tasks) -> N
         last = {record.key: record.offset for record in log}
         assert [record.offset for record in left] == sorted(last.values())
     assert reports[0].records_before == len(before[0]) > reports[0].records_after
-    # Nothing is left behind, and the next one has nothing to do.
+    # No files are left behind, and another run has nothing to do.
     assert not list(Path(place).rglob("*.cleaned"))
     assert not list(Path(place).rglob("*.swap"))
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]
 
 
 def fill_tier(path: Path, store: Path, **more: str) -> str:
-    """As `fill`, but only the store has what is finished."""
+    """Write a log as `fill` does, with its finished segments in the store only."""
     tier = {"remote_storage_enable": "true", "local_retention_bytes": "0", "retention_ms": "-1"}
     place = make_keyed(path, **{"tidelog_tier_url": store.as_uri(), **tier, **more})  # type: ignore[arg-type] # settings alone
     move(place)
@@ -136,7 +139,7 @@ def move(place: str) -> None:
 
 
 def compact_tier_here(place: str) -> None:
-    """As one process does it."""
+    """Compact with one process."""
     with LogDir.open(place, options=LogDirOptions(writable=True)) as log_dir:
         for number in range(2):
             log_dir.log(TOPIC, number).flush()
@@ -145,7 +148,7 @@ def compact_tier_here(place: str) -> None:
 
 
 def last_of_each(log: Sequence[Record]) -> dict[bytes | None, int]:
-    """What lies here is not compacted: the segment before an empty active one."""
+    """Return each key's last offset; the segment before an empty active one is not compacted."""
     return {record.key: record.offset for record in log}
 
 
@@ -202,7 +205,7 @@ def test_a_task_that_fails_leaves_a_tier_as_it_was(
 
 
 def test_a_late_record_is_held_against_the_whole_tail(tmp_path: Path, tasks: Tasks) -> None:
-    """Where the highest time wins, records of the tail beat those that come after them."""
+    """With the strategy "timestamp", records of the tail win over later ones with a lower time."""
     place = make_keyed(tmp_path / "a", tidelog_compaction_strategy="timestamp")
     clean_here(place)
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
@@ -264,14 +267,14 @@ def test_names_of_attempts(tmp_path: Path) -> None:
 
 @pytest.fixture
 def held_broker(tmp_path: Path) -> Iterator[tuple[str, Broker]]:
-    """A broker that has the directory, and cleans nothing by itself."""
+    """Start a broker on the directory, with its own cleaner switched off."""
     place = make_keyed(tmp_path / "a")
     with tidelog.broker(place, settings={"log.cleaner.enable": "false"}) as running:
         yield place, running
 
 
 def lent(place: str, number: int) -> dict[str, object]:
-    """A partition's job, as the broker lends it."""
+    """Return a partition's job, as the broker sends it."""
     holder = find_holder(place)
     assert holder is not None
     with holder:
@@ -291,7 +294,7 @@ def test_a_running_broker_lends_the_job_and_swaps_in(
 ) -> None:
     place, running = held_broker
     other = str(tmp_path / "b")
-    ignored = (".lock", "*.sock*", "*control*", "tidelog-reserve*")  # a broker is at work here
+    ignored = (".lock", "*.sock*", "*control*", "tidelog-reserve*")  # files of the running broker
     shutil.copytree(place, other, ignore=shutil.ignore_patterns(*ignored))
     before = held(place, TOPIC)
     reports = job.run(NO_SPARK, place, part_bytes=6_000)
@@ -301,7 +304,7 @@ def test_a_running_broker_lends_the_job_and_swaps_in(
     assert [report.stopped for report in reports] == [None, None]
     assert reports[0].records_before == len(before[0]) > reports[0].records_after
     assert not list(Path(place).rglob("*.cleaned"))
-    # The broker shows what is there now, and goes on.
+    # The broker shows the new segments, and continues.
     seen = running.call(lambda node: len(list(node.partitions.get(TOPIC, 0).log.records())))
     assert seen == len(held(place, TOPIC)[0])
     assert [report.passes for report in job.run(NO_SPARK, place, if_due=True)] == [0, 0]

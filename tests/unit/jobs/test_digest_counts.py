@@ -1,4 +1,4 @@
-"""Counts by digest: in memory, spilled, and what is left behind."""
+"""Counts by digest: in memory, spilled to disk, and cleanup."""
 
 import hashlib
 from collections import Counter

@@ -1,4 +1,4 @@
-"""From a group's place in time on A to offsets on B."""
+"""From a group's position in time on A to offsets on B."""
 
 import pytest
 from tests.worlds.clusters.two_clusters import (
@@ -188,7 +188,7 @@ class TestReordering:
 
 
 class TestTightness:
-    """A case in which each part of the margin is used up to the last ms."""
+    """A case that uses each part of the margin up to the last ms."""
 
     consumed = Sent(1, 1_030, to_a_ms=-30, to_b_ms=0)
     beside = Sent(2, 1_030, to_a_ms=-30, to_b_ms=0)
@@ -239,7 +239,7 @@ class TestStarts:
         assert "although it has later records" in start.reason
 
     def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
-        """It may have records with later create times: what it has was appended before T."""
+        """B may have records with later create times; all its records were appended before T."""
         a, b = pair()
         append_all(a, 1_000)
         append_all(b, 1_000, 2_000)

@@ -1,4 +1,4 @@
-"""Whether partition n holds the same keys on two clusters."""
+"""Whether partition n has the same keys on two clusters."""
 
 import zlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Counts inside a split: by hour on each clock, and sizes, of the records of a range alone."""
+"""Counts within a split: by hour on each clock, and sizes, of the records in a range."""
 
 import pyarrow as pa
 
@@ -8,7 +8,7 @@ HOUR = 3_600_000
 
 
 def rows(times: list[int | None], appended: list[int | None] | None = None) -> pa.RecordBatch:
-    """Records of partitions 0 and 1 in turns; values of 3 bytes, each second key of 2."""
+    """Return records of partitions 0 and 1 in turn; values of 3 bytes, each second key of 2."""
     kind = pa.timestamp("us", "UTC")
 
     def micros(found: list[int | None]) -> list[int | None]:

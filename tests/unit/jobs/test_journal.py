@@ -1,4 +1,4 @@
-"""Progress on disk: whole or not at all, for one job at a time, for one question."""
+"""Progress on disk: complete or absent, for one job at a time, for one set of options."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The power goes at every call while a mirror writes a batch; the batch comes again.
+"""Power loss at each call while a mirror writes a batch, which is then repeated.
 
-Spark is not needed for it: what its driver calls is called here, on a disk that forgets. Whatever
-was on disk, afterwards every record is there once and the map tells where.
+Without Spark: the test calls what Spark's driver calls, on a disk that loses unsynced data.
+Afterwards each record exists once, and the map has its offset.
 """
 
 from collections.abc import Callable
@@ -48,7 +48,7 @@ ROUTES = Routes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskOptions(SinkOptions):
-    """A sink on the disk of the test."""
+    """Sink options with the disk of the test."""
 
     disk: Env
 
@@ -57,7 +57,7 @@ class DiskOptions(SinkOptions):
 
 
 def rows(batch_id: int) -> "DataFrame":
-    """The records of a batch: of partition 1 with gaps, as compaction leaves them."""
+    """Return the records of a batch; those of partition 1 have gaps, as after compaction."""
     return frame(
         origin_batch("orders", partition, offsets_of(partition, batch_id))
         for partition in range(PARTITIONS)
@@ -70,7 +70,7 @@ def offsets_of(partition: int, batch_id: int) -> list[int]:
 
 
 def begin(env: SeededEnv) -> None:
-    """A directory with a record in each partition, and a map of nothing."""
+    """Create a directory with a record in each partition, and an empty map."""
     make_directory(env, partitions=PARTITIONS)
     env.files.make_dirs(WORK)
     places = [SourcePartition(0, number) for number in range(PARTITIONS)]
@@ -94,7 +94,7 @@ def batches_on(env: SeededEnv, watch: Callable[[BatchDone], None] = lambda _done
 
 
 def check(env: Env, batch_count: int) -> None:
-    """Every record once, in order; the map knows the place of each."""
+    """Check that each record exists once, in order, and that the map has its offset."""
     found = read_map(env.files, MAP)
     for partition in range(PARTITIONS):
         offsets = [o for number in range(batch_count) for o in offsets_of(partition, number)]
@@ -117,7 +117,8 @@ def test_batches_follow_each_other() -> None:
     done: list[BatchDone] = []
 
     def watch(one: BatchDone) -> None:
-        assert read_map(env.files, MAP).batch_id == one.batch_id  # who hears of a batch finds it
+        # The map has the batch before it is reported.
+        assert read_map(env.files, MAP).batch_id == one.batch_id
         done.append(one)
 
     batches = batches_on(env, watch)

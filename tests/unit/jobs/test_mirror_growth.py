@@ -1,4 +1,4 @@
-"""What a running mirror takes up: topics like a pattern, partitions, settings; on directories."""
+"""Changes that a running mirror follows: topics of a pattern, partitions, settings."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def env() -> Env:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """A directory with three topics, one of them the brokers' own."""
+    """Create a directory with three topics, one of them internal to brokers."""
     path = make(f"{tmp_path}/a", "shop.orders", 2)
     make(path, "__consumer_offsets")
     make(path, "other")
@@ -66,7 +66,7 @@ def shop(source: str, target: str, **more: object) -> MirrorPlan:
 
 
 def begun(plan: MirrorPlan, env: Env) -> tuple[MirrorPlan, OffsetMap]:
-    """As a new mirror begins."""
+    """Run the first steps of a new mirror."""
     plan = with_topics(plan, env)
     sources = read_sources(plan, env)
     targets, _ = find_targets(plan, sources, env, create=True, force=False, is_new_from=0)
@@ -147,7 +147,7 @@ class TestNew:
         assert partitions(target, "east.shop.bills") == 3
         assert later.copied[SourcePartition(1, 2)] == CopiedRange(0, 0)
         assert later.ends[TopicPartition("east.shop.bills", 2)] == 0
-        # What a restart reads: the same topics under the same numbers.
+        # A restart reads the same topics with the same numbers.
         known = decode_map(encode_map(later))
         assert known == later
         assert as_mapped(shop(source, target), known) == growth.plan

@@ -1,4 +1,4 @@
-"""What a mirror asks its places, and what it makes of the answers; directories alone."""
+"""A mirror's requests to its places, and its use of their responses, for directories."""
 
 import dataclasses
 from pathlib import Path
@@ -117,7 +117,7 @@ class TestGrown:
         more = dataclasses.replace(facts, ends=(*facts.ends, 7))
         found = grown(mapped(plan), {"orders": more})
         assert found.partition_counts == {"orders": 4}
-        # What others wrote there before nobody knows: the beginning is always right.
+        # It is unknown what others wrote there, so the start of the log is used.
         assert found.ends[TopicPartition("orders", 3)] == 0
 
     def test_fewer_or_other_ones_for_keys_are_refused(self, plan: MirrorPlan) -> None:

@@ -1,4 +1,4 @@
-"""What a mirror is asked for, what is refused of it, and what its checkpoint remembers."""
+"""Options of a mirror, refused ones, and the state in its checkpoint."""
 
 import json
 from pathlib import Path
@@ -105,7 +105,7 @@ class TestRenames:
 
 
 class TestReading:
-    """The options of the streams are such as streams take."""
+    """Options of the mirror's streams are valid options of streams."""
 
     state = MirrorState(mirror_id="f" * 32, question={}, starts=((0, 0, 5), (0, 1, 6), (2, 0, 7)))
 
@@ -121,7 +121,7 @@ class TestReading:
         assert directory.source.isolation is IsolationLevel.READ_COMMITTED
         assert "createTimestamp" in directory.source.columns
         assert "createTimestamp" not in broker.source.columns
-        # To brokers a partition is one task, whatever its size: order is kept.
+        # For brokers each partition is one task of any size, which keeps the order.
         assert (directory.source.split_bytes > 1 << 50) == asked.target.is_broker
 
     def test_from_the_end_the_very_offsets_are_named(self) -> None:
@@ -134,7 +134,7 @@ class TestReading:
 
 
 class TestPassedOn:
-    """What may be added to the options of sources and sink, and what is the mirror's own."""
+    """Options that users may add to sources and sink, and those that the mirror sets itself."""
 
     @pytest.mark.parametrize(
         ("name", "told"),
@@ -189,7 +189,7 @@ class TestPassedOn:
                 state.ensure_asked(plan(sink_options=other))
 
     def test_checkpoints_of_earlier_releases_go_on_with_their_markers(self) -> None:
-        """They say nothing of markers; without those of before, a repeated batch is doubled."""
+        """They don't name markers; without the old ones, a repeated batch is written twice."""
         question = {
             "sources": [["data", [["orders", "orders"]]]],
             "target": "kafka://west:9092",

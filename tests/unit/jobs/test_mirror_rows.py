@@ -1,4 +1,4 @@
-"""What tasks note of their rows, and how the driver puts the notes of a batch together."""
+"""Ledgers that tasks record of their rows, and how the driver joins those of a batch."""
 
 import dataclasses
 
@@ -116,7 +116,7 @@ class TestLedger:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=60))
 def test_rows_hold_every_record(steps: list[tuple[int, int]]) -> None:
-    """Whatever the gaps and targets, also repeated offsets, each record lies in its row."""
+    """With any gaps, targets and repeated offsets, each record is in its row."""
     offset, offsets, targets = 0, [], []
     for step, target in steps:
         offset += step
@@ -159,7 +159,7 @@ class TestSentLedger:
 
 
 class TestOrigins:
-    """From Spark's record batches to what is noted and what is written."""
+    """From Spark's record batches to ledger entries and written rows."""
 
     HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -200,7 +200,7 @@ class TestOrigins:
 
     @pytest.mark.parametrize("micros", [-1, -500, -1_000, -1_001, -2_000])
     def test_a_time_that_a_transform_put_before_1970(self, micros: int) -> None:
-        """Rounded down it would be -1 ms, which says that there is none."""
+        """Rounded down, the time would be -1 ms, which means none."""
         batch = self.batch()
         times = pa.array([micros, None, 2_000_000], pa.timestamp("us", "UTC"))
         at = batch.schema.get_field_index("timestamp")

@@ -1,4 +1,4 @@
-"""Offset maps: what they answer, how they grow, how they are kept."""
+"""Offset maps: lookups, growth and storage."""
 
 import pytest
 

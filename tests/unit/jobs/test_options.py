@@ -1,4 +1,4 @@
-"""Options of jobs: what a function with declared options takes, and says of them."""
+"""Declared options of jobs: accepted values, signature and docstring."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ JOBS = ("audit", "bootstrap", "compact", "lag", "latency", "mirror", "reindex", 
 
 
 def declared_of(name: str) -> dict[str, tuple[object, Option]]:
-    """The options of a job."""
+    """Return the options of a job."""
     module = import_module(f"tidelog.jobs.{name}.options")
     return options_of(getattr(module, f"{name.capitalize()}Options"))
 
@@ -70,7 +70,7 @@ def test_the_signature_has_the_options_as_keywords() -> None:
 
 @pytest.mark.parametrize("indent", ["", "    ", "        "])
 def test_the_docstring_lists_the_options_however_it_is_indented(indent: str) -> None:
-    """Python 3.13 takes the indent of docstrings away when it compiles them."""
+    """Python 3.13 removes the indentation of docstrings when it compiles them."""
 
     def plain(spark: str, topic: str = "flights", **options: Unpack[Wishes]) -> None: ...
 
@@ -112,7 +112,7 @@ def test_the_function_takes_what_the_command_takes() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_each_job_refuses_numbers_below_those_of_its_command(name: str) -> None:
-    """Before it looks at a session, a place or a table: there are none."""
+    """The refusal comes before any session, place or table is used, none of which exist here."""
     job = getattr(tidelog.spark, name)
     required = {
         parameter.name: "x"
@@ -145,7 +145,7 @@ def test_other_keywords_are_refused_as_pythons_own() -> None:
 
 
 def parsed(name: str, arguments: list[str]) -> dict[str, object]:
-    """What a command gets of its arguments."""
+    """Return the parsed arguments of a command."""
     group = app if name == "audit" else spark
     assert isinstance(group, click.Group)
     _, command, _ = group.resolve_command(click.Context(group), [name])

@@ -1,4 +1,4 @@
-"""Rates, held by a clock that the test moves."""
+"""Rates, with a manual clock."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_what_is_no_rate(text: str) -> None:
 
 
 def run(rate: Rate | None, chunks: list[tuple[int, int]], each_ms: int) -> list[float]:
-    """What is waited before each chunk that takes `each_ms` by itself."""
+    """Return the wait before each chunk, whose work takes `each_ms`."""
     clock = ManualClock(0)
     waits: list[float] = []
 

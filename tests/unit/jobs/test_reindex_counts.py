@@ -1,4 +1,4 @@
-"""What a check of a partition counts: zone maps that are there and sound."""
+"""A check of a partition counts the existing valid zone maps."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_look_counts_the_zone_maps_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
-    """Building leaves it where it is, so a check of the cache neither misses it nor asks for it."""
+    """Building leaves this map in place, so a check of the cache doesn't count it as missing."""
     path, cache, env = str(tmp_path / "log"), str(tmp_path / "cache"), os_env()
     with Directory.open(path, writable=True, env=env) as directory:
         directory.create_topic("t", config={"internal.segment.bytes": "600"})

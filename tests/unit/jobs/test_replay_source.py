@@ -1,4 +1,4 @@
-"""What a replay finds before it reads: offsets that hold the range, and counts by create time."""
+"""Offsets that contain a replay's range, and counts by create time, found before reading."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +26,7 @@ BROKER = Place("nowhere:9092", is_broker=True)
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    """Partition 0: 400 records a second apart, each appended 100 s later; partition 1: empty."""
+    """Partition 0 has 400 records, a second apart, appended 100 s later; partition 1 is empty."""
     clock = ManualClock(T0)
     settings = {"retention.ms": "-1", "internal.segment.bytes": "3000"}
     with Directory.open(str(tmp_path), writable=True, env=Env(clock=clock)) as directory:
@@ -80,7 +80,7 @@ def test_aborted_transactions_stay_out_unless_asked(data: str) -> None:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
-    """Two partitions; in the first a record is late."""
+    """Return a cluster with two partitions, the first of which has a late record."""
     fake = FakeCluster().with_log(FLIGHTS[0], 10, 20, 15, 30, 40).with_log(FLIGHTS[1], 5)
 
     @contextmanager
@@ -95,7 +95,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 def test_brokers_are_read_from_the_first_record_of_the_range(cluster: FakeCluster) -> None:
     asked = Question(place=BROKER, topic="flights", times=(12, 35))
     found = find(asked)
-    # To the end: what lies behind a record that is too late may still be in the range.
+    # Up to the end, because records after one beyond the range may still be in it.
     assert found.spans == (OffsetRange(FLIGHTS[0], 1, 5),)
     assert found.size_bytes is None
     assert found.between(None, 30) == Count(2, is_exact=False)

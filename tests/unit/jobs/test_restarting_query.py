@@ -1,4 +1,4 @@
-"""A query whose Python came up late is started again; whatever else ends it is told."""
+"""A query whose Python worker started too late is restarted; other errors are raised."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -17,7 +17,7 @@ AT_START = "Timed out while waiting for the Python worker to connect back"
 
 
 class FakeQuery:
-    """One start: what its end is, an error or True."""
+    """One start of a query; its end is an error or None."""
 
     def __init__(self, end: str | None) -> None:
         self._end = end
@@ -30,7 +30,7 @@ class FakeQuery:
 
 
 def starting(*ends: str | None) -> "tuple[Callable[[], StreamingQuery], list[FakeQuery]]":
-    """Starts queries with these ends; those that were started."""
+    """Return a function that starts queries with these ends, and the list of started ones."""
     left, started = list(ends), list[FakeQuery]()
 
     def start() -> "StreamingQuery":
@@ -82,7 +82,7 @@ def test_another_error_at_the_start_is_told() -> None:
 
 
 def test_a_query_that_worked_has_all_its_starts_again() -> None:
-    """Being late once a week ends no mirror in the tenth week."""
+    """A late start once a week does not end a mirror after some weeks."""
     start, started = starting(*[LATE] * (STARTS - 1), None, *[LATE] * (STARTS - 1), None)
     query = RestartingQuery(start)
     while len(started) < STARTS:

@@ -1,4 +1,4 @@
-"""Directories of topics in an object store answer as those on disk do, with bounded requests."""
+"""Topic directories in an object store give the same results as on disk, with few requests."""
 
 import uuid
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def store() -> CountingStore:
 
 
 def env_of(store: CountingStore, *, block_bytes: int = 1024) -> Env:
-    """Small blocks, so that a small log has many."""
+    """Return an Env with small blocks, so that a small log has many."""
     cache_bytes = 8 * block_bytes
     files = ObjectFiles(
         store, local=OsFileSystem(), block_bytes=block_bytes, cache_bytes=cache_bytes
@@ -122,7 +122,7 @@ def test_a_replaced_or_missing_object_is_planned_anew(copied: Path, store: Count
 
 @pytest.fixture
 def long(tmp_path: Path, store: CountingStore) -> Path:
-    """A directory with a log of some thirty megabytes."""
+    """Create a directory with a log of about 30 MB."""
     directory = tmp_path / "long"
     with LogDir.open(str(directory), options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC)
@@ -135,7 +135,7 @@ def long(tmp_path: Path, store: CountingStore) -> Path:
 
 
 def test_an_object_that_is_replaced_while_it_is_read(long: Path, store: CountingStore) -> None:
-    """Two ranges are fetched before the first rows are handed out, the others are another's."""
+    """Two ranges are fetched before the first rows; later ranges are of the new object."""
     env = env_of(store, block_bytes=1 << 20)
     for split in plan(store.url, env=env):
         expected = to_table([split], options=ReadOptions(env=env))
@@ -237,7 +237,7 @@ def test_blocks_are_bounded_and_a_reader_goes_on_faster(store: CountingStore) ->
 
 
 class TestCounts:
-    """Requests and bytes for what is asked, on a directory with large segments."""
+    """Requests and bytes for each operation, on a directory with large segments."""
 
     @pytest.fixture
     def large(self, tmp_path: Path, store: CountingStore) -> Path:
@@ -262,7 +262,7 @@ class TestCounts:
         found = plan(store.url, env=env_of(store, block_bytes=65_536), split_bytes=1 << 20)
         assert len(found) > 3
         segments = len(list(large.rglob("*.log")))
-        # Two listings, four small files, their times, and of the last segment indexes and log.
+        # Two listings, four small files and their times, indexes and log of the last segment.
         assert store.calls["list"] == 2
         last = -(-max(large.rglob("*.log")).stat().st_size // 65_536)
         assert store.requests <= 2 + 5 + (segments + 1) + 2 + last
@@ -275,7 +275,7 @@ class TestCounts:
         plan(store.url, wanted=wanted, env=env_of(store, block_bytes=4_096))
         segments = len(list(large.rglob("*.log")))
         logs = [size for key, _, size in store.reads if key.endswith(".log")]
-        # Each finished segment's zone map is held against its first and its last batch.
+        # Each finished segment's zone map is verified against its first and last batch.
         assert len([size for size in logs if size <= 4_096]) <= 2 * segments
         assert store.requests <= 2 + 5 + 2 * segments + 2 + len(logs)
 

@@ -1,4 +1,4 @@
-"""Stores of this machine, held to the rules of every store."""
+"""Local object stores follow the rules of all stores."""
 
 import uuid
 from pathlib import Path
@@ -28,7 +28,7 @@ class TestMemory(StoreRules):
     def test_a_put_whose_response_was_lost_counts_if_its_bytes_are_there(
         self, opened: ObjectStore, monkeypatch: pytest.MonkeyPatch, stored: bytes | None
     ) -> None:
-        """The retry is refused because the object exists; which writer won, its bytes tell."""
+        """The retry is refused because the object exists; its bytes show who created it."""
         attempts: list[bytes] = []
         real = obstore.put
 

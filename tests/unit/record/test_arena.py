@@ -1,4 +1,4 @@
-"""Bodies side by side in one buffer."""
+"""Bodies of batches next to each other in one buffer."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_frame_of_one_block_is_read_as_any_other(size: int) -> None:
     text = (TEXT * 100)[:size]
     frame = memoryview(compress(Codec.LZ4, text))
     found = decompress_single(frame, memoryview(bytearray(BLOCK_BYTES)))
-    # What does not become shorter is stored; such a frame is left to the general reader.
+    # Data that does not shrink is stored uncompressed, which only the general reader supports.
     assert found is None or bytes(found) == text
     assert (found is None) == (size == 1)
 
@@ -60,7 +60,8 @@ def test_other_frames_are_left_to_the_general_reader() -> None:
     ]
     for frame in damaged:
         found = decompress_single(memoryview(frame), out)
-        if found is not None:  # damage that changes bytes of a record: its checksum tells
+        # The damage changed bytes of a record, which only the batch's checksum shows.
+        if found is not None:
             assert decompress(Codec.LZ4, frame, limit=BLOCK_BYTES) == found
     with pytest.raises(CorruptBatch):
         decompress(Codec.LZ4, whole[:-1], limit=BLOCK_BYTES)

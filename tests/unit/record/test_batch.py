@@ -1,4 +1,4 @@
-"""Magic 2 by bytes: known batches, the view, changes in place, builders."""
+"""Batches of magic 2: known bytes, the view, changes in place, builders."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ NEW = [
     NewRecord(key=b"k", value=None, timestamp=TIME - 10),
 ]
 
-# Made from the layout by hand, not by Kafka; tests against Kafka itself are in tests/peers.
+# Built by hand from the layout, not by Kafka; tests/peers has tests with Kafka.
 TWO_RECORDS = (
     "0000000000000005 00000042 00000003 02 bdd556a6 0000 00000001 0000018bcfe56800 0000018bcfe56800"
     "ffffffffffffffff ffff ffffffff 00000002 1000000002 6b 02 76 00 0e00130202 6b 01 00"
@@ -124,7 +124,7 @@ class TestFields:
         )
         assert batch.has_producer_id
         assert (batch.producer_id, batch.producer_epoch) == (9, 2)
-        # After the largest sequence comes 0.
+        # The sequence after the largest one is 0.
         assert (batch.base_sequence, batch.last_sequence) == (INT32_MAX, 0)
         assert [record.sequence for record in batch.records()] == [INT32_MAX, 0]
 
@@ -267,7 +267,8 @@ class TestTimes:
     def test_create_times_are_lost_where_a_cleaner_wrote_the_append_time_over_them(self) -> None:
         same = [replace(new, timestamp=TIME) for new in NEW]
         stamped = {"timestamp_type": TimestampType.LOG_APPEND_TIME, "append_time_ms": TIME}
-        # With gaps or a horizon a cleaner has been here; without them the producer said so itself.
+        # Gaps or a delete horizon show that a cleaner rewrote the batch; otherwise the times are
+        # the producer's.
         gaps = build_batch(same, offset_deltas=[0, 2], **stamped)  # type: ignore[arg-type]  # mixed values
         horizon = build_batch(same, delete_horizon_ms=TIME + DAY, **stamped)  # type: ignore[arg-type]  # mixed values
         untouched = build_batch(same, **stamped)  # type: ignore[arg-type]  # mixed values

@@ -1,4 +1,4 @@
-"""Memory of columns is used again when nobody can see it any more, and not before."""
+"""Memory of columns is reused only when no object references it any more."""
 
 import importlib.util
 import threading
@@ -14,7 +14,7 @@ SIZE = 5 * PAGE_BYTES_MIN + 8
 
 
 class Pages(Protocol):
-    """What the module has."""
+    """The interface of the module."""
 
     FREE: FreeMemory
 
@@ -23,7 +23,7 @@ class Pages(Protocol):
 
 @pytest.fixture
 def pages() -> Pages:
-    """The module with free memory of this test alone."""
+    """Return the module with free memory of its own."""
     spec = importlib.util.find_spec("tidelog.record.columns.arrays")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""Every codec: Kafka's framing, foreign frames, the cap, and streams that are cut or too long."""
+"""Each codec: Kafka's framing, frames of others, the size limit, truncated and extended streams."""
 
 import contextlib
 import struct
@@ -25,12 +25,12 @@ SCRATCH = Scratch()
 MIB = 1 << 20
 TEXT = b"the quick brown fox jumps over the lazy dog, " * 4000
 REAL_CODECS = [codec for codec in Codec if codec is not Codec.NONE]
-# Deterministic bytes that no codec can shrink.
+# Deterministic bytes that no codec can compress.
 NOISE = b"".join(zlib.crc32(bytes([i & 255, i >> 8])).to_bytes(4, "big") for i in range(20_000))
 
 
 def decompressed(codec: Codec, data: bytes, limit: int = LIMIT, magic: int = 2) -> bytes:
-    """What comes out, or the error: the same in new memory and in memory that serves again."""
+    """Decompress, with the same result or error in new memory and in reused memory."""
     try:
         found = bytes(decompress(codec, data, limit=limit, magic=magic))
     except (CorruptBatch, UnsupportedCompression) as error:
@@ -69,7 +69,7 @@ def test_every_cut_is_noticed(codec: Codec) -> None:
 
 def test_every_cut_of_snappy_inside_a_block_is_noticed() -> None:
     data = compress(Codec.SNAPPY, TEXT[:300] + NOISE[:300])
-    # Xerial framing has no end mark: a cut between blocks can't be seen, the batch's CRC sees it.
+    # Xerial framing has no end mark, so a cut between blocks is only found by the batch's CRC.
     for size in set(range(len(data))) - {16}:
         with pytest.raises(CorruptBatch):
             decompressed(Codec.SNAPPY, data[:size])
@@ -131,7 +131,7 @@ def test_a_bomb_costs_no_more_than_its_cap(codec: Codec) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # The compressed bytes may be copied once (lz4), and a buffer may grow in doubles (gzip).
+    # The compressed bytes may be copied once (lz4), and a buffer may grow by doubling (gzip).
     assert peak <= 2 * MIB + len(data) + 64 * 1024
 
 

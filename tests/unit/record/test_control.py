@@ -69,7 +69,7 @@ def test_a_plain_marker_is_what_the_rules_of_records_make_and_read(
 def test_what_is_not_just_a_plain_marker_is_left_to_the_rules_of_records(at: int) -> None:
     body = bytearray(pack_end_marker(ControlType.COMMIT, 9))
     body[at] ^= 0x40
-    # Of the coordinator's epoch any number will do.
+    # Any number is valid as the coordinator's epoch.
     assert (unpack_end_marker(body) is None) is (at not in range(12, 16))
     assert unpack_end_marker(body + b"\0") is None
 

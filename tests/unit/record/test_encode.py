@@ -1,4 +1,4 @@
-"""What a table may look like, and what a row becomes where a column leaves something open."""
+"""Tables that can be encoded, and the defaults for missing columns."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -20,7 +20,7 @@ Column: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 
 def records_of(table: pa.Table | pa.RecordBatch) -> list[Record]:
-    """The records of the batches that a table becomes."""
+    """Encode a table, and return the records of its batches."""
     return [
         record
         for batch in encode_table(table, now_ms=NOW_MS)
@@ -29,17 +29,17 @@ def records_of(table: pa.Table | pa.RecordBatch) -> list[Record]:
 
 
 def keys_of(column: Column) -> Sequence[bytes | None]:
-    """The keys that a column becomes."""
+    """Return the keys encoded from a column."""
     return [record.key for record in records_of(pa.table({"key": column}))]
 
 
 def times_of(column: Column) -> list[int]:
-    """The timestamps that a column becomes."""
+    """Return the timestamps encoded from a column."""
     return [record.timestamp for record in records_of(pa.table({"timestamp": column}))]
 
 
 def headers_of(column: Column) -> list[tuple[Header, ...]]:
-    """The headers that a column becomes."""
+    """Return the headers encoded from a column."""
     return [record.headers for record in records_of(pa.table({"headers": column}))]
 
 

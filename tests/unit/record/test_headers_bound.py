@@ -1,4 +1,4 @@
-"""A record has at most `HEADERS_MAX` headers: every reader, validator and writer says the same."""
+"""A record has at most `HEADERS_MAX` headers in each reader, validator and writer."""
 
 import pyarrow as pa
 import pytest
@@ -20,13 +20,13 @@ EMPTY = b"\0\1"  # no key, null value
 
 
 def record_body(headers: int) -> bytes:
-    """A record with so many empty headers, and its length before it."""
+    """Return a record with `headers` empty headers, after its length."""
     body = b"\0\0\0\1\1" + encode_varlong(headers) + EMPTY * headers
     return encode_varlong(len(body)) + body
 
 
 def batch_with_headers(headers: int, codec: Codec) -> bytes:
-    """A batch with one such record."""
+    """Return a batch with one such record."""
     body = compress(codec, record_body(headers)) if codec else record_body(headers)
     size = HEADER_SIZE - 12 + len(body)
     batch = bytearray(HEADER.pack(0, size, -1, 2, 0, codec, 0, 1, 1, -1, -1, -1, 1) + body)

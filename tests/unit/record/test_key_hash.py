@@ -1,4 +1,4 @@
-"""The hash of keys: what its authors publish, and the kernel gives the same."""
+"""The hash of keys: the authors' published vectors, and equality of kernel and reference."""
 
 import hashlib
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def test_siphash_of_the_authors_vectors(size: int, digest: str) -> None:
 
 
 def md5(seed: bytes, key: bytes) -> bytes:
-    """Of the seed, then the key."""
+    """Return the MD5 of seed and key."""
     return hashlib.md5(seed + key).digest()
 
 
@@ -76,7 +76,7 @@ SLOTS = 1000
 def test_many_side_by_side_are_as_each_alone(
     run: Callable[..., None], start: int, keys: list[bytes | None], size: int | None, seed: bytes
 ) -> None:
-    # Of one size they go side by side; of many, some of which are long, often not.
+    # Keys of one size are hashed side by side; those of different sizes, some long, often not.
     if size is not None:
         keys = [None if key is None else key.ljust(size, b"x")[:size] for key in keys]
     window = np.zeros(offset_map.WINDOW_SIZE, np.int64)

@@ -1,4 +1,4 @@
-"""The last record of each key: compiled, interpreted, and against a dict; damage is left alone."""
+"""The last record of each key: compiled, interpreted, and from a dict; damage is left alone."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ SEEDS = np.array([3, -5], np.int64)
 
 
 def log_of(batches: list[list[tuple[bytes | None, bytes | None]]]) -> bytes:
-    """Batches of keys and values, with a gap in the offsets between two of them."""
+    """Return batches of keys and values, with a gap in the offsets after each."""
     data, offset = bytearray(), 7
     for pairs in batches:
         made = [NewRecord(key=key, value=value, timestamp=0) for key, value in pairs]
@@ -126,5 +126,5 @@ def test_what_is_damaged_or_has_no_key_is_left_to_the_plain_code() -> None:
     torn = bytearray(data)
     torn[HEADER_SIZE] ^= 1
     assert finder.find(bytes(torn), table[:1]) is None
-    table[0, layout.RECORD_COUNT] = 1 << 30  # nothing is allocated for it
+    table[0, layout.RECORD_COUNT] = 1 << 30  # nothing is allocated for this count
     assert finder.find(data, table[:1]) is None

@@ -1,4 +1,4 @@
-"""Magic 0 and 1 by bytes: messages, wrappers, and each rule broken once."""
+"""Magic 0 and 1: known bytes of messages and wrappers, and a violation of each rule."""
 
 import struct
 import tracemalloc
@@ -21,7 +21,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, Codec, Header, NewRecord, Timest
 
 TIME = 1_700_000_000_000
 LEGACY_CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4]
-# Made from the layout by hand, not by Kafka; tests against Kafka itself are in tests/peers.
+# Built by hand from the layout, not by Kafka; tests/peers has tests with Kafka.
 MAGIC_0 = "0000000000000005 00000010 1fecd70a 00 00 00000001 6b 00000001 76"
 MAGIC_1 = "0000000000000005 00000018 39268c33 01 00 0000018bcfe56800 00000001 6b 00000001 76"
 NEW = [
@@ -40,7 +40,7 @@ def message(offset: int, *, magic: int, timestamp: int = -1, attributes: int = 0
 def wrapper(
     inner: bytes | bytearray, *, magic: int, offset: int, timestamp: int = -1, attributes: int = 0
 ) -> LegacyBatch:
-    """A gzip wrapper around these bytes, seven bytes into a buffer."""
+    """Return a gzip wrapper around these bytes, seven bytes into a buffer."""
     data = build_legacy_message(
         None,
         compress(Codec.GZIP, inner, magic=magic),

@@ -1,4 +1,4 @@
-"""Each rule of a magic-2 record broken once, and lengths that would cost memory if believed."""
+"""A violation of each rule of a magic-2 record, and lengths that must not allocate memory."""
 
 import tracemalloc
 
@@ -27,7 +27,7 @@ BARE = "0c 00 00 00 01 01 00"
 def batch_with_body(
     body: bytes, *, count: int = 1, codec: Codec = Codec.NONE, last: int = 10
 ) -> RecordBatch:
-    """A sealed batch with this records section, whatever it says."""
+    """Return a batch with a correct checksum around this records section."""
     data = build_batch([NewRecord()], base_offset=70, codec=codec)[:HEADER_SIZE]
     data += compress(codec, body)
     for at, value in (
@@ -155,7 +155,7 @@ def test_a_huge_length_costs_nothing(codec: Codec, body: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    # An lz4 or zstd block may make 128 KiB of any few bytes, as far as its frame says.
+    # By its frame, an lz4 or zstd block of a few bytes may decompress to 128 KiB.
     assert peak < 300_000
 
 

@@ -1,4 +1,4 @@
-"""Serializers and deserializers against the bytes that Kafka's Java ones give."""
+"""Serializers and deserializers compared with the bytes of Kafka's Java ones."""
 
 import math
 import uuid

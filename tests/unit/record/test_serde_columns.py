@@ -1,4 +1,4 @@
-"""Columns by the name of their serializer: value by value what `record.serde` does."""
+"""Columns by serializer name are equal to `record.serde` value by value."""
 
 import json
 import math
@@ -25,7 +25,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
 
 
 def as_column(name: str, value: object) -> object:
-    """The cell of a typed column that stands for a value."""
+    """Return the cell of a typed column for a value."""
     if value is None or isinstance(value, UUID):
         return None if value is None else str(value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if name == "json" else value

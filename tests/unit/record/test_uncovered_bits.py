@@ -1,6 +1,6 @@
-"""Every bit that no checksum covers, flipped: what framing and order catch, and what remains.
+"""Flips of each bit that no checksum covers: those that framing and order detect, and the rest.
 
-docs/format.md ("What the checksums leave out") says the same in words.
+docs/format.md describes them in "What the checksums leave out".
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tidelog.types import Codec, NewRecord
 NEW = [NewRecord(key=b"key %d" % i, value=b"value", timestamp=1000 + i) for i in range(3)]
 Build: TypeAlias = Callable[[int], bytearray]
 
-# What a reader makes of damaged bytes.
+# Results of reading damaged bytes.
 CAUGHT = "caught"
 FEWER = "fewer batches"
 UNSEEN = "unseen"
@@ -40,7 +40,7 @@ def wrapper(magic: int) -> Build:
 
 
 def judge(damaged: bytes, original: bytes) -> str:
-    """What reading in order makes of the damage. Contents that differ fail the test."""
+    """Return the result of reading the damaged log in order; fail if contents differ."""
     contents, next_offset = [], 0
     try:
         for batch in walk(damaged):
@@ -60,9 +60,9 @@ def judge(damaged: bytes, original: bytes) -> str:
 
 
 def log_of_three(build: Build) -> tuple[bytes, list[int]]:
-    """Three batches back to back, and where each begins."""
+    """Return three batches back to back, and their positions."""
     log, starts = bytearray(), []
-    # From 70 on, so that some bits of the offsets are set and some are not.
+    # From 70 on, so that some bits of the offsets are set and others are not.
     next_offset = 70
     for _ in range(3):
         starts.append(len(log))
@@ -72,7 +72,7 @@ def log_of_three(build: Build) -> tuple[bytes, list[int]]:
 
 
 def flips(build: Build, chosen: int) -> dict[tuple[int, int], str]:
-    """The judgement on each flipped bit (byte, bit) outside the checksum of one batch of three."""
+    """Return the result of each flipped (byte, bit) that one batch's checksum does not cover."""
     log, starts = log_of_three(build)
     found = {}
     for byte in range(17 if log[16] == 2 else 12):
@@ -108,7 +108,7 @@ def test_of_the_last_batch_an_offset_that_grows_is_unseen(build: Build) -> None:
     for (byte, bit), judged in flips(build, chosen=2).items():
         place = 8 * (7 - byte) + bit
         if byte < 8:
-            # The highest bit makes it negative.
+            # The highest bit makes the offset negative.
             grows = place < 63 and not offset >> place & 1
             assert judged == (UNSEEN if grows else CAUGHT), place
 
@@ -134,7 +134,7 @@ def test_a_magic_is_never_believed(build: Build) -> None:
 
 @pytest.mark.parametrize("build", [modern, packed])
 def test_of_magic_2_a_leader_epoch_is_unseen_here(build: Build) -> None:
-    # Storage knows that epochs never fall along a log.
+    # Storage checks that epochs never decrease along a log.
     for chosen in (0, 1, 2):
         found = flips(build, chosen)
         assert {judged for (byte, _), judged in found.items() if 12 <= byte < 16} == {UNSEEN}

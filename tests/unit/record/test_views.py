@@ -1,4 +1,4 @@
-"""The walk: which frames it takes, where it stops, what it refuses."""
+"""The walk over batches: accepted frames, its end, and refused frames."""
 
 import struct
 
@@ -20,7 +20,7 @@ MIXED = (
 
 
 def framed(length: int, magic: int, size: int = 200) -> bytes:
-    """A frame with this length and magic in a buffer of `size` bytes."""
+    """Return a frame with this length and magic in a buffer of `size` bytes."""
     return (struct.pack(">qiib", 0, length, 0, magic) + bytes(size))[:size]
 
 
@@ -80,7 +80,7 @@ def test_a_bad_length_is_refused_as_soon_as_it_can_be_read() -> None:
     assert list(walk(framed(13, 2, size=11))) == []
     with pytest.raises(CorruptBatch):
         list(walk(framed(13, 2, size=12)))
-    # The magic is not there yet.
+    # The magic is not read yet.
     assert list(walk(framed(100, 3, size=16))) == []
     with pytest.raises(CorruptBatch):
         list(walk(framed(100, 3, size=17)))

@@ -1,4 +1,4 @@
-"""The kernel that finds the winner of each key: compiled, interpreted, and against a dict."""
+"""The kernel that finds the winner of each key: compiled, interpreted, and compared with a dict."""
 
 from collections.abc import Callable
 
@@ -61,7 +61,7 @@ def new_map(entries: int, key_bytes: int) -> tuple[WinnerMap, "np.typing.NDArray
 
 
 def expected(rows: list[Row], side: int) -> dict[bytes, tuple[int, int, bool]]:
-    """Of each key the highest (version, offset), with its kind."""
+    """Return the highest (version, offset) of each key, and whether it is a tombstone."""
     found: dict[bytes, tuple[int, int, bool]] = {}
     for offset, (key, version, is_dead, sides) in enumerate(rows):
         if sides >> side & 1:
@@ -91,7 +91,7 @@ def found_in(into: WinnerMap, used: "np.typing.NDArray[np.int64]", side: int) ->
 def test_the_highest_version_then_offset_wins_on_each_side(
     fold: Callable[..., int], bits: int, rows: list[Row]
 ) -> None:
-    # With no bits of the hash left every key meets every other one in its slot.
+    # With 0 bits of the hash all keys collide.
     into, used = new_map(8, 64)
     given_rows = keyed_rows(rows, lambda key: hash(key) & bits)
     assert fold(given_rows, 0, 0, 0, into, used) == len(rows)
@@ -129,6 +129,6 @@ def test_keys_of_another_share_are_dropped_and_the_others_found_again(
     keep[1](into, int(used[kernels.ENTRIES]))
     mine = [row if hashed(row[0]) & mask == 1 else (*row[:3], 0) for row in rows]
     assert found_in(into, used, 1) == expected(mine, 1)
-    # The same records once more change nothing: each key is found where it is.
+    # The same records again change nothing, because each key is found in its slot.
     assert fold_rows(given_rows, 0, mask, 1, into, used) == len(rows)
     assert found_in(into, used, 1) == expected(mine, 1)

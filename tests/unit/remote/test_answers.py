@@ -1,4 +1,4 @@
-"""Questions to a cluster that is not ready yet: asked again, within one timeout."""
+"""Requests to a cluster that is not ready are repeated within one timeout."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -22,7 +22,7 @@ TIMEOUT_S = 10.0
 
 
 class Admin:
-    """Answers each request with the next of `codes` (0: found), at last always with the last."""
+    """Returns the next of `codes` for each request (0: success), and the last one from then on."""
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def look_up(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> LookUp:
-    """Looks a time up at a cluster that the client library answers for in this way."""
+    """Return a function that looks up a time in a cluster whose client library is replaced."""
 
     def ask(admin: Admin) -> OffsetAndTimestamp | None:
         monkeypatch.setattr(library, "AdminClient", lambda *_, **__: admin)

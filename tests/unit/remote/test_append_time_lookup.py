@@ -1,4 +1,4 @@
-"""What a broker tells of append times beside records that came through librdkafka."""
+"""Append times from a broker for records that came through librdkafka."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -79,7 +79,7 @@ def test_a_broker_that_tells_nothing_is_not_asked_again(leader: FakeLeader) -> N
 
 
 def test_a_leader_without_append_times_does_not_end_the_search_at_others() -> None:
-    """Two brokers, of which the first can't search by append time."""
+    """Of two brokers, the first can't search by append time."""
     leader = FakeLeader(nodes=2)
     leader.create(partitions=4)
 
@@ -137,7 +137,7 @@ def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
 
 
 def test_only_so_many_partitions_have_a_connection(leader: FakeLeader) -> None:
-    """Of 33 the one that was asked longest ago loses it."""
+    """Of 33 partitions, the least recently used one loses its connection."""
     told(leader, 0, 5_000)
     opened: list[int] = []
 

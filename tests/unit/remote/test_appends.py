@@ -1,4 +1,4 @@
-"""What becomes of a call's records: answers, first errors, deliveries that prove nothing."""
+"""Records of a call: results, first errors, and delivery reports without an offset."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from tidelog.types import Codec
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A delivery, as the client library tells of it."""
+    """A delivery report as the client library passes it."""
 
     where: int
     at: int | None
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(slots=True)
 class FakeProducer:
-    """Takes records, and delivers them at the next poll at the offsets it was told."""
+    """Accepts records, and delivers them at the given offsets in the next poll."""
 
     offsets: dict[int, list[int | None]]
     kind: int = 1

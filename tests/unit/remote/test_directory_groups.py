@@ -1,4 +1,4 @@
-"""Where groups stand by files alone: what counts of `__consumer_offsets`, and what is left out."""
+"""Positions of groups from files alone: which records of `__consumer_offsets` count."""
 
 import uuid
 from pathlib import Path
@@ -49,7 +49,7 @@ def commit(
     topic_id: uuid.UUID = NO_UUID,
     transaction: str = "",
 ) -> None:
-    """A commit as a coordinator writes it; in a transaction that ends as it says."""
+    """Write a commit as a coordinator does, optionally in a transaction with the given outcome."""
     value = CommittedOffset(offset, topic_id=topic_id)
     record = offset_record(group, "orders", partition, value)
     made = NewRecord(key=record.key, value=record.value, timestamp=T0)

@@ -1,4 +1,4 @@
-"""Records from their leader one by one: those that librdkafka would bring, with append times."""
+"""Records fetched from their leader one by one: as from librdkafka, with append times."""
 
 from typing import TYPE_CHECKING, cast
 
@@ -46,7 +46,7 @@ def open_fetch(
 
 
 def told(leader: FakeLeader, *runs: int) -> None:
-    """The broker names these append times, where it is asked for them."""
+    """Let the broker return these append times if they are requested."""
     inner = leader.mangle
 
     def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
@@ -129,7 +129,7 @@ def test_reach_is_that_of_the_kernel(leader: FakeLeader) -> None:
 
 
 def moves(leader: FakeLeader, base: int, wrong: int) -> None:
-    """The wire has another base offset for a batch."""
+    """Give a batch another base offset on the wire."""
     inner = leader.mangle
 
     def mangle(request: "ReceivedRequest", answer: "DataclassInstance") -> "DataclassInstance":
@@ -158,7 +158,7 @@ def test_a_base_offset_that_is_wrong_is_a_damaged_batch(
         found: list[tuple[int, bytes | None]] = []
         with pytest.raises(CorruptBatch, match="t-0"):
             found.extend(read(open_fetch(leader, max_bytes=max_bytes), 0, 12))
-        if max_bytes > 1:  # else an answer is one batch, with nothing behind it
+        if max_bytes > 1:  # otherwise a response has a single batch
             assert all(value == b"%d" % offset for offset, value in found)
 
 

@@ -1,4 +1,4 @@
-"""Groups of a cluster whose coordinators are not there yet, or refuse."""
+"""Groups of a cluster whose coordinators are not available yet, or refuse."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,13 +22,13 @@ FOUND = SimpleNamespace(
 
 
 class Admin:
-    """Answers each list of groups with the next of `codes` (0: found), at last with the last."""
+    """Returns the next of `codes` for each list of groups (0: success), later the last one."""
 
     def __init__(self, clock: ManualClock, *told: int) -> None:
         self._clock = clock
         self._told = list(told)
         self.asked = 0
-        # Errors come bare in 2.16, beside what other brokers found.
+        # In 2.16 errors are not wrapped, and come with the results of other brokers.
         self.wrap: Callable[[KafkaError], object] = lambda error: error
 
     def list_consumer_groups(self, **_: object) -> "Future[SimpleNamespace]":
@@ -53,7 +53,7 @@ Told = Callable[..., tuple[Cluster, Admin]]
 
 @pytest.fixture
 def told(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Told:
-    """A cluster that the client library answers for with these codes."""
+    """Return a cluster whose client library returns these codes."""
 
     def make(*codes: int) -> tuple[Cluster, Admin]:
         admin = Admin(clock, *codes)

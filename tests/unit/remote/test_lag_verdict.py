@@ -1,4 +1,4 @@
-"""Lag in one sentence: for no, one and many partitions, and for positions that are wrong."""
+"""The sentence about lag: none, one and many partitions, and invalid positions."""
 
 from math import inf
 

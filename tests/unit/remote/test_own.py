@@ -24,7 +24,7 @@ NOW = 1_700_000_000_000
 
 
 def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualClock:
-    """A topic with batches of so many records, ten seconds after each other; created long ago."""
+    """Append batches with these numbers of records, 10 s apart, with earlier create times."""
     clock = ManualClock(NOW)
     with Directory.open(str(path), writable=True, env=Env(clock=clock, random=Random(1))) as log:
         settings = {key.replace("_", "."): value for key, value in config.items()}
@@ -37,7 +37,7 @@ def write(path: Path, *batches: int, step_ms: int = 0, **config: str) -> ManualC
 
 
 def cluster_of(directory: Directory, committed: int) -> FakeCluster:
-    """A cluster that serves the directory's topic."""
+    """Return a cluster that serves the directory's topic."""
     log = directory.partition("flights", 0)
     cluster = FakeCluster().with_log(FLIGHTS_0, *[record.timestamp for record in log.records()])
     topic_id = directory.topic("flights").topic_id
@@ -56,7 +56,7 @@ def test_counts_by_headers_and_opens_batches_at_the_edges(tmp_path: Path) -> Non
 
 
 def test_counts_whole_segments_by_their_zone_maps(tmp_path: Path) -> None:
-    """A batch in the middle of one is not looked at, so its damage is no matter."""
+    """A batch in the middle of a segment is not read, so its damage has no effect."""
     write(tmp_path, *[10] * 9, step_ms=300_000, segment_ms="600000")
     with Directory.open(str(tmp_path)) as directory:
         segments = directory.partition("flights", 0).segments
@@ -105,7 +105,7 @@ def test_sees_what_is_appended_meanwhile(tmp_path: Path) -> None:
 
 
 def test_seconds_behind_are_by_the_append_clock(tmp_path: Path) -> None:
-    """The second batch came ten seconds after the first, whatever its create times say."""
+    """The second batch was appended ten seconds after the first, whatever its create times are."""
     clock = write(tmp_path, 5, 5)
     clock.advance(100_000)
     with Directory.open(str(tmp_path)) as directory:

@@ -1,4 +1,4 @@
-"""A partition is read to its end, whoever leads it, and never waits for what is not there."""
+"""A partition is read to its end, with any leader, without waiting for records that don't exist."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -108,7 +108,7 @@ def test_nobody_answers(leader: FakeLeader) -> None:
 
 
 def empty_from(offset: int, leader: FakeLeader) -> None:
-    """As where the cleaner has taken all from an offset on: the broker has nothing to show."""
+    """Return no records from an offset on, as if compaction had removed them."""
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == FETCH.key:
@@ -128,7 +128,7 @@ def test_a_gap_at_the_end_is_not_waited_for(leader: FakeLeader) -> None:
 
 
 def test_a_remote_tier_may_be_slow(leader: FakeLeader) -> None:
-    """An empty answer from below the local log's start proves nothing."""
+    """An empty response for an offset below the local log start proves nothing."""
     empty_from(15, leader)
     inner = leader.mangle
 
@@ -238,7 +238,7 @@ def test_aborted_transactions_end_at_their_markers(leader: FakeLeader) -> None:
 
 
 def refuse(leader: FakeLeader, code: int, *, replicas: int, times: int = 1 << 30) -> None:
-    """Let the first fetches fail by a code, on a partition with so many replicas."""
+    """Let the first fetches fail with a code, in a partition with this number of replicas."""
     left = [times]
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
@@ -273,7 +273,7 @@ def test_another_replica_may_take_over_after_a_storage_error(leader: FakeLeader)
 
 
 def test_a_topic_without_an_id_is_asked_for_by_name(leader: FakeLeader) -> None:
-    """As Kafka's clients do: no version that names topics by ids can name it (KIP-516)."""
+    """As in Kafka's clients: versions that name topics by id can't name this one (KIP-516)."""
 
     def mangle(request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
         if request.api.key == METADATA.key:

@@ -1,4 +1,4 @@
-"""Settings as Kafka's tools take them, in librdkafka's words."""
+"""Settings of Kafka's tools, translated to librdkafka's."""
 
 import pytest
 

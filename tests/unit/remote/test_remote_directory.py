@@ -1,4 +1,4 @@
-"""`tidelog.connect` without a broker: what is refused before one is asked."""
+"""`tidelog.connect` without a broker: calls that are refused before any request."""
 
 import inspect
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tidelog.remote.remote_directory import RemoteDirectory
 from tidelog.scan import ScanStats
 from tidelog.types import NewRecord, TopicPartition
 
-# Nobody listens there, and nobody is asked.
+# No server listens there, and no request is sent.
 NOWHERE = "127.0.0.1:1"
 PLACE = TopicPartition("t", 0)
 
@@ -85,7 +85,7 @@ def test_times_that_can_not_be_waited_for_are_refused(timeout_s: float) -> None:
 
 
 def test_a_time_out_may_be_longer_than_that_of_a_socket() -> None:
-    """The client library takes no longer one than 300 seconds, and a short one says too little."""
+    """The client library accepts at most 300 s, and a very short timeout gives poor errors."""
     for timeout_s, expected_ms in ((600, 300_000), (0.5, 1_000)):
         log = connect(timeout_s)
         assert log.cluster.request_timeout_ms == expected_ms

@@ -1,4 +1,4 @@
-"""Which offsets a range of time asks for: never too few, on a cluster that is not there."""
+"""Offsets to read for a time range: never too few, on a simulated cluster."""
 
 from collections.abc import Mapping
 
@@ -103,7 +103,7 @@ def test_a_search_by_append_time_says_nothing_of_create_times() -> None:
 
 
 class OldCluster(FakeCluster):
-    """Its brokers don't know the largest timestamp."""
+    """Cluster whose brokers don't support the query for the largest timestamp."""
 
     code: int | None = 35
 
@@ -127,7 +127,7 @@ def test_brokers_that_can_not_search_are_read_from_the_start() -> None:
 
 
 def test_each_topic_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look-up is a request for the metadata of all topics."""
+    """Each lookup is a request for the metadata of all topics."""
     lookups: list[Cluster] = []
 
     def topics(cluster: Cluster) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Where a group goes back to, and what keeps a rewind from losing records."""
+"""Offsets to which a group is reset, and the conditions under which no record is lost."""
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ def test_goes_back_to_the_first_record_at_the_time() -> None:
 
 
 def test_no_record_at_or_after_the_time_lies_before_the_new_offset() -> None:
-    """Create times out of order: the first offset counts, so none is missed."""
+    """With create times out of order, the first matching offset counts, so none is missed."""
     move = move_of(cluster_at(5, 100, 350, 50, 300, 20), Target(time_ms=300))
     assert move.new is not None
     assert move.new.offset == 1
@@ -52,7 +52,7 @@ def test_no_record_at_or_after_the_time_lies_before_the_new_offset() -> None:
 def test_reads_again_all_that_it_promises_and_skips_nothing(
     times: list[int | None], start: int, committed: int, at: int, skew: int, hides: bool
 ) -> None:
-    """Against the plain rule, whatever the log, the group's place and the time."""
+    """Compare with the plain rule, for any log, position of the group, and time."""
     cluster = cluster_at(committed, *times)
     log = cluster.logs[FLIGHTS_0]
     log.start, log.hides_matches = min(start, log.end), hides
@@ -162,7 +162,7 @@ def test_append_clock_of_stamped_records() -> None:
 
 @pytest.mark.parametrize("time_ms", [250, 999])
 def test_append_clock_is_refused_where_a_deciding_record_is_not_stamped(time_ms: int) -> None:
-    """The setting came later: offset 1 may have been appended at any time."""
+    """The setting came later, so offset 1 may have been appended at any time."""
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)
     with pytest.raises(InvalidRequest, match="bears a create time"):
@@ -190,7 +190,7 @@ def test_wrong_topic_partition_or_group_is_said() -> None:
         group_rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
     with pytest.raises(InvalidRequest, match="partitions 0 to 0, no 7"):
         group_rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
-    with pytest.raises(UnknownGroup, match=r"^ships$"):  # as the cluster says it
+    with pytest.raises(UnknownGroup, match=r"^ships$"):  # the cluster's own error
         group_rewind.chosen_partitions(cluster, "ships", [])
     cluster.put("ships", {})
     with pytest.raises(UnknownGroup, match="group ships has no offsets; name a --topic"):

@@ -1,4 +1,4 @@
-"""A log in memory that a stream can read: partitions as lists of leader epochs, one per offset."""
+"""A log in memory for streams: each partition is a list of leader epochs, one per offset."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ class FakePartition:
     Attributes:
         epochs: Leader epoch of each offset from 0 on.
         start: Log start.
-        visible: End that readers of committed transactions see, None for all.
+        visible: End for readers of committed transactions, None for the log's end.
     """
 
     epochs: list[int] = field(default_factory=list)
@@ -33,16 +33,16 @@ class FakePartition:
     visible: int | None = None
 
     def append(self, count: int, epoch: int | None = None) -> None:
-        """Append records, of the latest epoch where none is given."""
+        """Append records with an epoch, by default the latest one."""
         latest = self.epochs[-1] if self.epochs else 0
         self.epochs += [latest if epoch is None else epoch] * count
 
     def truncate(self, end: int) -> None:
-        """Cut the end off."""
+        """Truncate the log."""
         del self.epochs[end:]
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """As OffsetForLeaderEpoch answers."""
+        """Return the epoch and end offset that OffsetForLeaderEpoch would return."""
         known = sorted(set(self.epochs[self.start :]))
         if not known or epoch > known[-1] or epoch < 0:
             return -1, -1
@@ -62,7 +62,7 @@ class FakeTask:
     end: int
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Nothing: what would be read is in the fields."""
+        """Return no batches; tests check the fields instead."""
         return iter(())
 
 
@@ -78,7 +78,7 @@ class FakeLog:
             self.create(topic, count)
 
     def create(self, topic: str, count: int = 1) -> None:
-        """Create a topic, with an id of its own."""
+        """Create a topic with a new id."""
         self.ids[topic] = f"{len(self.questions) + len(self.ids) + 1:032x}"
         self.questions.append("create")
         for number in range(count):
@@ -94,20 +94,20 @@ class FakeLog:
         return self.partitions[TopicPartition(*name)]
 
     def open(self, options: SourceOptions, columns: Sequence[str]) -> Backend:
-        """A backend on it."""
+        """Return a backend on this log."""
         assert columns
         return FakeBackend(self, options)
 
 
 class FakeBackend:
-    """See `Backend`."""
+    """Implements `Backend` on a FakeLog."""
 
     def __init__(self, log: FakeLog, options: SourceOptions) -> None:
         self._log = log
         self._options = options
 
     def partitions(self) -> list[TopicPartition]:
-        """See `Backend`."""
+        """Return the partitions, as `Backend` does."""
         options = self._options
         if options.assigned:
             return sorted(options.assigned)
@@ -121,7 +121,7 @@ class FakeBackend:
         return sorted(name for name in self._log.partitions if name.topic in names)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """See `Backend`."""
+        """Return the topics' ids, as `Backend` does."""
         return {topic: self._log.ids[topic] for topic in topics}
 
     def _partition(self, name: TopicPartition) -> FakePartition:
@@ -130,7 +130,7 @@ class FakeBackend:
         return self._log.partitions[name]
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """See `Backend`."""
+        """Return start and end of each log, as `Backend` does."""
         found = {}
         for name in names:
             log = self._partition(name)
@@ -142,11 +142,11 @@ class FakeBackend:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """See `Backend`; what was set as `FakeLog.times`."""
+        """Return the offsets set as `FakeLog.times`."""
         return {name: self._log.times[name] for name in times}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """See `Backend`."""
+        """Return the epoch of the record before each end, as `Backend` does."""
         found = {}
         for name, end in ends.items():
             log = self._partition(name)
@@ -161,20 +161,20 @@ class FakeBackend:
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """See `Backend`."""
+        """Return epochs and end offsets, as `Backend` does."""
         self._log.questions.append("epoch_ends")
         return {name: self._partition(name).epoch_end(epoch) for name, epoch in epochs.items()}
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """See `Backend`: one task for each range."""
+        """Return one task for each range."""
         return [FakeTask(name, start, end) for name, (start, end) in ranges.items()]
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
-        """See `Backend`; a stream never asks."""
+        """Not used by a stream."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Do nothing."""
 
     def __enter__(self) -> Self:
         return self

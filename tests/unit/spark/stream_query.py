@@ -21,7 +21,7 @@ Read = dict[TopicPartition, tuple[int, int]]
 class Query:
     """Spark's side of one query.
 
-    It keeps offsets as Spark does: as texts in a checkpoint that a restart finds again.
+    It stores offsets as Spark does: as texts in a checkpoint, which a restart reads.
     """
 
     def __init__(self, log: FakeLog, **given: str) -> None:
@@ -37,17 +37,17 @@ class Query:
         self.restart()
 
     def restart(self) -> None:
-        """A new process, which knows the checkpoint alone."""
+        """Start again with the checkpoint only."""
         log = StreamLog(self.options.source, ["value"], self.log.open)
         self.batches = MicroBatches(self.options, log, self.clock)
 
     def available_now(self) -> None:
-        """A new process with Trigger.AvailableNow."""
+        """Start again with Trigger.AvailableNow."""
         self.restart()
         self.batches.freeze()
 
     def plan(self) -> bool:
-        """Plan one batch as Spark does; whether there is one."""
+        """Plan one batch as Spark does; return whether there is one."""
         first = not self.offsets
         start = self.batches.initial_offset() if first else json.loads(self.offsets[-1])
         end = json.dumps(self.batches.next_offset(start, self.options.limits))
@@ -57,7 +57,7 @@ class Query:
         return True
 
     def run(self) -> Read:
-        """Run the batch that was planned last and is not done."""
+        """Run the last planned batch."""
         number = self.done
         start = (
             self.batches.initial_offset() if number == 0 else json.loads(self.offsets[number - 1])
@@ -69,11 +69,11 @@ class Query:
         return found
 
     def step(self) -> Read:
-        """One trigger; {} where there is nothing."""
+        """Run one trigger; return the ranges that it read, or {}."""
         return self.run() if self.plan() else {}
 
     def drain(self) -> Read:
-        """Triggers until nothing is new; what they read, from first to last."""
+        """Run triggers until there is no new batch; return the joined ranges."""
         total: Read = {}
         while self.plan():
             for name, (start, end) in self.run().items():
@@ -82,7 +82,7 @@ class Query:
         return total
 
     def counts(self) -> Counter[tuple[TopicPartition, int]]:
-        """How often each offset was read."""
+        """Return how often each offset was read."""
         return Counter(
             (name, offset)
             for read in self.read
@@ -92,36 +92,36 @@ class Query:
 
     @property
     def last(self) -> StreamOffset:
-        """The last offset planned."""
+        """Return the last planned offset."""
         return StreamOffset.decode(cast("Json", json.loads(self.offsets[-1])))
 
 
 def at(number: int, topic: str = "t") -> TopicPartition:
-    """A partition."""
+    """Return a partition of the topic."""
     return TopicPartition(topic, number)
 
 
 def loss_of(query: Query) -> list[tuple[str, int, int, int]]:
-    """What the next trigger fails with."""
+    """Return the lost ranges in the error of the next trigger."""
     with pytest.raises(OffsetsGone) as caught:
         query.step()
     return ranges(caught.value.lost)
 
 
 def ranges(lost: tuple[LostOffsets, ...]) -> list[tuple[str, int, int, int]]:
-    """Topic, partition, start and end of each."""
+    """Return topic, partition, start and end of each range."""
     return [(one.topic, one.partition, one.start, one.end) for one in lost]
 
 
 def restarted(query: Query, fail: str = "false") -> Query:
-    """The same query, after a restart that lets it go on in spite of losses."""
+    """Return the same query after a restart that by default ignores losses."""
     again = Query(query.log, failOnDataLoss=fail)
     again.offsets, again.done, again.read = query.offsets, query.done, query.read
     return again
 
 
 def begun(count: int = 10, epoch: int = 2) -> Query:
-    """A query that has read all of a partition."""
+    """Return a query that has read a whole partition."""
     log = FakeLog(t=1)
     log["t", 0].append(count, epoch)
     query = Query(log)

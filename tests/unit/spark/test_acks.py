@@ -1,10 +1,10 @@
-"""What was received is acknowledged as soon as what is sent to a worker has arrived there.
+"""Workers acknowledge received data as soon as what Spark sends them is unpickled.
 
-Linux answers what was asked for last: 0 for TCP_QUICKACK where acknowledgements are put off.
+Linux returns the last requested mode: 0 for TCP_QUICKACK if acknowledgements are delayed.
 """
 
 import os
-import pickle  # noqa: TID251 - our own bytes
+import pickle  # noqa: TID251 - data of this test only
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def lazy(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A connection over loopback that puts its acknowledgements off."""
-    # A worker has few descriptors; what this process holds for other tests may be many.
+    """Yield a connection over loopback with delayed acknowledgements."""
+    # A worker has few descriptors, but this process may have many of other tests.
     monkeypatch.setattr(workers, "_DESCRIPTORS_MAX", 100_000)
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -64,7 +64,7 @@ def descriptors() -> int:
 
 
 def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
-    """What other tests left behind may come and go meanwhile: one kept for each call is many."""
+    """Other tests' descriptors may change the count, but one leak per call would add many more."""
     before, calls = descriptors(), 200
     for _ in range(calls):
         acknowledge_now()
@@ -72,7 +72,7 @@ def test_no_descriptor_is_kept(lazy: socket.socket) -> None:
 
 
 def test_connections_stay_blocking_where_sockets_have_a_timeout(lazy: socket.socket) -> None:
-    """A function of the user's may have given all new sockets of the worker a timeout."""
+    """A function of the user may have set a default timeout for the worker's sockets."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(30)
     try:

@@ -1,4 +1,4 @@
-"""Which rows of a task are at the brokers already: by topic for numbered writes."""
+"""Rows of a task that are already in the brokers: by topic for numbered writes."""
 
 from typing import cast
 
@@ -19,7 +19,7 @@ KEY = "tidelog/app/3"
 
 
 class Kept:
-    """Markers that are there."""
+    """Existing markers."""
 
     def __init__(self, **batches: int) -> None:
         self.found = {KEY + name.replace("at_", "@"): Marker(n) for name, n in batches.items()}
@@ -41,7 +41,7 @@ def marked(found: ClaimedTopics) -> dict[str, Marker]:
 
 
 def with_ids(own: Marker, topic_id: str, *, by_row: bool) -> tuple[bool, dict[str, Marker]]:
-    """Whether a topic of an id has batch 2 by a marker, and the markers of what is written."""
+    """Return whether a topic with an id has batch 2, and the markers for the written topics."""
     kept = Kept()
     kept.found[f"{KEY}@odd"] = own
     name = None if by_row else "odd"
@@ -103,7 +103,7 @@ def test_rows_that_name_their_topic_go_where_they_are_missing() -> None:
 
 
 def test_a_marker_for_all_topics_together_still_counts() -> None:
-    """Earlier releases wrote one for each task of a numbered write, whatever its topics."""
+    """Earlier releases wrote one marker for each task of a numbered write, for all its topics."""
     made = ClaimedTopics(Claim(f"{KEY}@odd", 4, topics_of=KEY), "odd")
     done = made.find_done(cast("Markers", Kept(**{"": 4})))
     assert done is not None
@@ -122,7 +122,7 @@ def test_a_query_counts_all_topics_together() -> None:
 def test_a_smaller_version_than_the_last_one_is_an_error_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A new checkpoint counts from 0 again; a repeat of the last version is a warning."""
+    """A new checkpoint counts from 0 again. A repeat of the last version is only a warning."""
     log_skipped(AppVersion("app", 3), {"even": 3, "odd": 41}, "/data")
     assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]
     repeat, smaller = (record.getMessage() for record in caplog.records)

@@ -1,4 +1,4 @@
-"""Offset ranges are cut as Spark's Kafka connector cuts them."""
+"""Offset ranges are split as Spark's Kafka connector splits them."""
 
 import pytest
 from hypothesis import given
@@ -17,16 +17,16 @@ def spans(found: list[OffsetRange]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("ranges", "min_partitions", "max_records", "want"),
     [
-        # Nothing asked: a task for each partition that has something.
+        # Without options: a task for each partition that is not empty.
         ([(A, 5, 10), (B, 3, 3)], 1, None, [(0, 5, 10)]),
-        # In proportion to spans; the first parts take what does not divide.
+        # In proportion to the spans; the first parts get the remainder.
         ([(A, 0, 10)], 3, None, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 100), (B, 0, 1)], 4, None, [(0, 0, 33), (0, 33, 66), (0, 66, 100), (1, 0, 1)]),
         ([(A, 0, 10), (B, 0, 10)], 2, None, [(0, 0, 10), (1, 0, 10)]),
-        # At most so many offsets.
+        # A maximum of offsets.
         ([(A, 0, 10)], 1, 4, [(0, 0, 3), (0, 3, 6), (0, 6, 10)]),
         ([(A, 0, 4)], 1, 4, [(0, 0, 4)]),
-        # Both: first the upper bound, then the lower one where it is not reached.
+        # Both: first the maximum, then the minimum of partitions if it isn't reached.
         ([(A, 0, 8)], 4, 4, [(0, 0, 2), (0, 2, 4), (0, 4, 6), (0, 6, 8)]),
     ],
 )

@@ -1,4 +1,4 @@
-"""`kafka.*` options: what each means, which way of reading obeys them, what is refused."""
+"""`kafka.*` options: their meaning, the reader that supports each, refused ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a task of the sink believes of deliveries: one without an offset is none."""
+"""Delivery reports in a task of the sink: one without an offset proves nothing."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A delivery, as the client library tells of it."""
+    """A delivery report as the client library passes it."""
 
     at: int | None
 
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(slots=True)
 class Producer:
-    """Takes records; a flush delivers them at the offsets it was told."""
+    """Accepts records, and delivers them at the given offsets in a flush."""
 
     hear: Callable[[object, Message], None]
     only_errors: object
@@ -96,7 +96,7 @@ def test_rows_that_brokers_have_named_an_offset_for_are_there() -> None:
 
 @pytest.mark.parametrize("told", [None, []])
 def test_a_delivery_without_an_offset_ends_the_task(told: list[int] | None) -> None:
-    """KAFKA-15591: the record may not be in the log, and the library says that it is."""
+    """KAFKA-15591: the library may report success although the record is not in the log."""
     with pytest.raises(ClusterFailure, match="flights-0: the broker did not say where a record"):
         task([4, None, 6], told).run(iter([rows()]))
 
@@ -105,7 +105,7 @@ FATAL, FENCED = -150, -144
 
 
 class OvertakenProducer(Producer):
-    """One whose records and calls only say that something fatal happened; ending it says what."""
+    """Its reports and calls fail with a fatal error, whose reason only the abort returns."""
 
     def init_transactions(self, _timeout_s: float) -> None:
         return
@@ -138,7 +138,7 @@ class OvertakenCluster(FakeCluster):
 
 
 class NoMarkers:
-    """Nothing was done yet."""
+    """Markers of which none is written yet."""
 
     topic = "__markers"
 

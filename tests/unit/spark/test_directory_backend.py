@@ -1,4 +1,4 @@
-"""A directory as a query's backend: limits, cuts by offsets, what is flushed, why it is empty."""
+"""A directory as a query's backend: limits, splits by offset, flushed ends, empty ranges."""
 
 import json
 import random
@@ -119,7 +119,7 @@ def flushed(path: Path, **options: object) -> list[int]:
 def test_until_what_is_flushed(tmp_path: Path) -> None:
     with live(tmp_path) as log_dir:
         put(log_dir, 5)
-        assert flushed(tmp_path) == []  # nobody has said so yet
+        assert flushed(tmp_path) == []  # no checkpoint states a flushed end yet
         log_dir.flush()
         log_dir.checkpoint()
         put(log_dir, 5)
@@ -153,7 +153,7 @@ def test_why_it_is_empty(tmp_path: Path) -> None:
         assert plan(tmp_path).empty[0].why is WhyEmpty.NEVER_WRITTEN
         put(log_dir, 10)
         early = plan(tmp_path, endingTimestamp=T0)
-        assert (early.empty, early.doubtful) == ((), ())  # a late record may be there
+        assert (early.empty, early.doubtful) == ((), ())  # a late record may still arrive
         log_dir.log(TOPIC, 0).roll()
         early = plan(tmp_path, endingTimestamp=T0)
         assert early.empty[0].why is WhyEmpty.NOT_THERE
@@ -174,7 +174,7 @@ def test_why_it_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_start_that_nothing_reaches(tmp_path: Path) -> None:
-    """Whatever a time means, the strategy `error` is obeyed."""
+    """The strategy `error` applies to both meanings of a time."""
     with live(tmp_path) as log_dir:
         put(log_dir, 3)
 
@@ -248,7 +248,7 @@ def test_a_topic_that_is_not_there_is_told_with_those_that_are(root: Path) -> No
 
 
 def test_patterns_mean_no_books_of_brokers(tmp_path: Path) -> None:
-    """As in the Kafka connector, and as where brokers are asked."""
+    """Internal topics are left out, as in the Kafka connector and for brokers."""
     books = ("__consumer_offsets", "__transaction_state", "__cluster_metadata")
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
         for topic in (*books, "__mine", TOPIC):

@@ -1,4 +1,4 @@
-"""Why a range is empty, in the log's own offsets."""
+"""Reasons why a range is empty, in the log's own offsets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options: what is given, what is refused, and that docs/spark.md says the same."""
+"""Options: accepted and refused ones, and their tables in docs/spark.md."""
 
 import re
 from importlib import import_module
@@ -120,7 +120,7 @@ def test_a_broker_and_a_directory_have_their_own_options() -> None:
 
 
 def test_times_mean_positions_at_brokers_as_in_the_connector() -> None:
-    """And positions that nothing reaches are errors, as there."""
+    """As in the connector, positions without a match are errors."""
     there = read_source_options(BROKER)
     assert (there.is_exact, there.needs_match) == (False, True)
     here = read_source_options(BASE)
@@ -153,7 +153,7 @@ def test_what_spark_keeps_for_itself_is_no_unknown_option() -> None:
 
 
 def test_a_table_of_sparks_catalog_is_refused_with_what_would_do() -> None:
-    """Spark 4.3 hands its properties over where it is made, and nothing where it is read."""
+    """Spark 4.3 passes its properties when it is created, and none when it is read."""
     given = {**BASE, "location": "file:/data", "provider": "tidelog", "option.subscribe": "tides"}
     for read in (read_source_options, read_sink_options):
         with pytest.raises(InvalidRequest, match="CREATE TEMPORARY VIEW"):

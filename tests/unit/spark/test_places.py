@@ -1,4 +1,4 @@
-"""Places: brokers, paths and URLs out of one text."""
+"""Places: brokers, paths and URLs from one text."""
 
 import pytest
 

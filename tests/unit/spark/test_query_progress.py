@@ -1,4 +1,4 @@
-"""How far a streaming query is: what sources tell, and what is read from it."""
+"""Progress of a streaming query: the metrics of its sources, and the values read from them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Mistakes end in one sentence: streams, empty partitions, an environment that is not activated."""
+"""Mistakes get a clear error: streams, empty partitions, an environment that isn't activated."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ VALUE = StructType([StructField("value", BinaryType())])
 
 
 def test_a_stream_that_cannot_be_says_so_at_the_first_question() -> None:
-    """An error while Spark makes the reader would end in an UnboundLocalError of its own."""
+    """An error while Spark creates the reader would become an UnboundLocalError in Spark."""
     given = {"path": "/data", "subscribe": "t", "endingOffsets": "latest"}
     reader = TidelogSource(given).streamReader(VALUE)
     for ask in (reader.initialOffset, reader.getDefaultReadLimit):
@@ -44,7 +44,7 @@ def test_an_empty_partition_is_no_warning(tmp_path: Path, caplog: pytest.LogCapt
 def test_workers_run_this_python_where_the_environment_is_not_activated(
     is_activated: bool,
 ) -> None:
-    """Spark would run the PATH's python3, which has no tidelog: DATA_SOURCE_NOT_FOUND."""
+    """Spark would run the PATH's python3, without tidelog: DATA_SOURCE_NOT_FOUND."""
     own, others = f"{sys.prefix}/bin", "/usr/bin:/bin"
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
     env["PATH"] = f"{own}:{others}" if is_activated else others
@@ -56,7 +56,7 @@ def test_workers_run_this_python_where_the_environment_is_not_activated(
 
 @pytest.mark.parametrize("is_conda", [True, False])
 def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda: bool) -> None:
-    """Its prefix is its base; a folder of conda's tells it from the system's Python."""
+    """Its prefix is its base prefix; the folder conda-meta shows that it is conda's."""
     if is_conda:
         (tmp_path / "conda-meta").mkdir()
     env = {name: text for name, text in os.environ.items() if not name.startswith("PYSPARK_")}
@@ -71,7 +71,7 @@ def test_workers_run_the_python_of_a_conda_environment(tmp_path: Path, is_conda:
 
 
 def test_a_python_without_a_package_is_named_by_the_source_that_spark_finds(tmp_path: Path) -> None:
-    """Spark looks with another Python, which finds our modules by PYTHONPATH and lacks the rest."""
+    """Spark runs another Python, which finds tidelog by PYTHONPATH but not its dependencies."""
     (tmp_path / "fastcrc.py").write_text("raise ModuleNotFoundError('no', name='fastcrc')")
     code = (
         "import sys\nfrom pyspark_tidelog import DefaultSource\n"

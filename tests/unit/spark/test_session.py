@@ -1,4 +1,4 @@
-"""Settings of sessions, and whose words an error of Spark's holds."""
+"""Settings of sessions, and whether an error of Spark contains one of tidelog."""
 
 import os
 import sys

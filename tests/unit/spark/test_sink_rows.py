@@ -1,4 +1,4 @@
-"""What the sink makes of Arrow columns: partitions, times, what the client library takes."""
+"""Arrow columns in the sink: partitions, times, and values for the client library."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,7 +186,7 @@ def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Pa
 
 
 def test_every_column_of_a_scan_is_known_to_reads_and_writes() -> None:
-    """A DataFrame that was read is written without naming columns; a new column is added to all."""
+    """A DataFrame from a scan can be written without naming columns, so both know each column."""
     columns = tuple(name for name in TYPES if name != REASON)
     assert set(columns) == {*ALL_COLUMNS, "topic", "partition"}
     check_columns(row_type(columns), None)

@@ -1,4 +1,4 @@
-"""Micro-batches over a log in memory: every offset once, in limits, from the right start."""
+"""Micro-batches over a log in memory: each offset once, within limits, from the right start."""
 
 import json
 from typing import TYPE_CHECKING, cast
@@ -35,7 +35,7 @@ STEPS = st.lists(
 
 
 def change(log: FakeLog, what: str, number: int, count: int) -> None:
-    """One step of the log's life."""
+    """Apply one step to the log."""
     names = sorted(log.partitions)
     partition = log.partitions[names[number % len(names)]]
     if what == "append":
@@ -47,7 +47,7 @@ def change(log: FakeLog, what: str, number: int, count: int) -> None:
 
 
 def trigger(query: Query, what: str) -> None:
-    """One step of the query's life."""
+    """Apply one step to the query."""
     if what == "restart":
         query.restart()
     elif query.plan():
@@ -78,7 +78,7 @@ def test_every_offset_once_whatever_happens(
             change(log, what, number, count)
             continue
         if not query.offsets and start == "latest":
-            # What a new query begins with is told by its first plan alone.
+            # Only the first plan determines where a new query begins.
             first = {name: len(one.epochs) for name, one in log.partitions.items()}
         trigger(query, what)
     if query.offsets:
@@ -96,12 +96,12 @@ def test_a_repeated_first_batch_begins_where_it_began() -> None:
     log = FakeLog(t=2)
     log["t", 0].append(5)
     query = Query(log, startingOffsets="latest")
-    assert query.step() == {}  # nothing yet, but its place is written down
+    assert query.step() == {}  # no records yet, but the position is stored
     query = Query(log, startingOffsets="latest")
     query.plan()
     log["t", 0].append(3)
     query.restart()
-    query.batches.initial_offset()  # would be 8 now
+    query.batches.initial_offset()  # would return 8 now
     assert query.run() == {}
     assert query.step() == {at(0): (5, 8)}
 
@@ -251,7 +251,7 @@ def test_minimum_and_its_delay() -> None:
     query = Query(log, minOffsetsPerTrigger="10", maxTriggerDelay="5s", maxOffsetsPerTrigger="12")
     assert query.step() == {}
     log["t", 0].append(3)
-    assert query.step() == {at(0): (0, 3)}  # the first with records passes
+    assert query.step() == {at(0): (0, 3)}  # the first batch with records has no minimum
     log["t", 0].append(9)
     assert query.step() == {}
     query.clock.advance(4999)
@@ -321,7 +321,7 @@ def test_progress() -> None:
     log["t", 1].append(11)
     query.step()
     progress = cast("Mapping[str, Mapping[str, object]]", query.batches.progress)
-    # What there is beyond the end of AvailableNow counts too.
+    # Records after the end of AvailableNow count, too.
     assert progress["latest"] == {"t": {"0": 30, "1": 21}}
     assert progress["behind"] == {"t": {"0": 27, "1": 20}}
     assert progress["metrics"] == {
@@ -330,4 +330,4 @@ def test_progress() -> None:
         "avgOffsetsBehindLatest": 23.5,
         "offsetsBehindLatest": 47,
     }
-    assert progress["secondsBehind"] == {"record": 0.0, "append": None}  # the clock stands at 0
+    assert progress["secondsBehind"] == {"record": 0.0, "append": None}  # the clock is at 0

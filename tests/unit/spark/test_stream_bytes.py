@@ -1,4 +1,4 @@
-"""A limit of bytes cuts ranges behind whole batches of a directory."""
+"""A limit of bytes ends ranges after complete batches of a directory."""
 
 import random
 from pathlib import Path
@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def batches(root: str) -> Batches:
-    """For each partition its batches: first offset, offset behind the last, bytes."""
+    """Return each partition's batches: first offset, offset after the last, bytes."""
     found: Batches = {}
     with LogDir.open(root) as log_dir:
         for number in range(PARTITIONS):
@@ -86,6 +86,6 @@ def test_one_partition_exactly(tmp_path: Path) -> None:
                 assert ends == {name: count * 3}
         assert cut_by_bytes(log_dir, {name: (0, 300)}, 1) == {name: 3}
         assert cut_by_bytes(log_dir, {name: (0, 300)}, 100 * one) == {name: 300}
-        # From inside of a batch on, and to inside of one.
+        # Ranges that begin or end within a batch.
         assert cut_by_bytes(log_dir, {name: (31, 300)}, one) == {name: 33}
         assert cut_by_bytes(log_dir, {name: (31, 32)}, 1) == {name: 32}

@@ -1,4 +1,4 @@
-"""Micro-batches over a real directory: its epochs, ids and ends tell what became of it."""
+"""Micro-batches over a real directory, whose epochs, ids and ends reveal changes."""
 
 import shutil
 from pathlib import Path
@@ -42,7 +42,7 @@ class Query:
         self.offset: Json = {}
 
     def offsets(self) -> list[int]:
-        """The offsets of the next batch, as its tasks read them."""
+        """Run the next batch; return its offsets."""
         start = self.offset or self.batches.initial_offset()
         end = self.batches.next_offset(start, self.limits)
         found: list[int] = []
@@ -53,7 +53,7 @@ class Query:
         return found
 
     def lost(self) -> list[tuple[str, int, int, int]]:
-        """What the next batch fails with."""
+        """Return the lost ranges in the error of the next batch."""
         with pytest.raises(OffsetsGone) as caught:
             self.offsets()
         return ranges(caught.value.lost)

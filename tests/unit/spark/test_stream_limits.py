@@ -1,4 +1,4 @@
-"""Shares of a limit, and waiting for enough."""
+"""Shares of a limit, and waiting for a minimum."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +16,12 @@ def test_shares(backlogs: dict[int, int], limit: int) -> None:
     assert found.keys() == backlogs.keys()
     for key, size in backlogs.items():
         assert 0 <= found[key] <= size
-        # Nobody starves, so a stream always comes to the end.
+        # Each partition gets a share, so a stream always reaches the end.
         assert (found[key] > 0) == (size > 0)
         if total <= limit:
             assert found[key] == size
         elif found[key] > 1:
-            # In proportion, less than one offset below.
+            # In proportion, rounded down.
             assert found[key] * total <= size * limit < (found[key] + 1) * total
     tiny = sum(1 for taken in found.values() if taken == 1)
     assert sum(found.values()) <= limit + tiny
@@ -36,7 +36,7 @@ def test_shares_as_the_connector_splits_them() -> None:
 def test_gate_waits_for_enough_but_not_for_ever() -> None:
     clock = ManualClock(0)
     gate = MinimumBatch(100, 1000, clock)
-    assert gate.passes(1)  # the first of a process
+    assert gate.passes(1)  # the first batch of a process
     assert not gate.passes(99)
     clock.advance(999)
     assert not gate.passes(99)

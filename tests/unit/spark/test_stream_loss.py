@@ -1,4 +1,4 @@
-"""What a stream finds of a log that is not the one it read: which offsets, and where it goes on."""
+"""Losses in a log that has changed since it was read: lost offsets, and the next position."""
 
 import pytest
 from tests.unit.spark.fake_log import FakeLog
@@ -82,7 +82,7 @@ def test_topic_deleted() -> None:
     query = Query(log, subscribe="t,u", maxOffsetsPerTrigger="7")
     assert query.step() == {at(0): (0, 2), at(0, "u"): (0, 5)}
     log.delete("u")
-    assert loss_of(query) == [("u", 0, 5, 10)]  # as far as this process saw it
+    assert loss_of(query) == [("u", 0, 5, 10)]  # up to the end that this process has seen
     query.options = Query(log, subscribe="t", failOnDataLoss="false").options
     query.restart()
     assert query.step() == {at(0): (2, 4)}
@@ -112,11 +112,11 @@ def test_available_now_does_not_read_a_topic_created_meanwhile() -> None:
     assert query.drain() == {at(0): (0, 3)}
 
 
-# -- loss inside of a batch that was planned and is repeated ---------------------------------------
+# -- loss within a batch that was planned and is repeated ------------------------------------------
 
 
 def planned(count: int = 10) -> Query:
-    """A query with a batch [10, 20) that was planned, not run, by a process that is dead."""
+    """Return a query with a batch [10, 20) that a killed process has planned but not run."""
     query = begun()
     query.log["t", 0].append(10, epoch=3)
     assert query.plan()

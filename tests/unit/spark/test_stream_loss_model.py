@@ -1,6 +1,6 @@
-"""Whatever becomes of a log: a stream that may go on has read each record that is in it, once.
+"""After any changes to a log, a stream that ignores losses has read each present record once.
 
-Records have numbers of their own here: an offset that was rewritten holds another record.
+Records are numbered, because a rewritten offset has another record.
 """
 
 import itertools
@@ -17,7 +17,7 @@ Record = tuple[TopicPartition, int]
 
 
 class Numbered:
-    """A log whose records are numbered, and a query over it."""
+    """A log with numbered records, and a query over it."""
 
     def __init__(self, limit: str) -> None:
         self.log = FakeLog(t=2)
@@ -26,7 +26,7 @@ class Numbered:
         self.query = Query(self.log, failOnDataLoss="false", maxOffsetsPerTrigger=limit)
         self.read: Counter[Record] = Counter()
 
-    # -- the log's life ----------------------------------------------------------------------
+    # -- changes of the log ------------------------------------------------------------------
 
     def partition(self, number: int) -> tuple[TopicPartition, FakePartition]:
         names = sorted(self.log.partitions)
@@ -39,7 +39,7 @@ class Numbered:
         self.records[name] += itertools.islice(self.numbers, count)
 
     def elect(self, number: int, count: int) -> None:
-        """A new leader, which may not have the last records, writes on."""
+        """Elect a new leader, which may lack the last records and appends others."""
         name, partition = self.partition(number)
         epoch = max(partition.epochs, default=0) + 1
         keep = max(len(partition.epochs) - count, partition.start)
@@ -61,10 +61,10 @@ class Numbered:
             self.records[name] = []
         self.append(number, count)
 
-    # -- the query's life --------------------------------------------------------------------
+    # -- steps of the query ------------------------------------------------------------------
 
     def trigger(self, *, is_killed: bool) -> bool:
-        """Plan and run one batch; whether there was one."""
+        """Plan and run one batch; return whether there was one."""
         if not self.query.plan():
             return False
         if is_killed:
@@ -74,14 +74,14 @@ class Numbered:
         return True
 
     def run(self) -> None:
-        """Run what is planned; its rows are what the log holds now."""
+        """Run the planned batch, which returns the log's present records."""
         done: Read = self.query.run()
         for name, (start, end) in done.items():
             first = max(start, self.log.partitions[name].start)
             self.read.update((name, number) for number in self.records[name][first:end])
 
     def step(self, *, is_killed: bool) -> None:
-        """One trigger; first what a killed process has left planned."""
+        """Run one trigger; a batch that a killed process has planned comes first."""
         if len(self.query.offsets) > self.query.done:
             self.run()
         else:

@@ -1,4 +1,4 @@
-"""The stream's offset: the same thing is always the same text, and nothing else is understood."""
+"""The stream's offset: equal offsets have equal texts, and other texts are refused."""
 
 import json
 
@@ -109,7 +109,7 @@ def test_ranges_begin_where_the_batch_says_or_the_offset_before() -> None:
         positions={a: Position(8), b: Position(9), c: Position(2)}, starts={c: 1, b: 4}
     )
     assert after.ranges_after(before) == {a: (3, 8), b: (4, 9), c: (1, 2)}
-    # The first batch: whatever is said to be the first offset now, the batch knows its own.
+    # The first batch keeps its own first offset, whatever the initial offset is now.
     assert after.ranges_after(StreamOffset(positions={a: Position(8)})) == {b: (4, 9), c: (1, 2)}
     with pytest.raises(InvalidRequest, match="no start of t-0 is known"):
         after.ranges_after(StreamOffset(positions={}))

@@ -1,4 +1,4 @@
-"""Options of a stream: limits, starts, and what has no meaning in a stream or in a batch."""
+"""Options of a stream: limits, starts, and options that apply to streams or batches only."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options of tables and of serializers: what goes together, and what is refused."""
+"""Options of tables and serializers: allowed and refused combinations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Records with a cell that can't be shown: errors name them, mode=permissive shows the rest."""
+"""Records with a cell that Spark can't represent: errors, or null with mode=permissive."""
 
 import pytest
 
@@ -15,7 +15,7 @@ GOOD = b"\0\0\0\0\0\0\0\7"
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten good records in each of three partitions, then one in partition 1 of which all is odd."""
+    """Write ten good records to each of three partitions, and one with bad cells to partition 1."""
     path = str(tmp_path_factory.mktemp("log"))
     with tidelog.open(path, writable=True) as directory:
         config = {"message.timestamp.after.max.ms": str(INT64_MAX)}

@@ -1,4 +1,4 @@
-"""Which Spark and which Java are refused, and how a process finds the Java that started it."""
+"""Refused versions of Spark and Java, and how a process finds the Java that started it."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def test_a_spark_without_our_base_classes_is_told_why(monkeypatch: pytest.Monkey
 
 
 class TestDriverJava:
-    """Processes as Linux tells of them."""
+    """Processes as Linux shows them in /proc."""
 
     @pytest.fixture
     def proc(self, tmp_path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What workers of the reporting jobs do with parts of a directory, local or in an object store."""
+"""Work of the reporting jobs' tasks on parts of a directory, local or in an object store."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(params=["local", "store"])
 def place(request: pytest.FixtureRequest, local: str) -> Iterator[str]:
-    """The directory, and a copy of it in an object store."""
+    """Yield the directory, then a copy of it in an object store."""
     if request.param == "local":
         yield local
         return

@@ -1,4 +1,4 @@
-"""A worker's Python is told from the driver's before a query fails of it."""
+"""A worker's Python that differs from the driver's is reported before a query fails."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Probe = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 @dataclass
 class FakeSpark:
-    """A session whose one worker runs here, in a Python that may claim to be another."""
+    """A session whose only worker runs in this process, and may claim to be another Python."""
 
     claims: str | None = None
     fails: str = ""

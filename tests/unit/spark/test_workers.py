@@ -1,4 +1,4 @@
-"""What is said of a worker's Python that lacks something, and where its kernels are kept."""
+"""Errors for a worker's Python that lacks a package, and the folder of its compiled kernels."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ from tidelog.spark import workers
 from tidelog.spark.tasks import TaskPartition, read_partition
 from tidelog.storage.kernel_cache import CACHE_VARIABLE
 
-# Prints how many functions were compiled: to make ready, and by a read afterwards.
+# Prints how many functions were compiled: in the preparation, and by a later read.
 COUNT = """
 import json, sys
 from numba.core import event

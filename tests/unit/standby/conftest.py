@@ -1,4 +1,4 @@
-"""A standby's machine, and a leader with an empty topic."""
+"""Fixtures of a standby's environment, and of a leader with an empty topic."""
 
 import pytest
 from tests.faults import SeededEnv, seeded_env

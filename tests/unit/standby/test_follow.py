@@ -1,4 +1,4 @@
-"""A standby of a leader in memory: what is copied, resumed, cut, refused; promotion."""
+"""A standby of a leader in memory: copied, resumed, truncated and refused logs; promotion."""
 
 import pytest
 from tests.faults import Keep, SeededEnv, reopen, seeded_env
@@ -36,7 +36,7 @@ def standby_dir(env: SeededEnv) -> LogDir:
 
 
 def seen(env: SeededEnv) -> LogDir:
-    """The standby's directory as a process that only reads sees it."""
+    """Return the standby's directory as a reader opens it."""
     return LogDir.open(STANDBY, env=env)
 
 
@@ -135,7 +135,7 @@ class TestCopy:
                 log.producer_states().encode_snapshot()
             )
             assert mine.last_stable_offset == log.last_stable_offset == 1
-            # Where one ends depends on how much came at once: segments are each log's own.
+            # The indexes' segments differ, because the size of fetches determines the rolls.
             assert aborted(mine) == aborted(log) != []
 
 
@@ -269,7 +269,7 @@ class TestTopics:
 
 class TestDivergence:
     def test_what_the_leader_never_had_goes(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """A promoted standby and its old leader both went on, under one epoch by chance."""
+        """A promoted standby and its old leader both continue, with the same epoch by chance."""
         leader.put(b"a", b"b")
         copy_all(leader, env)
         with standby_dir(env) as directory:
@@ -312,7 +312,7 @@ class TestDivergence:
             assert values(follower.copies[P0].log) == [b"a", b"c", b"d"]
 
     def test_missing_records_are_no_divergence(self, leader: FakeLeader, env: SeededEnv) -> None:
-        """The leader deleted what the standby keeps; then the standby what the leader keeps."""
+        """First the leader has deleted records that the standby keeps, then the reverse."""
         leader.put(b"a")
         leader.put(b"b")
         copy_all(leader, env)
@@ -347,7 +347,7 @@ class TestDivergence:
     def test_a_new_standby_begins_where_the_leader_does(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """Also inside a batch, which comes whole."""
+        """The log start may be within a batch, which is copied whole."""
         leader.put(b"a", b"b", b"c")
         leader.put(b"d")
         leader.log().deleter.advance_start(1)

@@ -1,4 +1,4 @@
-"""A second process asks the one that follows: where it is, to flush, to be promoted."""
+"""Another process requests a follower's status, a flush, or a promotion."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> str:
 
 @pytest.fixture
 def follower(leader: FakeLeader, path: str) -> Iterator[Follower]:
-    """On a real directory: sockets lie in real ones only."""
+    """Yield a follower on a real directory, which sockets need."""
     env = Env(clock=ManualClock(seeded_env(1).clock.now_ms()))
     seams = Seams(env=env, connect=leader.connect, pause=lambda _: None)
     options = FollowOptions(choice=TopicChoice(), retain=False, control=True)
@@ -55,7 +55,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def answered(follower: Follower, asked: "Future[_Answer]") -> _Answer:
-    """The answer to what is asked in a thread, while this one follows; closes a promoted one."""
+    """Run the follower until a request in a thread has its response; close it once promoted."""
     patience = Patience()
     while not asked.done():
         patience.check()
@@ -144,7 +144,7 @@ class TestPromote:
             LogDir.open(path, options=LogDirOptions(writable=True))
 
         def promote() -> tuple[Ended, int]:
-            """As another process: opened for appends the very moment the command has ended."""
+            """Promote and at once open the directory for appends, as another process does."""
             ended = tidelog("standby", "promote", "--data", path, "--needs-all", "-o", "json")
             with LogDir.open(path, options=LogDirOptions(writable=True)) as log_dir:
                 return ended, log_dir.log("t", 0).log_end_offset
@@ -158,7 +158,7 @@ class TestPromote:
     def test_with_needs_all_something_missing_keeps_it_following(
         self, leader: FakeLeader, follower: Follower, path: str, threads: ThreadPoolExecutor
     ) -> None:
-        follower.copies[P0].high_watermark = 99  # as if the leader had shown more
+        follower.copies[P0].high_watermark = 99  # as if the leader had reported more records
         asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": True}))
         patience = Patience()
         while not asked.done():

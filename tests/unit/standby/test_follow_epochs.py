@@ -1,4 +1,4 @@
-"""Where two logs part, from epochs alone; and what two batches at one place say."""
+"""The offset at which two logs diverge, by their epochs; and comparison of two batches."""
 
 import pytest
 
@@ -35,7 +35,7 @@ CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = 
         9,
     ),
     ("a leader that lost all", [OwnEpoch(2, 4, 9)], {2: OLDER}, 0, 4),
-    # The leader deleted up to 20, and answers for older epochs with its first entry.
+    # The leader deleted records up to 20, and returns its first entry for older epochs.
     ("deleted at the leader", [OwnEpoch(0, 0, 9)], {0: EpochEnd(0, 20)}, 20, None),
     (
         "deleted inside an epoch",
@@ -44,7 +44,7 @@ CASES: list[tuple[str, list[OwnEpoch], dict[int, EpochEnd], int, int | None]] = 
         20,
         None,
     ),
-    # Compaction took the end of epoch 0 here and the start of epoch 1 there.
+    # Compaction removed the end of epoch 0 here and the start of epoch 1 at the leader.
     (
         "compacted",
         [OwnEpoch(0, 0, 5), OwnEpoch(1, 12, 30)],
@@ -77,7 +77,7 @@ def read_batch(value: bytes = b"v", base: int = 5, count: int = 2) -> RecordBatc
         (read_batch(b"w"), True),
         (read_batch(base=6, count=1), True),
         (read_batch(base=4, count=4), True),
-        (read_batch(base=7), False),  # ours was compacted away
+        (read_batch(base=7), False),  # compaction removed our batch
     ],
 )
 def test_batches_at_one_place(theirs: RecordBatch, *, is_other: bool) -> None:

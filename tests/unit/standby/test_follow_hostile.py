@@ -1,4 +1,4 @@
-"""Leaders that lie or break the protocol: typed errors, and nothing else is harmed."""
+"""Leaders that lie or violate the protocol: typed errors, and no other partition is affected."""
 
 import dataclasses
 from collections.abc import Callable
@@ -51,7 +51,7 @@ def leader() -> FakeLeader:
 
 
 def lie_about_t(leader: FakeLeader, change: Change) -> None:
-    """Change what a fetch brings of topic `t`."""
+    """Change the fetched data of topic `t`."""
     wanted = leader.directory.topic("t").topic_id
 
     def mangle(_request: ReceivedRequest, answer: "DataclassInstance") -> "DataclassInstance":
@@ -143,7 +143,7 @@ class TestRecords:
     def test_append_times_running_back_are_left_out(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """An append time must not fall: unknown is allowed, a wrong one is not."""
+        """An append time must not decrease; it may be unknown, but never wrong."""
         lie_about_t(leader, lambda found: setattr(found, "append_times", [0, 9_000, 1, 5_000]))
         with follow(leader, env) as follower:
             follower.catch_up()

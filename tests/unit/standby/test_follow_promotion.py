@@ -1,4 +1,4 @@
-"""A standby that takes over from its leader, and one whose leader goes away for a while."""
+"""Promotion of a standby, and a standby whose leader is unavailable for a while."""
 
 import pytest
 from tests.faults import START_MS, SeededEnv
@@ -11,7 +11,7 @@ from tidelog.types import ClockName, NewRecord
 
 class TestPromotion:
     def test_broker0_and_broker1(self, env: SeededEnv) -> None:
-        """The story of KIP-32's first draft: the new leader's clock is behind the old one's."""
+        """The scenario of KIP-32's first draft: the new leader's clock is behind the old one's."""
         broker0 = FakeLeader()
         broker0.create(message_timestamp_type="LogAppendTime")
         broker0.put(b"m0")
@@ -43,7 +43,7 @@ class TestPromotion:
     def test_the_leader_epoch_grows_past_every_epoch_of_the_leader(
         self, leader: FakeLeader, env: SeededEnv
     ) -> None:
-        """Also past those under which nothing was written."""
+        """Includes epochs in which no record was written."""
         leader.put(b"a")
         for _ in range(3):
             leader.restart()

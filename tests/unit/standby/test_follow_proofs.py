@@ -1,4 +1,4 @@
-"""A standby drops its records by a proof alone; what is damaged or missing changes nothing."""
+"""A standby drops records only with a proof; damaged or missing data changes nothing."""
 
 import dataclasses
 import struct
@@ -68,7 +68,7 @@ def copied(leader: FakeLeader, env: SeededEnv) -> None:
 
 
 def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
-    """The problem of a run in which nothing of the standby may be dropped."""
+    """Run the follower and return its problem; no record of the standby may be dropped."""
     with follow(leader, env) as follower:
         before = log_bytes(follower.copies[P0].log)
         follower.catch_up()
@@ -81,7 +81,7 @@ def refused(leader: FakeLeader, env: SeededEnv) -> Exception:
 
 
 def changed_batch(number: int, at: int, data: bytes) -> Lie:
-    """Put other bytes into the batch that begins at an offset, wherever it is fetched."""
+    """Change bytes of the batch with this base offset in each fetch."""
 
     def change(answer: "DataclassInstance") -> None:
         for topic in cast("fe.FetchResponse", answer).responses:
@@ -202,7 +202,7 @@ class TestJumps:
         self, env: SeededEnv
     ) -> None:
         leader = leader_of_batches(2)
-        for base in (12, 20, 40):  # 8 to 11, 13 to 19 and 21 to 39 are compacted away
+        for base in (12, 20, 40):  # 8 to 11, 13 to 19 and 21 to 39 were removed by compaction
             batch = build_batch(
                 [NewRecord(value=b"x", timestamp=1)], base_offset=base, leader_epoch=0
             )

@@ -1,4 +1,4 @@
-"""Waiting for a broker: one deadline for an answer, an end by request, addresses that can't be."""
+"""Waiting for a broker: one deadline per response, cancellation, invalid addresses."""
 
 import socket
 from collections.abc import Iterator

@@ -86,7 +86,7 @@ def test_all_is_left_that_the_rules_leave(log: Log, data: st.DataObject) -> None
 
 
 def _aborted(env: SeededEnv, group: CleanedGroup) -> list[tuple[int, int]]:
-    """Return the producer id and marker offset of each entry in the index of aborted transactions."""
+    """Return producer id and marker offset of each entry in the index of aborted transactions."""
     if files.TXN_INDEX_SUFFIX not in group.suffixes:
         return []
     suffix = files.TXN_INDEX_SUFFIX + files.CLEANED_SUFFIX
