@@ -124,8 +124,8 @@ def test_checkpoints_say_the_same_whatever_comes_first(
                 world.node.timers.run_due()
     log = world.partition.log
     assert log.log_start_offset == log.segments[0].base_offset == 2
-    # As in Kafka, the checkpoint has a line only while the start differs from the first segment's
-    # base: moving the start writes the line, and the next checkpoint removes it after the deletion.
+    # As in Kafka, a log that starts with its first segment soon has no line: moving the start
+    # writes one, and the first checkpoint without pending work removes it.
     is_settled = order.index("checkpoint") == order.index("threads") + 1
     assert ("t 0 2" in world.checkpoint("log-start")) is not is_settled
     world.later.settle()

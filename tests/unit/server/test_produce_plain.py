@@ -95,7 +95,7 @@ class Asked:
 ASKED = st.builds(
     Asked,
     version=st.sampled_from([3, 6, 7, 9, 12, BY_ID]),
-    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # with 0 there is no response that shows refusals
+    acks=st.sampled_from([-1, 1, 1, 1, 2]),  # with 0 no response shows refusals
     topics=st.lists(st.tuples(st.sampled_from([*TOPICS, *["a", "b"] * 3]), PARTS), max_size=3),
     client_id=st.sampled_from(["t", "t", "__admin_client"]),
 )

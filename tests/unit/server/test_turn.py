@@ -268,7 +268,7 @@ def test_when_held_ones_are_due_the_next_answer_sends_them(node: Node) -> None:
         wires.receive(1, request(2))
         assert wires.sent()[:2] == [[], []]
         clock.advance(1)
-        # Requests that arrive together are no responses of the turn, but take time.
+        # Pipelined requests do not count as responses of the turn, but take time.
         wires.receive(2, request(3) + request(4))
         assert wires.sent()[:3] == [[1], [2], [3, 4]]
 

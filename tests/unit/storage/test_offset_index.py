@@ -19,7 +19,7 @@ def index_of_entries() -> OffsetIndex:
 
 
 def test_an_entry_is_relative_offset_and_position() -> None:
-    """Bytes of an entry in an index of Kafka."""
+    """Known bytes of an entry, in Kafka's format."""
     assert OffsetIndex(100).append(149, 4200) == bytes.fromhex("00000031 00001068")
 
 

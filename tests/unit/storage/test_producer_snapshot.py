@@ -14,7 +14,7 @@ from tidelog.storage.log.producers import (
 )
 
 ENTRY = SnapshotEntry(7, 0, 5, 6, 1, 1_700_000_000_000, -1, -1)
-# Bytes of a snapshot of Kafka.
+# Known bytes of a snapshot, in Kafka's format.
 BYTES = bytes.fromhex(
     "0001 e1a8b0b1 00000001 0000000000000007 0000 00000005 0000000000000006 00000001"
     "0000018bcfe56800 ffffffff ffffffffffffffff"

@@ -17,7 +17,7 @@ def index_of_entries() -> TimeIndex:
 
 
 def test_an_entry_is_timestamp_and_relative_offset() -> None:
-    """Bytes of an entry in a time index of Kafka."""
+    """Known bytes of an entry, in Kafka's format."""
     entry = TimeIndex(100).maybe_append(1_700_000_000_000, 149)
     assert entry == bytes.fromhex("0000018bcfe56800 00000031")
 

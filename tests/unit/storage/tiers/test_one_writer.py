@@ -177,7 +177,7 @@ def test_a_copy_that_is_taken_over_by_name_stops_the_other_one() -> None:
     assert values(second.reader()) == list(range(27))
 
 
-# -- what the manifest and the local files must have -------------------------------------------
+# -- requirements on the manifest and the local files ------------------------------------------
 
 
 def test_a_manifest_without_segments_that_the_record_knows_stops_everything() -> None:
