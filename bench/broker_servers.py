@@ -174,7 +174,7 @@ def address_of(server: Served) -> Address:
 
 
 def await_served(server: Served) -> None:
-    """Return when the broker has answered a Metadata request that names a broker."""
+    """Wait until the broker's response to Metadata contains a broker."""
     deadline = time.perf_counter() + START_TIMEOUT_S
     while time.perf_counter() < deadline:
         try:
@@ -182,14 +182,14 @@ def await_served(server: Served) -> None:
         except OSError:
             time.sleep(POLL_S)
             continue
-        # Correlation id, tags, throttle time; then the brokers, one more than there are.
+        # Correlation id, tags, throttle time; then a compact array: number of brokers + 1.
         if answer[9] > 1:
             return
     raise TimeoutError(f"{type(server).__name__} answered no request within {START_TIMEOUT_S} s")
 
 
 def processes_of(pid: int) -> list[int]:
-    """The process and all below it."""
+    """Return the ids of a process and of all its descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -204,7 +204,7 @@ def processes_of(pid: int) -> list[int]:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds of all threads of a broker's processes so far, from the scheduler's counters."""
+    """Return the CPU seconds of a broker's processes so far, from the scheduler's counters."""
     total = 0
     for process in processes_of(pid):
         for task in Path(f"/proc/{process}/task").iterdir():
@@ -216,7 +216,7 @@ def cpu_s(pid: int) -> float:
 
 
 def memory_bytes(pid: int) -> int:
-    """Proportional set size of a broker's processes: shared pages count once."""
+    """Return the proportional set size of a broker's processes: shared pages count once."""
     total = 0
     for process in processes_of(pid):
         for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
@@ -250,14 +250,14 @@ class MemoryWatch:
 
 
 class Topics:
-    """Makes and drops topics of a running broker."""
+    """Creates and deletes topics of a running broker."""
 
     def __init__(self, server: Served) -> None:
         self._server = server
         self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 2})
 
     def create(self, name: str, partitions: int, **config: str) -> None:
-        """Make a topic; return when each partition answers."""
+        """Create a topic; returns when each partition has a leader."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
         wanted = NewTopic(name, num_partitions=partitions, replication_factor=1, config=settings)
         for future in self._admin.create_topics([wanted]).values():
@@ -280,5 +280,5 @@ class Topics:
 
 
 def scratch() -> "tempfile.TemporaryDirectory[str]":
-    """A folder for a broker's files, on the disk that TMPDIR names."""
+    """Return a temporary folder for a broker's files, on the disk that TMPDIR names."""
     return tempfile.TemporaryDirectory(prefix="tidelog-bench-", ignore_cleanup_errors=True)

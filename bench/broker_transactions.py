@@ -1,4 +1,4 @@
-"""The broker's benchmark: transactions of 100 records per second.
+"""The broker's benchmark: rate, CPU and memory of transactions with 100 records.
 
 Producers replay prepared requests with both protocols of transactions. A real client is measured
 too; its figure includes its own waiting and work.
