@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from tidelog import errors
 from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, UnsupportedVersion
 
-# Enough for some 60,000 staged segments in one request.
+# Limit of a frame's length, in bytes: enough for about 60,000 staged segments in one request.
 FRAME_BYTES_MAX: Final = 16 << 20
 
 
@@ -80,8 +80,7 @@ def _message(body: bytes) -> Message:
 CONTROL_VERSION: Final = 1
 
 
-# Arguments of the constructors of errors that need more than a text, in order; "" is the text
-# itself.
+# Constructor arguments, in order, of the errors that take more than a text; "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -173,7 +172,7 @@ def _read_error(described: Mapping[str, object]) -> TidelogError:
         names = _fields_of(kind)
         return kind(*[fields[name] if name else text for name in names]) if names else kind(text)
     except (KeyError, TypeError):
-        return ControlFailure(f"{kind.__name__}: {text}")  # of a later release
+        return ControlFailure(f"{kind.__name__}: {text}")  # an error type of a later release
 
 
 def _shown(message: Mapping[str, object]) -> str:
@@ -183,7 +182,8 @@ def _shown(message: Mapping[str, object]) -> str:
 SOCKET_FILE: Final = "tidelog-control.sock"
 
 
-# Maximum number of connections. A further one replaces the one that has been silent for longest.
+# Maximum number of connections. If all are in use, a new connection replaces the idle one that has
+# been inactive for the longest time.
 CONNECTIONS_MAX: Final = 32
 
 
@@ -193,7 +193,8 @@ MODE: Final = 0o600
 _BACKLOG: Final = 16
 
 
-# Limit of the supported systems: 108 bytes with a closing zero (Linux), 104 (macOS).
+# Maximum length of a socket address, in bytes. The systems' limit includes a closing zero byte: 108
+# on Linux, 104 on macOS.
 ADDRESS_BYTES_MAX: Final = 103
 
 
@@ -205,7 +206,7 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
     """Return the address of a socket in a directory, valid inside the context.
 
     Raises:
-        InvalidRequest: The path is too long, and the system has no shorter one.
+        InvalidRequest: The path is too long, and this system can't shorten it.
         OSError: The directory does not exist.
     """
     path = f"{directory}/{name}"
@@ -225,7 +226,9 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
 
 
 def listen(directory: str) -> socket.socket:
-    """Return a listening socket that only its owner may use; it is renamed when it is ready.
+    """Return a listening socket that only its owner may use.
+
+    The socket file gets its final name once the socket listens.
 
     Raises:
         InvalidRequest: The directory's path is too long for a socket.

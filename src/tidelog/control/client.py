@@ -16,13 +16,13 @@ from tidelog.storage.directory.attach import AttachResult, ExchangeResult, Write
 from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.types import TopicPartition
 
-# An attach reads every byte of its segments, so a response may take long.
+# An attach reads every byte of its segments, so its response may take long.
 TIMEOUT_S: Final = 600.0
 _READ_BYTES: Final = 1 << 16
 
 
 def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
-    """Connect to the process that serves a directory's control channel; None if there is none.
+    """Connect to the process that serves a directory's control channel; return None without one.
 
     Args:
         directory: Directory of topics.
@@ -38,7 +38,7 @@ def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClie
         with channel.address(directory) as address:
             connection.connect(address)
     except (FileNotFoundError, ConnectionRefusedError):
-        connection.close()  # no process, or one that died and left its socket
+        connection.close()  # there is no holder, or it died and left its socket
         return None
     except OSError as error:
         connection.close()
@@ -155,7 +155,7 @@ class ControlClient(Closing):
             while self._connection.recv(_READ_BYTES):
                 pass
         except ConnectionError:
-            return  # the process has ended, though not regularly
+            return  # the holder has ended without a clean stop
         except OSError as error:
             raise ControlFailure(
                 f"{self._directory}: the process that has it open does not let go of it: {error}"

@@ -1,8 +1,8 @@
 """Server of a directory's control channel, run by the holder's event loop or by a thread.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
-responses; `run_pending` executes requests in the thread that may change the directory. The variant
-with its own thread shares one lock (`served`) with all calls of the program's `LogDir`.
+responses; `run_pending` executes requests in the thread that may change the directory. If a thread
+runs the server, requests and the calls of the program's `LogDir` share one lock (`served`).
 
 Life cycle: open, then `wait` or `run_pending` in any order, then close. Only `wake` may be called
 from another thread.
@@ -165,7 +165,8 @@ class ControlServer:
         try:
             link, _ = self._listener.accept()
         except OSError:
-            return  # the client has gone, or there are no descriptors left: it retries
+            # The client has disconnected, or no file descriptor is free and the client retries.
+            return
         if len(self._connections) >= CONNECTIONS_MAX:
             self._drop_silent()
         link.setblocking(False)
@@ -179,7 +180,7 @@ class ControlServer:
     def _serve(self, descriptor: int, events: int) -> None:
         connection = self._connections.pop(descriptor, None)
         if connection is None:
-            return  # just dropped for a new connection
+            return  # just closed in favor of a new connection
         self._connections[descriptor] = connection  # now the last one with activity
         if events & selectors.EVENT_READ:
             connection.receive()
@@ -188,12 +189,13 @@ class ControlServer:
         self._settle(connection)
 
     def _settle(self, connection: _Connection) -> None:
-        """Select the events to wait for on a connection; close a broken one."""
+        """Select the events to wait for on a connection, or close it if it is broken."""
         if connection.is_broken:
             self._drop(connection)
             return
         wants = selectors.EVENT_WRITE if connection.outgoing else 0
-        # A client that does not read its responses is not read from, so that memory is bounded.
+        # While a client does not read its responses, its requests are not read, so that memory is
+        # bounded.
         wants |= 0 if connection.requests or connection.outgoing else selectors.EVENT_READ
         registered = self._selector.get_map().get(connection.link.fileno())
         if registered is not None:
@@ -210,8 +212,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Accept no more requests and remove the socket; send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`; their
-        end tells clients that the holder has gone.
+        Call it before the directory's lock is released. Connections stay open until `close`;
+        clients recognize by their end that the directory is released.
 
         Args:
             timeout_s: Approximate time for clients to read their responses, in seconds.
@@ -245,10 +247,10 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: it goes to a waiting thread, not back to the one that has just released it.
+    """Fair lock: a thread that releases it can't acquire it again before a waiting thread.
 
-    Otherwise a program that appends in a loop could block requests forever. The thread that holds
-    the lock may acquire it again.
+    With an unfair lock, a program that appends in a loop could block requests forever. The thread
+    that holds the lock may acquire it again.
     """
 
     def __init__(self) -> None:
@@ -283,8 +285,8 @@ class ControlThread:
         self.lock = TurnLock()
         self._server = server
         self._is_stopping = False
-        # A daemon thread, so that a program can exit without closing; its directory then needs
-        # recovery.
+        # A daemon thread, so that a program can exit without closing the directory, which then
+        # needs recovery.
         self._thread = threading.Thread(target=self._run, name="tidelog-control", daemon=True)
 
     @classmethod

@@ -80,7 +80,7 @@ def run(
 
 
 def who(log_dir: DirectoryAccess, known: Iterable[str]) -> Result:
-    """Return the status of any holder: directory, process id, supported verbs."""
+    """Return the holder's status: directory, process id, supported verbs."""
     return {"path": log_dir.path, "pid": os.getpid(), "verbs": list(known)}
 
 
@@ -130,7 +130,8 @@ def _swap(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
 
 
 def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
-    from tidelog.storage.erasure import erase  # needs columnar reading, which other verbs don't
+    # Imports the columnar reader, which other verbs don't need.
+    from tidelog.storage.erasure import erase
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):

@@ -6,9 +6,10 @@ A reader or writer is one Python function per message, without calls between str
   before them; a buffer that ends early fails in the unpacking. Lengths and counts are compared with
   the remaining bytes before anything is sliced or allocated.
 - Allowance: objects take more memory than their bytes (a list of empty strings eight times as
-  much), so each object is charged before it is allocated. A request may take 7 bytes of memory per
-  byte of its own plus 1 MiB, at most 128 MiB; a response 63 bytes per byte plus 1 MiB. Strings
-  count four times their length, for the widest characters.
+  much), so each object is charged before it is allocated. The objects of a request may take 7 bytes
+  of memory per byte of the request plus nearly 1 MiB (16 MiB in the sliced form), at most 128 MiB;
+  the objects of a response 63 bytes per byte plus nearly 1 MiB. Strings count four times their
+  length, for the widest characters.
 - Long messages: a message with more list elements than `Reader.items` raises TooManyItems before
   they are read. The sliced form of a reader or writer is a generator that yields after every
   `SLICE_ITEMS` elements, so that an event loop can do other work.
@@ -59,28 +60,30 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", bound="DataclassInstance")
 
 
-# The total limit is 8 bytes per byte plus 1 MiB. The rest is reserved for the message itself and
-# for temporary objects: a string is decoded before it is charged, and may be copied meanwhile.
+# Memory for the objects of a message, per byte of the message. With the message itself and
+# temporary objects the limit is 8 bytes per byte plus 1 MiB: a string is decoded before it is
+# charged, and may be copied meanwhile.
 ALLOWANCE_PER_BYTE: Final = 7
 
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
 
 
-# Limit for requests of any length: creating more objects would block an event loop for a second.
+# Limit for a request of any length: creating more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
 
 
-# Few long requests are read at a time. A Fetch of 30,000 partitions takes 9 MB, for 500 KB.
+# The sliced form may take more memory, because only a few long requests are read at a time. A Fetch
+# request of 30,000 partitions has 500 KB and takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
 
 # Responses come from brokers that the client chose, and may describe thousands of partitions: a
-# partition in Metadata has 26 bytes and takes some 500 bytes of memory.
+# partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
 
-# List elements between two yields of a sliced reader or writer: some 0.2 ms.
+# Number of list elements between two yields of a sliced reader or writer: about 0.2 ms.
 SLICE_ITEMS: Final = 128
 
 
@@ -140,7 +143,7 @@ def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: b
         with code.block("try:"):
             made = code.struct(kind)
             if sliced:
-                code.line("yield")  # a generator even without a list
+                code.line("yield")  # makes a generator even of a message without a list
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
             code.line(f"raise {code.name(codec_source.cut)}({what!r}, at, end) from None")
         code.line("reader.at = at")
@@ -298,7 +301,7 @@ class _ReadCode(Source):
         return target
 
     def _length(self, letter: str) -> str:
-        """Append the lines that read a length or count in either form; -1 for null."""
+        """Append the lines that read a length or count, compact or of fixed size; -1 for null."""
         if not self.flexible:
             length = self._take(letter, "n")
             self._flush()
@@ -314,7 +317,7 @@ class _ReadCode(Source):
         is_text = kind.form is Form.STRING
         length = self._length("h" if is_text else "i")
         target = self.fresh("v")
-        # The old form can't exceed the limit.
+        # A length of fixed size is an int16, which can't exceed the limit.
         limit = f" and {length} <= {STRING_BYTES_MAX}" if is_text and self.flexible else ""
         with self.block(f"if 0 < {length} <= end - at and left >= 0{limit}:"):
             part = f"view[at : at + {length}]"
@@ -334,7 +337,8 @@ class _ReadCode(Source):
                 self.line(f"{target} = None")
         with self.block("else:"):
             if kind.form is Form.ARRAY and not self._sliced:
-                # The sliced form has a larger memory limit.
+                # A message with too many elements for its memory limit may fit into the higher
+                # limit of the sliced form.
                 with self.block(f"if items < {length} and {length} * {least} <= end - at:"):
                     self.line(f"raise {self.name(TooManyItems)}")
             refuse = self.name(codec_source.bad_length)
@@ -358,14 +362,14 @@ class _ReadCode(Source):
         return target
 
     def _count(self, count: str) -> None:
-        """Count the elements or tagged fields that follow; too many raise TooManyItems."""
+        """Append the lines that count elements or tagged fields; too many raise TooManyItems."""
         if not self._sliced:
             self.line(f"items -= {count}")
             with self.block("if items < 0:"):
                 self.line(f"raise {self.name(TooManyItems)}")
 
     def _stop(self, taken: str = "1") -> None:
-        """In the sliced form, yield after every `SLICE_ITEMS` elements."""
+        """In the sliced form, append the lines that yield after every `SLICE_ITEMS` elements."""
         if self._sliced:
             self.line(f"items -= {taken}")
             with self.block("if items < 0:"):
@@ -569,7 +573,10 @@ class _WriteCode(Source):
             self.line(f"add({varint}({value}))")
 
     def _put_length(self, letter: str, length: str) -> None:
-        """Append a length or count in either form; the letter `h` marks a string's length."""
+        """Append a length or count, compact or of fixed size.
+
+        The letter `h` marks the length of a string.
+        """
         if self.flexible:
             text_length = self.name(text_varint, "varint")
             self._put_varint(length, text_length if letter == "h" else self._varint)
@@ -615,7 +622,7 @@ class _WriteCode(Source):
             self.flush()
 
     def _counted(self, kind: Kind[object], found: str, length: str, size: str, empty: str) -> None:
-        """Append the lines that set `length`; null is possible if the version allows it."""
+        """Append the lines that set `length` from `size`, or to the length of null for None."""
         more = " + 1" * self.flexible
         if not kind.may_be_null(self.version):
             self.line(f"{length} = {size}{more}")

@@ -26,9 +26,9 @@ CHUNK_BYTES_MIN: Final = 4 * 1024
 CHUNK_BYTES_MAX: Final = 64 * 1024
 # Step for the size of large frames' buffers, so that a buffer fits frames of similar size.
 _LARGE_STEP_BYTES: Final = 64 * 1024
-# A larger buffer of small frames is not kept; it grew for an exceptional frame.
+# A larger buffer for small frames is not kept, because it grew for an exceptional frame.
 _CHUNK_KEPT_BYTES: Final = 4 * CHUNK_BYTES_MAX
-# With less room than this at the end of a buffer, a system call is not worthwhile.
+# Minimum room at the end of a buffer, in bytes; receiving less is not worth a system call.
 _ROOM_BYTES_MIN: Final = 1024
 SPARE_BYTES: Final = 4 * 1024 * 1024
 _SPARES_MAX: Final = 16
@@ -148,7 +148,7 @@ class Frames:
     def rest(self) -> None:
         """Release the buffers until more bytes arrive, unless they still contain needed bytes.
 
-        Thousands of connections may be idle after each has received much at some time.
+        Otherwise thousands of idle connections might each hold a large buffer.
         """
         self._foreseen = None
         if self._chunk and self.is_empty and is_free(self._chunk):
@@ -185,7 +185,7 @@ class Frames:
             return memoryview(self._foreseen)[: self._foreseen_bytes]
         chunk, end = self._chunk, self._end
         if self._start == end and self._large is None:
-            # All was returned, as between most requests.
+            # All received bytes were returned, as between most requests.
             if foresees and self._foreseen_bytes and not self._ready:
                 self._foreseen = self._spares.take(_rounded(self._foreseen_bytes))
                 return memoryview(self._foreseen)[: self._foreseen_bytes]
@@ -203,13 +203,14 @@ class Frames:
     def lone(self, count: int) -> memoryview | None:
         """Return a small frame that arrived complete and alone; it then counts as returned.
 
-        Call it instead of `filled`; if it returns None, call `filled`.
+        Call `lone` instead of `filled`; if it returns None, call `filled`.
 
         Args:
             count: Number of bytes that were put into the room.
 
         Returns:
-            The frame without its length; None for anything else, and then nothing has changed.
+            The frame without its length; None if the bytes are anything else, and then nothing has
+            changed.
         """
         if self._end or self._large is not None or self._ready or count < LENGTH_BYTES:
             return None
@@ -259,7 +260,7 @@ class Frames:
         self._spares.give(buffer)
 
     def _put(self, data: memoryview) -> None:
-        """Copy bytes to the chunk, which has no bytes left to return."""
+        """Copy bytes to the chunk; all of its bytes must have been returned."""
         if len(data) > len(self._chunk) or not is_free(self._chunk):
             self._chunk = bytearray(max(len(data), CHUNK_BYTES_MIN))
         self._start, self._end = 0, len(data)

@@ -222,7 +222,7 @@ def read_request(
 ) -> ReceivedRequest:
     """Decode the request in a frame. Bytes and records in it are views of the frame.
 
-    Bytes behind the message are ignored, as in Kafka, because librdkafka sends some.
+    Bytes after the message are ignored, as in Kafka, because librdkafka sends some.
 
     Args:
         frame: Frame without its length.
@@ -318,7 +318,7 @@ def _written(
     writer = Writer()
     write(writer, message)
     whole = writer.whole()
-    if whole is not None:  # the usual case
+    if whole is not None:  # the usual case: no large pieces
         size = len(whole) + layout.size - LENGTH_BYTES
         head = layout.pack(size, request.correlation_id)
         return [head + whole] if len(whole) < COPY_LIMIT_BYTES else [head, whole]

@@ -1,7 +1,7 @@
-"""Row templates: a shorter way through the bytes of requests that a client repeats.
+"""Row templates: faster decoding and encoding for requests that a client repeats.
 
 A consumer or producer sends the same request again and again, and only its rows differ: the topics
-and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and behind the
+and partitions with an offset, a time or a batch. A `Template` keeps the bytes before and after the
 rows. It reads rows by a `Struct` made from the message's declaration, and writes the response's
 rows in the same way. `Templates` holds the last template of each API for one connection.
 
@@ -17,8 +17,8 @@ Invariants:
   the same bytes.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning costs as much as some tens of requests save. Each costs credit, which later requests earn
-  back, so that a client that varies its requests pays for it only now and then.
+- Learning a template takes as much time as some tens of requests save. It also takes credit, which
+  later requests earn back, so that a client that varies its requests causes it only rarely.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """
@@ -50,18 +50,18 @@ LEAD_BYTES_MAX: Final = 1024
 TOPICS_MAX: Final = 100
 CREDIT_MAX: Final = 128
 LEARNING_CREDIT: Final = 64
-# Smaller records are copied into the piece before them.
+# Records with fewer bytes than this are copied into the preceding piece.
 COPIED_BELOW: Final = 16 << 10
 
 # API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
-CORRELATION_ID: Final = slice(4, 8)  # of a request; also of a response behind its length
+CORRELATION_ID: Final = slice(4, 8)  # in a request; also in a response, after its length
 _BODY_AT: Final = 8
 _UUID_BYTES: Final = 16
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
-# Replaces the records of a request in its proof.
+# Bytes that replace the records of a request in the changed frame of its proof.
 _OTHER_RECORDS: Final = b"\xc0\xc1\xf5"
 _OTHER_THROTTLE_MS: Final = 0x0102_0304
 
@@ -95,12 +95,12 @@ class _Rows(NamedTuple):
         key: Name of the field with a topic's name or id.
         is_by_id: Whether that field is an id.
         before: Fields before the list of topics.
-        behind: Fields behind the list of topics.
+        behind: Fields after the list of topics.
         names: Leading fixed-size fields of a row, as in the newest version.
-        present: Those of them that exist in this version.
-        missing: The others, with their default values.
+        present: The fields of `names` that exist in this version.
+        missing: The other fields of `names`, with their default values.
         struct: Layout of the fields in `present`.
-        between: Fields between these and the records.
+        between: Fields between those in `present` and the records.
         records: Name of the field with the records; None without one.
     """
 
@@ -157,7 +157,7 @@ def _item(field: Field) -> "type[DataclassInstance] | None":
 
 @cache
 def _rows_of(declaration: "type[DataclassInstance]", version: int, newest: int) -> _Rows:
-    """Find a message's topics: the first list of structs that end in a list of structs."""
+    """Find a message's list of topics: the first list whose items end with a list of structs."""
     fields = _fields(declaration, version)
     for field in fields:
         topic = _item(field)
@@ -206,7 +206,7 @@ class _Layout:
         self.response = _rows_of(api.response, version, api.last)
         self.tags = b"\0" if self.is_flexible else b""
         rows = self.request
-        # Each row is followed by the number of its tagged fields.
+        # In flexible versions each row is followed by the number of its tagged fields.
         self.row = Struct(rows.struct.format + ("x" if self.is_flexible else ""))
         order = [*rows.present, *rows.missing]
         self._pick = itemgetter(*map(order.index, rows.names)) if rows.missing else None
@@ -224,7 +224,7 @@ class _Layout:
         """Return the topics at a position of a frame, the positions of their rows, and the end.
 
         Raises:
-            _Unusual: There are other bytes than a list of topics.
+            _Unusual: The bytes are not a list of topics with rows.
         """
         topics, places = [], []
         try:
@@ -330,7 +330,7 @@ class _Response:
         """Learn from `response`, which must have a row.
 
         Raises:
-            _Unusual: The response is not a model for others.
+            _Unusual: The response can't be a template for others.
         """
         names, tags = layout.response, layout.tags
         rows = [row for _, rows in names.keys_and_rows(response) for row in rows]
@@ -364,7 +364,7 @@ class _Response:
         """Return the pieces of a response with its length; only the keys of `topics` are used."""
         if records is not None or len(topics) > 1 or len(all_facts[0]) > 1:
             return self._encode(correlation_id, topics, all_facts, records)
-        # For a single row, the last response's bytes are reused.
+        # For a single row, the bytes of the last response are reused.
         key, facts = topics[0][0], all_facts[0][0]
         kept_key, kept, at = self._one
         if kept_key != key:
@@ -459,14 +459,14 @@ class Template:
         tail: bytes,
         response: _Response,
     ) -> None:
-        """Create a template from the frame's bytes before (`lead`) and behind (`tail`) the rows."""
+        """Create a template from the frame's bytes before (`lead`) and after (`tail`) the rows."""
         self.request = request
         self._layout = layout
         self._head = lead[:_HEAD_BYTES]
         self._lead = lead[_BODY_AT:]
         self._tail = tail
         # The last frame with one topic: its size, the bytes before its rows without correlation id,
-        # the start and end of its rows, the bytes behind them, the topic's key.
+        # the start and end of its rows, the bytes after them, the topic's key.
         self._last: tuple[int, bytes, int, int, bytes, bytes] = (0, b"", 0, 0, b"", b"")
         self._row_bytes = layout.request.struct.size
         self._unpack = None if layout.request.missing else layout.request.struct.unpack_from
@@ -478,7 +478,7 @@ class Template:
         self.header_bytes = response.header_bytes
 
     def use_partition(self, key: bytes, index: int) -> None:
-        """Set the partition for which a frame has records; its topic and number end the lead."""
+        """Set the partition for which a frame has records; `lead` ends with its key and number."""
         self._one = key, index
 
     def rows(self, frame: Buffer) -> list[RequestTopic] | None:
@@ -487,7 +487,7 @@ class Template:
             if self._one is not None:
                 return self._records(frame, *self._one)
             size, start, at, end, tail, key = self._last
-            if len(frame) == size:  # mostly the last frame with other values
+            if len(frame) == size:  # usually the last frame with other values
                 data = bytes(frame)
                 if data[:_HEAD_BYTES] + data[_BODY_AT:at] == start and data[end:] == tail:
                     if self._unpack is not None and end - at == self._row_bytes:
@@ -519,7 +519,7 @@ class Template:
             key, rows = topics[0]
             at, end = places[0], places[0] + len(rows) * self._layout.row.size
             if len(rows) == 1 and self._unpack is not None:
-                # The number of its tagged fields belongs to the constant bytes.
+                # The number of the topic's tagged fields belongs to the constant bytes.
                 end -= len(self._layout.tags)
             self._last = len(data), self._head + data[_BODY_AT:at], at, end, data[end:], key
         return topics
@@ -624,7 +624,7 @@ def learned(
     _ensure_same(others, kept, layout)
     _ensure_same_settings(kept, request, layout)
     template = Template(kept, layout, data[:at], data[end:], written)
-    for _ in range(2):  # the second call takes the path of most frames
+    for _ in range(2):  # the second call takes the path of a frame that repeats the last one
         if template.rows(frame) != topics:
             raise _Unusual
     return template

@@ -18,15 +18,17 @@ from tidelog.types import INT16_MAX, INT32_MAX, UINT32_MAX, Buffer
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
-# Maximum size of a 32-bit number in groups of seven bits.
+# Maximum size of a 32-bit varint in bytes, each with seven bits.
 VARINT_MAX_BYTES: Final = 5
-# The compact form allows longer strings, but Kafka rejects them.
+# Maximum length of a string in bytes. The compact form allows longer strings, but Kafka rejects
+# them.
 STRING_BYTES_MAX: Final = INT16_MAX
-# Kafka's messages have at most nine tagged fields in a struct. Skipping one takes a microsecond.
+# Maximum number of tagged fields in a struct. Kafka's messages have at most nine; skipping one
+# takes a microsecond.
 TAGS_MAX: Final = 100
 ITEMS_MAX: Final = 2**62
 NO_UUID: Final = UUID(int=0)
-# Pieces of this size or larger are not copied together.
+# Buffers of at least this size, in bytes, are not copied into a joined piece.
 COPY_LIMIT_BYTES: Final = 4096
 # Size of the cache of topic ids: they recur often, and creating a UUID is slow.
 _UUIDS_MAX: Final = 1024
@@ -110,20 +112,20 @@ class Reader:
         """Skip a section of tagged fields of which none is known."""
         at = self.at
         try:
-            # Nearly always empty.
+            # The section is nearly always empty.
             self.at = at + 1 if self.view[at] == 0 else skip_tags(self.view, at)
         except IndexError:
             raise CorruptMessage("tagged fields that are cut", at=self.at) from None
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
-    """Return an unsigned number of at most 32 bits, and the position behind it.
+    """Return an unsigned number of at most 32 bits, and the position after it.
 
     It has seven bits per byte, the lowest first.
 
     Raises:
-        IndexError: The buffer ends inside it.
-        CorruptMessage: It has more than 5 bytes or 32 bits.
+        IndexError: The buffer ends inside the number.
+        CorruptMessage: The number has more than 5 bytes or 32 bits.
     """
     first = view[at]
     if first < 0x80:
@@ -134,7 +136,7 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
         return value, at + 2
     third = view[at + 2]
     value |= (third & 0x7F) << 14
-    if third < 0x80:  # nearly all records end here
+    if third < 0x80:  # enough for the length of nearly all records
         return value, at + 3
     shift, start = 21, at
     at += 3
@@ -153,10 +155,10 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def skip_tags(view: memoryview, at: int) -> int:
-    """Return the position behind a section of tagged fields.
+    """Return the position after a section of tagged fields.
 
     Raises:
-        IndexError: The buffer ends inside it.
+        IndexError: The buffer ends inside the section.
         CorruptMessage: A field is longer than the buffer, or there are more than `TAGS_MAX`.
     """
     count, at = read_varint(view, at)
@@ -175,7 +177,7 @@ def varint_bytes(value: int) -> bytes:
     """Encode a number of at most 32 bits as a varint.
 
     Raises:
-        InvalidRequest: It is negative or larger.
+        InvalidRequest: The number is negative or larger.
     """
     if not 0 <= value <= UINT32_MAX:
         raise InvalidRequest(f"{value!r} does not fit into a varint of 32 bits")

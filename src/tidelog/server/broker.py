@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 BACKLOG: Final = 1024
 
 
-# Modules of groups are imported at the first pause of the clients: most clients pause between their
-# first requests, and an import in another thread slows down both sides.
+# Modules of groups are imported in a thread when clients first pause: an import that runs while
+# requests are processed slows down both, and most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
 
 
-# Without such a pause they are imported after this time.
+# Time after which the modules are imported even if clients do not pause.
 FIRST_PAUSE_WAIT_MS: Final = 100
 
 
@@ -171,7 +171,7 @@ class Server:
         return (await self.open_doors(plans))[plans[0].name]
 
     async def open_doors(self, plans: Sequence[ListenerPlan]) -> dict[str, int]:
-        """Listen; return the port of each listener, which the system chooses for 0.
+        """Open all listeners; return the port of each by name. The system chooses a port for 0.
 
         Raises:
             OSError: The address of a listener or of the metrics can't be bound.
@@ -208,10 +208,11 @@ class Server:
         return found
 
     async def _start_rest(self) -> None:
-        """Start parts that aren't needed to listen; clients are served already.
+        """Start the parts that aren't needed to listen, while clients are already served.
 
-        A thread imports their modules, first those that the first group needs. Stored groups and
-        transactions are resumed at once; without any, the import waits for a pause of the clients.
+        A thread imports their modules, beginning with those that the first group needs. Stored
+        groups and transactions are resumed at once; without any, the import waits for a pause of
+        the clients.
         """
         node = self.node
         if not (node.has_stored_groups or node.has_stored_transactions):
@@ -304,7 +305,7 @@ class Server:
         if self._compaction is not None:
             await self._compaction.stop()
         await self._background.stop()
-        await self.node.removals.stop()  # first: a deletion may wait for it
+        await self.node.removals.stop()  # stopped first, because a deletion may wait for it
         await self.node.topics.settle()
         # Cancelled tasks must end before the directory is closed.
         await asyncio.sleep(0)

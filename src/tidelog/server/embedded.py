@@ -33,12 +33,12 @@ from tidelog.types import PORT_MAX
 _Result = TypeVar("_Result")
 
 
-# Differs from a broker's default: with Kafka's, the first consumer of a group waits three seconds
-# for others, and most tests would wait that long.
+# Differs from a broker's default. With Kafka's default, the first consumer of a group waits three
+# seconds for other members, and so would most tests.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
 
-# For a temporary directory: creating fifty partitions takes a tenth of a second.
+# For a temporary directory, because creating fifty partitions takes a tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -49,7 +49,8 @@ _FEW: Final = {
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
 
 
-# The first client of a process connects at once, and is often the only one.
+# Delay of loading the kernels, which would slow down the first client of a process: it connects at
+# once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
 
 

@@ -171,7 +171,8 @@ AnyApi: TypeAlias = "Api[DataclassInstance, DataclassInstance]"
 
 NEVER_FLEXIBLE: Final = ANY_VERSION + 1
 
-# name, API key, first and last version, first flexible version, module, first declared version
+# Arguments: name, API key, first and last version, first flexible version, module, first declared
+# version.
 API_VERSIONS: Final[Api[ApiVersionsRequest, ApiVersionsResponse]] = Api(
     "ApiVersions", 18, 0, 4, 3, "metadata", 0
 )

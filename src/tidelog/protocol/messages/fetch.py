@@ -92,7 +92,7 @@ class FetchRequest:
 
 @message
 class DivergingEpoch:
-    """Largest epoch that client and leader share, and its end offset at the leader; else -1, -1."""
+    """Largest epoch that client and leader share, and its end offset at the leader; -1 for none."""
 
     epoch: int = wire(INT32, since=12, default=-1)
     end_offset: int = wire(INT64, since=12, default=-1)
@@ -139,7 +139,8 @@ class PartitionData:
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # tidelog extension: pairs of a run's first offset and its append time in ms, -1 if unknown.
+    # tidelog extension: first offset and append time in ms of each run of records, in turn; time -1
+    # if unknown.
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property

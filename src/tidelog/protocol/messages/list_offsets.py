@@ -39,7 +39,7 @@ class ListOffsetsTopic:
 
 @message
 class ListOffsetsRequest:
-    """Request for the first offset at or after a timestamp; version 0: segments before it.
+    """Request for the first offset at or after a timestamp; in version 0, for offsets of segments.
 
     Attributes:
         by_append_time: Whether timestamps are append times, whatever the topics' settings. tidelog
@@ -61,8 +61,8 @@ class ListOffsetsPartitionResponse:
 
     Attributes:
         without_append_time: For a lookup by append time, the number of records with unknown append
-            time before the returned offset, or in all without a match. tidelog extension; -1 if not
-            given.
+            time before the returned offset, or in the whole partition if there is no match. tidelog
+            extension; -1 if not given.
     """
 
     partition_index: int = wire(INT32)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 State = TypeVar("State")
 
 
-# Starts a task that completes a change even if the client disconnects.
+# Starts a change as a task that runs to its end even if the client disconnects.
 Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
@@ -125,7 +125,7 @@ class DurableState(Generic[State]):
                 self.on_kept(before, state)
 
 
-# Number of superseded records, besides as many as are current, after which a file is rewritten.
+# A file is rewritten once its superseded records outnumber the current ones by more than this.
 SPARE_RECORDS: Final = 1_000
 
 
@@ -148,7 +148,7 @@ class MetadataLog:
         self._env = log_dir.env
         self._file = MetadataFile(log_dir.env, log_dir.path)
         self.path = self._file.path
-        # None without records, as in most directories, so that the codecs are not imported.
+        # None if there are no records, as in most directories, so that the codecs are not imported.
         self._kept: MetadataImage | None = None
         self._writing = threading.Lock()
         try:
@@ -181,7 +181,8 @@ class MetadataLog:
         if not self._file.is_certain and values is not None:
             self._log_dir.report(f"{self.path}: left out a change that a hard stop has cut")
         if values is not None and not was_clean:
-            # After a kill the records may not be on disk yet, and they are about to be used.
+            # After a kill, the records that were read may not be durable yet; the broker must not
+            # use them before.
             self._replace(self._image)
 
     def _replay(self, value: bytes) -> None:
@@ -198,8 +199,8 @@ class MetadataLog:
         """Store users and ACLs durably.
 
         Raises:
-            OSError: They could not be stored. After the next change, the old state is stored, or
-                this one with it.
+            OSError: The state could not be stored. The next change is stored either without it or
+                together with it.
         """
         with self._writing:
             self._keep(self._image.security_changes(state, self._env.random))
@@ -239,7 +240,7 @@ class MetadataLog:
         self._write(lambda: self._file.replace(map(encode, image.snapshot())))
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Write; if that fails, the file may end in half a change, so the next stop is unclean."""
+        """Write; if that fails, the file may end in a partial change: the next stop is unclean."""
         self._log_dir.doubts.add(self.path)
         act()
         self._log_dir.doubts.discard(self.path)
@@ -270,9 +271,9 @@ class ClusterSettings(DurableState[ClusterState]):
             env: Environment with the file system.
             directory: Directory of the file.
             work: Threads for writing.
-            begin: Starts a change as a task that completes.
+            begin: Starts a change as a task that runs to its end even if the client disconnects.
             metadata: Log of the quotas; settings have a file of their own.
-            defaults_of: Returns the defaults of topic settings at this broker for a state.
+            defaults_of: Returns this broker's defaults of topic settings in a state.
 
         Raises:
             CorruptFile, UnsupportedVersion, StorageFailure: The file can't be read.
@@ -281,7 +282,7 @@ class ClusterSettings(DurableState[ClusterState]):
         self._directory = directory
         self._metadata = metadata
         self._defaults_of = defaults_of
-        # Settings that the file certainly has; None if unknown.
+        # Settings that the file certainly contains; None if unknown.
         self._in_file: ClusterState | None = None
         super().__init__(
             f"{directory}/{CLUSTER_FILE}",
@@ -297,7 +298,7 @@ class ClusterSettings(DurableState[ClusterState]):
         return self._in_file._replace(quotas=self._metadata.quotas)
 
     def _write_kept(self, state: ClusterState) -> None:
-        """Store what has changed; one change affects either quotas or settings."""
+        """Store the quotas or the settings, whichever changed; a change affects one of them."""
         self._metadata.keep_quotas(state.quotas)
         settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})
         if settings == self._in_file:
@@ -307,7 +308,7 @@ class ClusterSettings(DurableState[ClusterState]):
         self._in_file = settings
 
     def note_defaults(self) -> None:
-        """Store the broker's defaults of topic settings in the file, if it has others.
+        """Store the broker's defaults of topic settings, unless the file already has the same ones.
 
         A tool that moves tiers while the broker is stopped needs them. A failure, such as a full
         disk, is only logged, because the broker works without it.
@@ -443,7 +444,8 @@ class SecurityStore:
         refused: list[Acl] = []
 
         def changed(state: SecurityState) -> SecurityState:
-            # Counted here, after all earlier changes, because several requests may run at once.
+            # The limit is checked here, after all earlier changes, because several requests may run
+            # at once.
             new = [row for row in by_row if row not in state.acls]
             room = max(ACLS_MAX - len(state.acls), 0)
             refused[:] = [by_row[row] for row in new[room:]]

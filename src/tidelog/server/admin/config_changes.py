@@ -59,7 +59,7 @@ class ConfigChanges:
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
-        """Check the changes as far as possible without authorization and the resource.
+        """Check the changes, as far as possible without the client's rights and the resource.
 
         Raises:
             Refusal: A setting is named twice, or has no value though it needs one.
@@ -113,10 +113,12 @@ def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Change a list as Kafka does, item by item with blanks; the result is validated later.
+    """Append items to a list or subtract them, as Kafka does.
+
+    Blanks are part of an item. The new list is validated later.
 
     Raises:
-        Refusal: The list has grown beyond a string of the protocol, which no request limits.
+        Refusal: The new list is longer than a string of the protocol may be.
     """
     items = _items(text) if text else []
     for item in _items(change.value or ""):
@@ -133,6 +135,6 @@ def _changed_list(change: ConfigChange, text: str) -> str:
 
 
 def _items(text: str) -> list[str]:
-    """Split as Java does: trailing empty items are dropped; an empty text is one empty item."""
+    """Split a list as Java does: trailing empty items are dropped; empty text is one empty item."""
     stripped = text.rstrip(",")
     return [] if text and not stripped else stripped.split(",")

@@ -39,7 +39,7 @@ TYPES: Final = {
 }
 
 
-# Not shown, as in Kafka: for tests only.
+# Not shown, as in Kafka, because only tests use it.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
 
 
@@ -104,7 +104,7 @@ def describe_topic(
         overrides: Texts of the topic's own settings.
         config: Values of all settings.
         defaults: The broker's settings at its start, under its own names.
-        changed: Settings changed since.
+        changed: Settings changed since the broker's start.
     """
     entries = []
     for key in TOPIC_CONFIGS:
@@ -123,8 +123,8 @@ def _below_topic(
     """Return the broker's values of a topic's setting, then the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # Of several names the one with the coarsest unit has the default, which Kafka shows only behind
-    # a value that is set.
+    # If the setting has several names, the default belongs to the name with the coarsest unit.
+    # Kafka shows it only after a value that is set.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms
@@ -163,7 +163,7 @@ def describe_broker(
     Args:
         config: Settings at the start.
         facts: Settings whose values are known only at run time, such as the listeners.
-        changed: Settings changed since.
+        changed: Settings changed since the broker's start.
     """
     own, unused = (
         [_broker_entry(key, config, facts, changed) for key in keys]
@@ -177,13 +177,13 @@ def describe_broker(
 def _broker_entry(
     key: ConfigKey, config: BrokerConfig, facts: Mapping[str, str], changed: Changed
 ) -> ConfigEntry:
-    """Return one setting; one without effect has the given value, or Kafka's default."""
+    """Return one setting; a setting without effect shows the given value, or Kafka's default."""
     if key.name in WITHOUT_EFFECT:
         is_given = key.name in config.without_effect
         value = config.without_effect.get(key.name, key.default or "")
     else:
         is_given, value = key.name in config.given_names, config.text(key.name)
-    if key.kind is PASSWORD:  # only whether it was set may be shown
+    if key.kind is PASSWORD:  # the response may only show whether it was set
         source = ConfigSource.STATIC_BROKER if is_given or value else ConfigSource.DEFAULT
         return replace(_entry(key, ()), source=source, is_read_only=True, is_sensitive=True)
     value = facts.get(key.name, value)
@@ -215,7 +215,7 @@ def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[C
             if synonym is names[-1] and key.default is not None:
                 synonyms.append(_default(key, synonym))
             entry = _entry(key, synonyms, synonym.name)
-            # Kafka uses int for its coarser units.
+            # Kafka uses the type int for names with a coarser unit.
             kind = entry.kind if synonym.factor == 1 else TYPES["int"]
             yield replace(entry, kind=kind, is_read_only=synonym.name not in DYNAMIC_CONFIGS)
 

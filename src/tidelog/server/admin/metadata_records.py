@@ -72,7 +72,7 @@ def decode(value: bytes) -> Record:
     """Decode a record's value.
 
     Raises:
-        CorruptFile: The value is invalid; the message does not show it.
+        CorruptFile: The value is invalid; the error's text does not show the value.
         UnsupportedVersion: A later release wrote it.
     """
     try:

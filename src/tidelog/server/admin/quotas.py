@@ -141,7 +141,10 @@ class Rate:
         return self._windows[self._at]
 
     def _next(self, now_ms: int) -> Window:
-        """Start a new window; one more than `WINDOWS` is kept, as the oldest is partly outside."""
+        """Start a new window.
+
+        `WINDOWS` + 1 windows are kept, because the oldest is partly outside the measured period.
+        """
         self._at = (self._at + 1) % (WINDOWS + 1)
         if self._at == len(self._windows):
             self._windows.append(Window(now_ms))
@@ -176,7 +179,7 @@ PRODUCED: Final = "producer_byte_rate"
 FETCHED: Final = "consumer_byte_rate"
 
 
-# Percentage of one thread's time; the broker has one.
+# The quota is a percentage of one thread's time; the broker has one thread.
 REQUESTS: Final = "request_percentage"
 
 
@@ -184,8 +187,8 @@ REQUESTS: Final = "request_percentage"
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
 
-# Maximum number of remembered uses: clients choose their ids freely. Beyond it, the one with the
-# oldest last use is forgotten.
+# Maximum number of remembered uses, because clients choose their ids freely. Beyond it, the use
+# that was last charged longest ago is forgotten.
 RATES_MAX: Final = 100_000
 
 
@@ -221,7 +224,7 @@ class _Uses:
         self._rates[_who(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
-        """Remove at most two entries, so that this is fast and the number still decreases."""
+        """Remove at most two entries, so that a call is fast and their number still decreases."""
         for _ in range(2):
             who, rate = next(iter(self._rates.items()))
             is_newest = len(self._rates) == 1
@@ -273,7 +276,7 @@ class QuotaManager:
         return self._uses[kind].charge(limit, used, self._clock.monotonic_ms())
 
     def charge_or_throttle(self, kind: str, limit: Quota, used: float) -> int:
-        """Charge a use; if that exceeds the quota, take it back and return the throttle time."""
+        """Charge a use; if that exceeds the quota, undo it and return the throttle time in ms."""
         now_ms = self._clock.monotonic_ms()
         throttle_ms = self._uses[kind].charge(limit, used, now_ms)
         if throttle_ms:
@@ -327,7 +330,7 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """Return the parts of the entity to change; the last one of a type counts."""
+    """Return the parts of the entity to change; of several parts of one type the last counts."""
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 

@@ -3,12 +3,14 @@
 Owns the order of a request's charges and the throttle time that its response reports. The quotas
 and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throttled connection.
 
-- Bytes produced (`producer_byte_rate`) are the request's, counted once its response is known.
-- Bytes fetched (`consumer_byte_rate`) are the response's, counted before it is sent. Over its quota
-  a consumer gets an empty response, which is not counted. A ShareFetch response is sent and counted
-  in full, and the connection is muted after it: its records are acquired already.
-- Loop time (`request_percentage`) runs from the frame to the response, without waits, worker
-  threads and tasks of their own; the tasks of a long request's parts count. 100 is all of one
+- Bytes produced (`producer_byte_rate`): the size of the request, counted once its response is
+  known.
+- Bytes fetched (`consumer_byte_rate`): the size of the response, counted before it is sent. A
+  consumer over its quota gets an empty response, which is not counted. A ShareFetch response is
+  sent and counted in full, because its records are already acquired; the connection is muted after
+  it.
+- Loop time (`request_percentage`) is measured from the frame to the response. It includes the tasks
+  of a long request's parts, and excludes waits, worker threads and other tasks. 100 is all of one
   thread's time.
 
 Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
@@ -36,7 +38,7 @@ _PERCENT_PER_NS: Final = 100e-9
 
 
 class Stopwatch:
-    """Stopwatch of the event loop's time for one request; it runs from the start."""
+    """Stopwatch of the event loop's time for one request; it starts when it is created."""
 
     __slots__ = ("_clock", "_since_ns", "used_ns")
 
@@ -46,11 +48,11 @@ class Stopwatch:
         self.used_ns = 0
 
     def go_on(self) -> None:
-        """Resume measuring: the handler continues."""
+        """Resume measuring when the handler continues."""
         self._since_ns = self._clock.monotonic_ns()
 
     def pause(self) -> None:
-        """Stop measuring: the request waits, or is done. Does nothing if already stopped."""
+        """Stop measuring when the request waits or is done; no-op if already stopped."""
         if self._since_ns is not None:
             self.used_ns += self._clock.monotonic_ns() - self._since_ns
             self._since_ns = None
@@ -78,7 +80,8 @@ class Charges:
     ) -> None:
         """Create the charges.
 
-        `time` is the quota of loop time, `produced` that of bytes produced, with the bytes.
+        `time` is the quota of loop time; `produced` is the quota of produced bytes together with
+        the number of bytes to charge.
         """
         self._context = context
         self._throttles = throttles
@@ -96,7 +99,7 @@ class Charges:
             answer.measure(self._watch)
 
     def add(self, task_ns: int) -> None:
-        """Count time of tasks that have worked on parts of the request."""
+        """Add the event loop's time, in ns, in tasks that worked on parts of the request."""
         self._watch.used_ns += task_ns
 
     def charge(self, response: "Response | None") -> None:
@@ -106,7 +109,7 @@ class Charges:
             cast("_Throttled", response).throttle_time_ms = throttle_ms
 
     def finish(self) -> int:
-        """Charge the request to its quotas, and set how long its connection is to be muted.
+        """Charge the request to its quotas, and set the time for which its connection is muted.
 
         Returns:
             The throttle time in ms that the response must report in place of its own; 0 for none.
@@ -119,8 +122,8 @@ class Charges:
         # The last quota may have been removed while the request waited.
         if self._time is not None and self._context.node.throttles is not None:
             used = self._watch.used_ns * _PERCENT_PER_NS
-            # Unlike the throttle time for bytes, this is bounded: after a burst a client waits at
-            # most one window.
+            # Unlike the throttle time of bytes, this one is bounded: after a burst a client waits
+            # at most one window.
             throttle_ms = min(self._throttles.charge(REQUESTS, self._time, used), WINDOW_MS)
             if throttle_ms > connection.throttle_ms:
                 connection.throttle_ms = reported_ms = throttle_ms

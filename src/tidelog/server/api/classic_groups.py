@@ -78,7 +78,8 @@ BATCHED_KEYS_FIRST_VERSION: Final = 4
 NO_NODE: Final = -1
 
 
-# Keys of one request whose partitions are opened; for further keys the first write opens them.
+# Maximum number of keys in a request whose partitions are opened before the response; the
+# partitions of further keys are opened by their first write.
 OPENED_KEYS_MAX: Final = 100
 
 
@@ -148,9 +149,9 @@ def _answer_for(
 def _unopened(
     context: RequestContext, request: FindCoordinatorRequest, keeper: _Keeper, topic: str
 ) -> list[TopicPartition]:
-    """Return the unopened partitions that hold these keys.
+    """Return the partitions that hold the request's keys and are not open yet.
 
-    If they aren't opened before, the first write opens them on the event loop.
+    The caller opens them in a thread; otherwise the first write would open them on the event loop.
     """
     is_batch = context.version >= BATCHED_KEYS_FIRST_VERSION
     keys = request.coordinator_keys[:OPENED_KEYS_MAX] if is_batch else [request.key]
@@ -477,7 +478,7 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
 def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
     """Describe a group that isn't a classic group.
 
-    Newer clients get an error and try other group types.
+    From version 6 on, a missing group is an error, after which clients try other group types.
     """
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:

@@ -183,7 +183,7 @@ class TopicResource(ConfigResource):
             texts = new_texts(info.given, info.config)
             if is_trial:
                 return {}
-            # A setting of the topic's own can be reset to its default, even if its name is unknown.
+            # A setting that the topic has can be reset to its default, even if its name is unknown.
             return {n: text for n, text in texts.items() if text is not None or n in info.given}
 
         await topic_changes.alter(self.node, self.name, checked)
@@ -390,7 +390,7 @@ class GroupResource(ConfigResource):
 def _with(
     settings: Mapping[str, Mapping[str, str]], name: str, own: Mapping[str, str]
 ) -> Mapping[str, Mapping[str, str]]:
-    """Return `settings` with those of one resource replaced, or removed if `own` is empty."""
+    """Return a copy of `settings` with one resource's texts replaced; removed if `own` is empty."""
     others = {each: texts for each, texts in settings.items() if each != name}
     return {**others, name: own} if own else others
 
@@ -409,8 +409,8 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
     return None if resource_class is None else resource_class(node, name)
 
 
-# Up to this many resources are described without yielding the event loop: a fraction of a
-# millisecond each.
+# Maximum number of resources that are described without yielding the event loop; each takes a
+# fraction of a millisecond.
 AT_ONCE: Final = 8
 
 # Resource types that requests may name; types without settings here are never listed.
@@ -424,7 +424,7 @@ REPLACEABLE_KINDS: Final = RESOURCE_KINDS - {BROKER_LOGGER}
 
 
 def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
-    """Describe the settings of resources, each once, however often it is named.
+    """Describe the settings of resources; a resource that is named twice is described once.
 
     If any resource has an unknown type, the whole request is refused.
     """

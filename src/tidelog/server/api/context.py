@@ -58,7 +58,10 @@ class ReceivedFrame(NamedTuple):
 
 
 def key_of(frame: Buffer) -> int:
-    """Return the API key of a frame; of a frame shorter than two bytes, the number in its bytes."""
+    """Return the API key of a frame.
+
+    For a frame shorter than two bytes, return the number in its bytes.
+    """
     return frame[0] << 8 | frame[1] if len(frame) > 1 else int.from_bytes(frame, "big")
 
 
@@ -92,7 +95,7 @@ class LargeResponse:
     __slots__ = ("_items", "response")
 
     def __init__(self, response: Response, items: _Items) -> None:
-        """Create it from a response and its long list; nothing else may use either."""
+        """Create it from a response and its long list, which nothing else may use any more."""
         self.response = response
         self._items = items
 
@@ -106,7 +109,7 @@ _Made = TypeVar("_Made", bound="DataclassInstance")
 
 
 def large_if_many(response: _Made, items: _Items) -> "_Made | LargeResponse":
-    """Return the response, as a `LargeResponse` one if its list has more than `MANY` items."""
+    """Return the response, wrapped as a `LargeResponse` if its list has more than `MANY` items."""
     return LargeResponse(response, items) if len(items) > MANY else response
 
 
@@ -157,9 +160,9 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
 
 
-# The facts and records for the response's rows, and a function that is called before the response
-# is sent, with its size without the header if quotas may apply. If it returns False, the request is
-# handled without the template.
+# The facts and the records of the response's rows, and a function or None. The function is called
+# before the response is sent, with the response's size in bytes without its header, or 0 if no
+# quota applies. If it returns False, the request is handled without the template.
 RowAnswers: TypeAlias = tuple[AllFacts, AllRecords, Callable[[int], bool] | None]
 
 
@@ -169,9 +172,10 @@ class RowFunctions(NamedTuple):
     Attributes:
         operation: Operation that the client must be allowed on each topic.
         may_repeat: Whether a message of a version may become a template.
-        answer: Answers rows. Its arguments are the context, the message without topics, and the
-            topics, on which the client has that right. None if they must be handled as an ordinary
-            request; nothing was changed then. It may also return a handler's result.
+        answer: Processes rows and returns `RowAnswers` or a handler's result. Its arguments are the
+            context, the message without topics, and the topics, all of which allow the client the
+            operation. It returns None, without having changed anything, if the request must be
+            handled without the template.
     """
 
     operation: Operation

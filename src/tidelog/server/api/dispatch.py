@@ -66,7 +66,8 @@ def _write_long(request: ReceivedRequest, long: LargeResponse) -> Pieces:
 Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
 
-# A connection's way from a frame to its response: `answer`, or a function that authenticates first.
+# Function that turns a connection's frame into its response: `answer`, or a function that
+# authenticates the client first.
 Answering: TypeAlias = Callable[[Node, ClientInfo, Buffer], Outcome]
 
 
@@ -150,7 +151,7 @@ def _answer_rows(
 ) -> Outcome:
     """Answer a request that matches a template.
 
-    The result is None if it must be handled as an ordinary request. Rights are checked and quotas
+    Return None if the request must be handled without the template. Rights are checked and quotas
     charged for each request, as for an ordinary one.
     """
     templates = connection.templates
@@ -189,9 +190,9 @@ def _usable_topics(
     topics: list[RequestTopic],
     operation: Operation,
 ) -> list[TopicRows] | None:
-    """Return the topics by name.
+    """Return the topics with their names.
 
-    The result is None if one is unknown, named twice, or the client has no right to it.
+    Return None if a topic is unknown or named twice, or the client has no right to it.
     """
     node, named = context.node, []
     if len(topics) > 1 and len({key for key, _ in topics}) < len(topics):

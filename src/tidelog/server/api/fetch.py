@@ -101,7 +101,7 @@ def order_of(context: RequestContext, request: FetchRequest) -> ReadOrder:
 
 
 def _most_bytes(context: RequestContext, request: FetchRequest, *, is_copy: bool = False) -> int:
-    """Return the most bytes for all partitions together; quotas don't apply to followers."""
+    """Return the maximum number of bytes for all partitions together; followers have no quota."""
     most = min(request.max_bytes, context.node.config.fetch_max_bytes)
     if context.node.throttles is None or is_copy:
         return most
@@ -178,7 +178,7 @@ def reads_of(
 
 
 def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[str, int]]:
-    """Yield name and number of each partition that this session has not found, or that is gone."""
+    """Yield topic and number of each partition that is deleted or not found yet by this session."""
     for cached in partitions:
         if cached.partition is None or cached.partition.is_gone:
             topic, number = cached.key
@@ -191,8 +191,8 @@ def unused(node: Node, partitions: Iterable[CachedPartition]) -> Iterator[tuple[
 def _name(node: Node, cached: CachedPartition) -> str | None:
     """Return the topic's name, or None for an unknown id.
 
-    Once found, it is kept for the whole session. So a client that reads on after its topic was
-    deleted learns that the topic is gone, and not that its id is unknown.
+    The session keeps the name once it is found. So after the topic's deletion the client gets the
+    error for a missing topic, not the error for an unknown id.
     """
     topic = cached.key[0]
     if isinstance(topic, str):
@@ -207,7 +207,7 @@ def _read(node: Node, cached: CachedPartition) -> PartitionRead:
     cached_partition = cached.partition
     if cached_partition is not None and not cached_partition.is_gone:
         return _read_of(cached, cached_partition)
-    cached.partition = None  # free what is gone
+    cached.partition = None  # free the deleted partition
     name = _name(node, cached)
     if name is None:
         return _read_of(cached, None, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -362,7 +362,7 @@ def response_of(
 
 
 def _endpoint(context: RequestContext) -> NodeEndpoint:
-    """Return this broker's address, for clients that named an older leader epoch."""
+    """Return this broker's address, which is sent to clients that named an older leader epoch."""
     node, here = context.node, context.here
     return NodeEndpoint(
         node_id=node.node_id, host=here.host, port=here.port, rack=node.config.broker_rack
@@ -421,7 +421,7 @@ _PARTITION_BYTES: Final = 40
 async def long_fetch(
     context: RequestContext, read: Callable[[], Awaitable[ReceivedRequest]], slices: Slices
 ) -> AsyncIterator[FetchResponse]:
-    """Answer in parts: each yields the next topics of the whole response.
+    """Answer a Fetch of many partitions in parts; each part has the next topics of the response.
 
     An incremental request gets error 70: the client then makes a full one. A request of more than
     `PARTITIONS_MAX` partitions gets error 42 for each of them.

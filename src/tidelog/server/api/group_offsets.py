@@ -61,7 +61,7 @@ MEMBERS_FIRST_VERSION: Final = 9
 TOPIC_IDS_FIRST_VERSION: Final = 10
 
 
-# Groups that are answered before the event loop is yielded.
+# Number of groups that are answered before the event loop is yielded.
 GROUPS_AT_ONCE: Final = 100
 
 
@@ -70,7 +70,7 @@ async def offset_fetch(
 ) -> OffsetFetchResponse | LargeResponse:
     """Return committed offsets of groups; only offsets that survive a crash are reported.
 
-    Each group and partition is reported once, however often it is named: metadata may be long.
+    A group or partition that is named several times is reported once, because metadata may be long.
     """
     if context.version >= BATCHED_FIRST_VERSION:
         asked_groups = {group.group_id: group for group in request.groups}
@@ -99,12 +99,12 @@ async def offset_fetch(
 
 
 class _OffsetSource(NamedTuple):
-    """The offsets of one group that its response is made from.
+    """Offsets of one group, from which its response is made.
 
     Attributes:
         group_id: The group.
         offsets: Its committed offsets.
-        pending: Offsets of pending transactions; None if the client doesn't require stable offsets.
+        pending: Offsets of open transactions; None if the client doesn't require stable offsets.
         by_id: Whether topics are named by their ids.
     """
 
@@ -124,7 +124,7 @@ async def _group(
     if code is ErrorCode.NONE:
         code = coordinator.shards.error_for(
             group_request.group_id
-        )  # it may have been unloaded meanwhile
+        )  # the group may have been unloaded meanwhile
     if code is not ErrorCode.NONE:
         return OffsetFetchGroupResponse(group_id=group_request.group_id, error_code=code)
     group = coordinator.find(group_request.group_id)
@@ -152,10 +152,10 @@ async def _group(
 
 
 async def _all(node: Node, source: _OffsetSource) -> list[OffsetFetchGroupTopicResponse]:
-    """Return all committed offsets.
+    """Return all committed offsets of a group.
 
-    If topics are named by id, only those of existing topics are returned that were committed for
-    the same id.
+    If topics are named by id, an offset is returned only if its topic exists and has the id for
+    which the offset was committed.
     """
     topics: list[OffsetFetchGroupTopicResponse] = []
     slices = Slices(node.env.clock)
@@ -236,7 +236,7 @@ async def _single(
 ) -> OffsetFetchResponse:
     """Return the response in the form for one group.
 
-    Before version 2 each partition has the error.
+    Before version 2 the response has no error of its own: each partition gets the group's error.
     """
     if group_response.error_code and context.version < TOP_ERROR_FIRST_VERSION:
         return OffsetFetchResponse(
@@ -270,7 +270,10 @@ def _in_old_form(partition: OffsetFetchGroupPartitionResponse) -> OffsetFetchPar
 
 
 def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
-    """Require DESCRIBE on each group and topic; denied topics that weren't named are left out."""
+    """Require DESCRIBE on groups and topics.
+
+    If all topics are requested, denied topics are left out.
+    """
     if access.context.version < BATCHED_FIRST_VERSION:
         return _guard_single(access, request)
     names = [group.group_id for group in request.groups]
@@ -314,9 +317,9 @@ def _split_topics(
 
 
 def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[OffsetFetchRequest]:
-    """Guard versions that name one group."""
+    """Require the rights for a request in a version that names one group."""
     if not access.may_group(Operation.DESCRIBE, request.group_id):
-        # Before version 2 each partition has the error.
+        # Before version 2 the response has no error of its own: each partition gets the error.
         topics = request.topics or [] if access.context.version < 2 else []
         return None, denied_whole(access, ErrorCode.GROUP_AUTHORIZATION_FAILED, topics)
     refusals: list[OffsetFetchTopicResponse] = []
@@ -527,7 +530,7 @@ async def _commit(
         )
         if refused is not ErrorCode.NONE:
             return [refused] * len(commits)
-        code = groups.shards.error_for(group_id)  # it may have been unloaded meanwhile
+        code = groups.shards.error_for(group_id)  # the group may have been unloaded meanwhile
         if code is not ErrorCode.NONE:
             return [code] * len(commits)
     commit_request = CommitRequest(
@@ -547,6 +550,6 @@ async def _commit(
 
 
 def _is_there(node: Node, commit: Commit) -> bool:
-    """Whether the commit's topic still exists, and not just another one of its name."""
+    """Whether the commit's topic still exists; another topic with its name does not count."""
     info = node.topics.find(commit.topic)
     return info is not None and (info.topic_id or NO_UUID) == commit.topic_id

@@ -85,12 +85,13 @@ _IDENTIFIERS: Final = frozenset(
 
 
 class _Shape(NamedTuple):
-    """How an element of a response is made from one of a request.
+    """Rule by which an element of a response is made from an element of a request.
 
     Attributes:
-        identifiers: Fields to copy; of a number or a name, the one field that gets it.
+        identifiers: Fields to copy. If the request's element is a number or a name, the one field
+            that gets it.
         lists: Name of each list of results, name of its list in the request, class of its elements.
-        errors: Which of `error_code` and `error_message` it has.
+        errors: Names of the response's error fields: `error_code`, `error_message`, both or none.
     """
 
     identifiers: tuple[str, ...]
@@ -121,7 +122,7 @@ def _shape_of(
 def _result_lists(
     kind: "type[DataclassInstance]",
 ) -> "tuple[tuple[str, type[DataclassInstance]], ...]":
-    """Return the lists of a class whose elements have error codes, themselves or further inside."""
+    """Return the lists of a class whose elements, or lists inside them, have error codes."""
     return tuple(
         (field.name, struct)
         for field in fields_of(kind, 0)
@@ -136,7 +137,8 @@ def _result_lists(
 def failed_item(kind: type[Element], item: object, code: int, text: str | None = None) -> Element:
     """Return an element of the response for an element of the request that failed.
 
-    It repeats the fields that identify the element, and it and all results in it have the error.
+    The returned element repeats the fields that identify the failed one. It has the error, and so
+    have all results in it.
 
     Args:
         kind: Class of the response's element.
@@ -209,7 +211,7 @@ class Access:
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the allowed ones of the possible operations, as bits by their codes."""
+        """Return those of the possible operations that are allowed; both as bits by their codes."""
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
@@ -270,9 +272,10 @@ class Denied:
     __slots__ = ("add_to",)
 
     def __init__(self, add_to: "_AddTo") -> None:
-        """Create it; `add_to` makes the response from the handler's, which it may change in place.
+        """Create a denial; `add_to` returns the client's response, given the handler's response.
 
-        It gets None if the handler was not called or does not respond.
+        It may change the handler's response in place. It gets None if the handler was not called or
+        does not respond.
         """
         self.add_to = add_to
 
@@ -351,7 +354,8 @@ _AddTo: TypeAlias = (
 )
 
 
-# The request for the handler, None if there is none, and the denial, None if nothing is denied.
+# The request for the handler (None if the handler is not called), and the denial (None if nothing
+# is denied).
 Guarded: TypeAlias = tuple[Request | None, Denied | None]
 
 
@@ -362,7 +366,7 @@ AnyGuard: TypeAlias = "Guard[DataclassInstance]"
 
 
 def denied_whole(access: Access, code: int, items: Iterable[object] = ()) -> Denied:
-    """Return a denial of the whole request, with a row for each of some elements of the request."""
+    """Return a denial of the whole request; its response has a row for each of `items`."""
     kind, text = access.context.api.response, DENIED_TEXT[code]
     errors: dict[str, object] = {"error_code": code, "error_message": text}
     values = {name: errors[name] for name in _shape_of(kind, None).errors}
@@ -376,7 +380,8 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 
     Args:
         operations: Any one of them is enough.
-        rows: List of the request whose elements get a row each in the response to a denied one.
+        rows: Name of a list in the request. The response to a denied request has a row for each of
+            its elements.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
@@ -389,13 +394,13 @@ def needs_cluster(*operations: Operation, rows: str = "") -> "AnyGuard":
 
 
 def needs_group(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on the group of a request; `rows` as above."""
+    """Return a guard that requires a right on a request's group; `rows`: see `needs_cluster`."""
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.GROUP, code, "group_id", rows)
 
 
 def needs_transactional_id(operation: Operation, rows: str = "") -> "AnyGuard":
-    """Return a guard that requires a right on a request's transactional id; `rows` as above."""
+    """Return a guard that requires a right on a transactional id; `rows`: see `needs_cluster`."""
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     return _needs(operation, ResourceType.TRANSACTIONAL_ID, code, "transactional_id", rows)
 
@@ -420,7 +425,7 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 
     Args:
         operation: The operation on a topic.
-        cluster: An operation on the cluster that replaces it; None for none.
+        cluster: An operation on the cluster that is enough without rights on topics; None for none.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":
@@ -438,7 +443,7 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
     """Return a guard that passes a request if all `guards` do.
 
-    Otherwise the first refusal counts.
+    If a guard refuses, its refusal counts and later guards are not called.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

@@ -76,7 +76,7 @@ Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse
 
-# A search that takes long; it starts when this is called.
+# A search that takes long; calling it starts the search.
 RowSearch: TypeAlias = Callable[[], Awaitable[Row]]
 
 
@@ -109,7 +109,7 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
 
 
 def response_of(rows: Iterable[tuple[str, list[PartitionResponse]]]) -> ListOffsetsResponse:
-    """Return the response of rows by topic."""
+    """Build the response from rows by topic."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(name=name, partitions=partitions) for name, partitions in rows
@@ -171,7 +171,7 @@ def find_row(
 
 
 def _problem(log: Log, version: int, epoch: int, time_ms: int) -> int:
-    """Return the error code for an unknown special time or another leader epoch; 0 for none."""
+    """Return the error code for an unknown special time or another leader epoch; 0 for no error."""
     if time_ms < 0 and _is_unknown_time(time_ms, version):
         return ErrorCode.UNSUPPORTED_VERSION
     return epoch_problem(log, epoch)
@@ -183,7 +183,7 @@ def _is_unknown_time(time_ms: int, version: int) -> bool:
 
 
 def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
-    """Return the end of what the client may see (exclusive)."""
+    """Return the end, exclusive, of the offsets that the client may read."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
     if request.isolation_level == READ_COMMITTED:
@@ -197,14 +197,15 @@ def _code_of(log: Log, error: TidelogError | OSError) -> int:
     if not isinstance(error, TidelogError) or isinstance(error, StorageFailure):
         return ErrorCode.KAFKA_STORAGE_ERROR
     if isinstance(error, OffsetsGone):
-        return ErrorCode.CORRUPT_MESSAGE  # its own code would make consumers reset their offsets
+        # The error's own code would make consumers reset their offsets.
+        return ErrorCode.CORRUPT_MESSAGE
     return ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
 
 
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
     """Wait for a search and return its row.
 
-    Without a search, only find out why there is no match.
+    Without a search, only find out why there is no match: the log may have no times.
     """
     code, match = 0, None
     try:

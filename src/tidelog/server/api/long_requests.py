@@ -1,13 +1,13 @@
 """Requests with long lists, processed in parts so that no client blocks the event loop.
 
 A request with more list elements than `Row.at_once` is read in slices and split along the list that
-its row names. Guard and handler see each part as a request of its own: rights, checks and errors
-are those of short requests. The responses are merged into one, whose elements are encoded as soon
-as their part is answered. `api.fetch.long_fetch` answers long Fetch requests. Any other API without
-such a list refuses the request.
+its row names. The guard and the handler get each part as a request of its own, so rights, checks
+and errors are the same as for short requests. The responses are merged into one, whose elements are
+encoded as soon as their part is answered. `api.fetch.long_fetch` answers long Fetch requests. Any
+other API without such a list refuses the request.
 
 Each part takes a few milliseconds: its size is adjusted to the time that the last one took. Only a
-few requests are read at a time, because the objects of one take up to eight times its bytes.
+few requests are read at a time, because the objects of a request take up to eight times its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -49,7 +49,7 @@ PART_ITEMS: Final = 32
 ITEM_MAX: Final = 5000
 
 
-# Characters that take about as long to process as one element.
+# Number of text characters that take about as long to process as one element.
 TEXT_CHARACTERS: Final = 256
 
 
@@ -99,7 +99,7 @@ async def answer_long(
 async def _answers(
     context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
 ) -> "AsyncIterator[tuple[DataclassInstance, int]]":
-    """Yield the response to each part, and how many levels of the part before it continues."""
+    """Yield the response to each part, and the number of levels that continue the previous part."""
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
@@ -214,8 +214,8 @@ class Part(NamedTuple):
 
     Attributes:
         message: The request with some of its elements.
-        joins: Number of levels at which its first element continues the last part's; 0 for a new
-            element.
+        joins: Number of levels at which its first element continues the last element of the
+            previous part; 0 for a new element.
     """
 
     message: "DataclassInstance"
@@ -223,7 +223,7 @@ class Part(NamedTuple):
 
 
 class _Parts:
-    """Splits a message, which is consumed. Iterate once.
+    """Splits a message into parts, once; this empties the message's lists.
 
     Attributes:
         task_ns: Time of the event loop that the parts' own tasks have taken.
@@ -331,7 +331,7 @@ def items_in(item: object, limit: int) -> int:
 
 
 def _texts_in(item: object) -> int:
-    """Return the number of elements that an element's texts count as."""
+    """Return the number of elements that take as long to process as an element's texts."""
     if isinstance(item, str):
         return len(item) // TEXT_CHARACTERS
     if not hasattr(item, _FIELDS):
@@ -432,7 +432,7 @@ def _code(response: "DataclassInstance") -> int:
 def _joined(
     last: "DataclassInstance", more: "DataclassInstance", path: tuple[str, ...], joins: int
 ) -> bool:
-    """Append the lists of `more` to those of `last` if both are the same element; return if so."""
+    """Append lists of `more` to `last` if both are the same element; return whether they are."""
     if not path:
         return False
     name = path[0]

@@ -80,7 +80,7 @@ EPOCHS_AT_ONCE: Final = 16
 
 @dataclass(slots=True)
 class TopicLookup:
-    """A requested topic: its facts if it exists, else the response that says why not."""
+    """A requested topic: its facts if it exists, else the response with the error."""
 
     info: TopicInfo | None
     missing: MetadataTopic | None = None
@@ -138,7 +138,7 @@ async def _create(node: Node, name: str) -> None:
 
 
 def _without(names: Sequence[str], lookups: Sequence[TopicLookup]) -> list[TopicLookup]:
-    """Return the lookups, with the topics of these names as missing."""
+    """Return the lookups; the topics with these names are reported as missing."""
     hidden = frozenset(names)
     return [
         _unknown(each.info.name) if each.info is not None and each.info.name in hidden else each
@@ -484,7 +484,8 @@ def _described_partition(node: Node, topic: str, number: int) -> DescribedPartit
     )
 
 
-# Levels of metadata.version; clients and tools take this one for a broker of Kafka 4.3.
+# Levels of metadata.version: the highest, by which clients and tools recognize a broker of Kafka
+# 4.3, and the lowest.
 METADATA_VERSION_LEVEL: Final = 30
 
 
@@ -579,14 +580,15 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[Metadata
     allowed = topics
     if not is_all and topics is not None:
         allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
-    # In version 0 an empty list requests all topics; here no requested topic is allowed.
+    # In version 0 an empty list requests all topics. If the client may not see any requested topic,
+    # the handler gets an empty list, and its topics are hidden.
     is_emptied = access.context.version == 0 and not is_all and not allowed
 
     def is_shown(topic: MetadataTopic) -> bool:
         if is_emptied or (is_all and not access.may_describe(topic.name)):
             return False
         if request.include_topic_authorized_operations and topic.name is not None:
-            # Also for a missing topic.
+            # A missing topic has authorized operations, too.
             kind, name = ResourceType.TOPIC, topic.name
             topic.topic_authorized_operations = access.bits(kind, name, TOPIC_OPERATIONS)
         return True
@@ -662,7 +664,7 @@ def guard_describe_cluster(
 ) -> Guarded[DescribeClusterRequest]:
     """Allow all clients.
 
-    The authorized operations are reported to those that may describe the cluster.
+    Only a client that may describe the cluster gets the authorized operations.
     """
 
     def change(response: DescribeClusterResponse) -> None:

@@ -380,7 +380,7 @@ def guard_share_group_describe(
 
 @dataclass(frozen=True, slots=True)
 class DescribeGuard(Generic[Group]):
-    """Guard of both descriptions.
+    """Guard of ConsumerGroupDescribe and ShareGroupDescribe.
 
     Attributes:
         access: Rights of the client.

@@ -107,7 +107,8 @@ class Node(Services):
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
-            log_dir.open_partitions.follow_settings()  # after a crash some are open already
+            # After a crash some partitions are already open.
+            log_dir.open_partitions.follow_settings()
         self.cluster.note_defaults()
         log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms
         if self.cluster.state.groups:
@@ -311,11 +312,12 @@ class ClientInfo:
         number: Number of the connection, counting up from 1.
         host: The client's address.
         principal: The authenticated client, such as `User:alice`.
-        address: Advertised address of its listener; None for the broker's.
+        address: Advertised address of its listener; None for the broker's own address.
         software: Name and version from ApiVersions; empty if unknown.
-        fetches: Counts of its fetches, for metrics.
+        fetches: Counters of the client's fetches, for metrics.
         throttle_ms: Time in ms for which to mute the connection after the current response.
-        templates: Its repeated requests; None before the first that may be repeated.
+        templates: Templates of its repeated requests; None before the first request that may be
+            repeated.
         closers: Callbacks for the end of the connection, by their subjects.
     """
 

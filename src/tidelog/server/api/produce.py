@@ -6,8 +6,8 @@
    silently appends the last valid ones).
 2. Ready: wait until partitions are open, no lock stops appends, and the coordinator has confirmed
    that partitions are in their transactions. Nearly always there is nothing to wait for.
-3. Append: a slice at a time, so that other requests have their turn. Plain rows are appended in
-   groups, each step for all of them (decision 0022).
+3. Append: a slice at a time, so that other requests can proceed. Plain rows are appended in groups:
+   each step is made for the whole group (decision 0022).
 4. Acknowledge: respond once readers may see the records. With acks=0 there is no response; a
    refusal closes the connection.
 
@@ -15,8 +15,8 @@ Checks come in Kafka's order: the request, the framing of the records, the log. 
 partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the
-partition is in the transaction, or adds it (from version 12 on). Later batches find the transaction
-open in the log, and need no confirmation.
+partition is in the transaction, or adds it (from version 12 on). For later batches the transaction
+is already open in the log, so they need no confirmation.
 
 The log owns the rules of batches (`storage/log/validator.py`); the partition decides when readers
 see them.
@@ -116,10 +116,12 @@ PRODUCED: Final = AppendTerms(owned=True, is_bounded=True)
 PRODUCED_SETS: Final = AppendTerms(owned=True, takes_legacy=True, is_bounded=True)
 CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 
-# Number of checks of a row without a lock; after that other appends wait.
+# Number of checks of a row without a lock. For later checks the topic is locked, so other appends
+# wait.
 FREE_CHECKS: Final = 2
 
-# Limits of rows that are appended together; at least one row is. One group takes next to no time.
+# Limits of a group of rows that are appended together; a group has at least one row, and takes next
+# to no time.
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
@@ -135,7 +137,7 @@ class Refusal(NamedTuple):
 
 
 class Row:
-    """Records for one partition, on their way into its log.
+    """Records for one partition, and the progress of their append.
 
     Attributes:
         topic: The topic as the request names it.
@@ -208,7 +210,7 @@ class AppendPlan:
     Attributes:
         context: Context of the request.
         request: The request, for acks, timeout and transactional id.
-        rows: All rows, those of one topic together.
+        rows: All rows, grouped by topic.
         left: Rows that are not appended yet.
         long: Rows whose check takes long; they are appended after all others.
         waiting: Responses that must wait until readers see the records.
@@ -390,9 +392,9 @@ class AppendPlan:
         return group
 
     def _append_group(self, rows: Sequence[Row]) -> None:
-        """Append plain rows, each step for all of them.
+        """Append plain rows; each step is made for all of them before the next step.
 
-        Watchers are called at the end, so a watcher that acts at once finds no append half done.
+        Watchers are called at the end, so a watcher that acts at once finds no unfinished append.
         """
         pairs = [(row.partition.log, row.data.records or b"") for row in rows if row.partition]
         for row, outcome in zip(rows, append_together(pairs, PRODUCED), strict=True):
@@ -442,7 +444,7 @@ class AppendPlan:
             self.long.append(row)
 
     def _refusal_of(self, row: Row) -> Refusal | None:
-        """Return why a row's records don't reach the log, or None.
+        """Return the reason why a row's records are not appended; None if they may be.
 
         Raises the errors of `_error_of`.
         """
@@ -490,9 +492,9 @@ class AppendPlan:
     async def _append_long(self, row: Row) -> None:
         """Append a row after a thread has checked it.
 
-        If the topic or its settings change meanwhile, or other appends precede a message set, the
-        row is checked again. After `FREE_CHECKS` failed attempts, changes and other appends wait
-        for it.
+        If the topic or its settings change meanwhile, or the log gets other records before a
+        message set, the row is checked again. After `FREE_CHECKS` failed attempts, changes and
+        other appends wait for it.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -536,11 +538,11 @@ class AppendPlan:
     async def complete(self) -> ProduceResponse | None:
         """Append the remaining rows in slices, those that take long last, and return the response.
 
-        Topics may be locked, deleted or recreated meanwhile. The response comes once readers may
-        see the records; None for acks=0.
+        Topics may be locked, deleted or recreated meanwhile. The response is returned once readers
+        may see the records; None for acks=0.
 
         Raises:
-            Unanswered: With acks=0, a partition refused its records.
+            UnansweredRequest: With acks=0, a partition refused its records.
         """
         while self.left:
             await asyncio.sleep(0)
@@ -587,7 +589,7 @@ async def _wait_until_visible(
 ) -> None:
     """Wait until readers see the records.
 
-    After the timeout the others get REQUEST_TIMED_OUT, as in Kafka.
+    After the timeout, partitions whose records are not visible get REQUEST_TIMED_OUT, as in Kafka.
     """
 
     def time_out() -> None:
@@ -609,7 +611,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     """Append each partition's records.
 
     Raises:
-        Unanswered: With acks=0, a partition refused its records.
+        UnansweredRequest: With acks=0, a partition refused its records.
     """
     plan = AppendPlan(context, request, rows_of(context, request))
     if not plan.is_ready():
@@ -624,8 +626,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
 def _error_of(context: RequestContext, topic: str, records: Buffer | None) -> int:  # noqa: PLR0911
     """Return the error that records get before they reach the log; 0 for none.
 
-    In versions before record batches, an empty message set is no error, as in Kafka; a set of
-    batches is one.
+    In versions before record batches, as in Kafka, an empty message set is no error, but record
+    batches are an error.
 
     Raises:
         CorruptBatch: The frames are damaged.
@@ -667,7 +669,7 @@ def _refusal_to(context: RequestContext, topic: str) -> int:
 
 
 def has_transactional_records(batches: Iterable[Buffer | None]) -> bool:
-    """Whether the first batch of any of these records is of format 2 and transactional.
+    """Whether any of these record fields begins with a transactional batch of format 2.
 
     Raises:
         CorruptBatch: A frame is damaged; as in Kafka, the whole request is refused.
@@ -710,7 +712,10 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
 
 
 def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
-    """Return the coordinator's error as a producer knows it: some have another code there."""
+    """Return the code by which Produce reports the coordinator's error.
+
+    It differs for errors that producers know by another code.
+    """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:

@@ -137,7 +137,7 @@ def _ensure_known(*numbers: int) -> None:
     """Ensure that no code is UNKNOWN (0).
 
     Raises:
-        CorruptMessage: One is.
+        CorruptMessage: A code is UNKNOWN.
     """
     if 0 in numbers:
         raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
@@ -229,7 +229,7 @@ def _ensure_concrete(acl: Acl) -> None:
         (acl.permission is Permission.ANY, "permissionType must not be ANY"),
     ):
         if is_any:
-            # Kafka fails on it, and responds with this code.
+            # Kafka fails on such an ACL, and responds with this code.
             raise Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
@@ -298,7 +298,7 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 NAME_BYTES_MAX: Final = 1024
 
 
-# Limit of a salt and of a salted password; the event loop hashes the latter.
+# Maximum length of a salt and of a salted password, in bytes; the event loop hashes the password.
 SALT_BYTES_MAX: Final = 1024
 
 
@@ -411,7 +411,7 @@ def _checked(change: _Change) -> ScramCredential | None:
 
 
 def _change_one(credentials: _Kept, change: _Change, credential: ScramCredential | None) -> None:
-    """Make one checked change; raises Refusal if there is nothing to delete, or no room."""
+    """Apply a checked change; raises Refusal if there is nothing to delete, or no room."""
     key = (change.name, change.mechanism)
     if credential is None:
         if credentials.pop(key, None) is None:

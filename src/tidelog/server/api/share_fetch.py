@@ -1,8 +1,8 @@
 """ShareFetch and ShareAcknowledge: a member acquires records and acknowledges them.
 
 Acknowledgements in a ShareFetch are processed before it acquires more; both requests belong to the
-member's share session. A fetch visits its partitions in rotation. It acquires records only when
-there are enough for a response or its time is over; otherwise it waits. Only one fetch at a time
+member's share session. A fetch visits its partitions in rotation. It acquires records only if there
+are enough for a response or its wait time is over; otherwise it waits. Only one fetch at a time
 reads a share partition; others retry after it. Waiting fetches are woken one after the other
 (`shares.open_partition`), each for the partition that woke it.
 
@@ -149,9 +149,10 @@ Said = dict[SharedPartition, Sequence[AcknowledgementBatch]]
 def acknowledge(
     member: Member, acknowledgements: Said, *, is_renewal: bool
 ) -> dict[SharedPartition, Reply[int]]:
-    """Process a member's acknowledgements.
+    """Process a member's acknowledgements; return a reply for each partition.
 
-    Each reply gives its code once that is durable, or the error.
+    A reply completes with the error code of the acknowledgements, or with NONE once they are
+    durable.
     """
     return {
         named: _acknowledge(member, named, batches, is_renewal=is_renewal)
@@ -193,7 +194,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether ranges are in order, with one allowed type each or one for each offset."""
+    """Whether ranges are in order, and each has one allowed type for all or one for each offset."""
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -209,7 +210,7 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 Answers = dict[SharedPartition, SharePartitionData]
 
 
-# Partitions whose logs are opened before the event loop is yielded.
+# Number of partitions whose logs are opened before the event loop is yielded.
 AT_ONCE: Final = 500
 
 
@@ -218,7 +219,7 @@ class ShareOrder:
     """Options of a fetch that apply to all its partitions.
 
     Attributes:
-        wish: How many records to acquire.
+        wish: Number of records to acquire.
         min_bytes: Bytes to wait for.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
         max_wait_ms: Time to wait, in ms.
@@ -291,7 +292,7 @@ class ShareFetching:
     ) -> Sequence[SharedPartition]:
         """Open partitions, up to the first new one that has records; return the remaining ones.
 
-        So a group's first records wait for one partition, not for all, as in Kafka's brokers.
+        So a new group gets its first records when one partition is open, not all, as in Kafka.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -316,7 +317,8 @@ class ShareFetching:
             partition if isinstance(partition, int) else await node.shares.open(key, partition)
         )
         if live == ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            # Left out: a later fetch may open it, and this error would end Java's consumer.
+            # The error is not reported: it would end Java's consumer, and a later fetch may open
+            # the partition.
             return False
         if isinstance(live, int):
             self._answers[named] = refusal(named, live)
@@ -339,7 +341,7 @@ class ShareFetching:
             live.leave(self)
 
     def _take_woken(self) -> Iterable[SharedPartition]:
-        """Return the partitions that woke it; or all, if more than one byte is needed."""
+        """Return the partitions that woke the fetch; or all, if more than one byte is needed."""
         self._changed.clear()
         woken_for, self._woken_for = self._woken_for, {}
         return woken_for if self._order.min_bytes <= 1 else self._live
@@ -376,11 +378,12 @@ class ShareFetching:
             self._tell(named, refusal(named, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return False
         if live.is_gone:
-            # Dropped or reset: the next fetch opens it, so this one ends soon.
+            # The partition's state was dropped or reset. The next fetch opens it again, so this
+            # fetch ends soon.
             self._has_news = True
             return False
-        # A partition with a response is left to other fetches; this one is about to end and leaves
-        # it then.
+        # If the partition already has a response, other fetches may read it, because this fetch is
+        # about to end.
         return named not in self._answers and live.begin_reading(self)
 
     # -- reading -----------------------------------------------------------------------------
@@ -407,7 +410,7 @@ class ShareFetching:
     ) -> ShareRead | None:
         """Read, in a thread if the data is cold.
 
-        Return None on failure, whose error becomes the response.
+        On failure, the error becomes the partition's response, and None is returned.
         """
         try:
             try:
@@ -437,7 +440,7 @@ class ShareFetching:
             if acquired:
                 await self._answer(named, batches, acquired)
             elif live.records.position != before:
-                self._has_news = True  # all hidden: the next fetch reads on behind
+                self._has_news = True  # all records are hidden: the next fetch reads after them
 
     async def _answer(
         self, named: SharedPartition, batches: ShareRead, acquired: Sequence[AcquiredRange]
@@ -491,7 +494,7 @@ def _code_of(error: Exception) -> int:
 STRICT: Final = 1
 
 
-# A response for more partitions is encoded in a thread.
+# Number of partitions above which a response is encoded in a thread.
 LONG: Final = 500
 
 
@@ -540,7 +543,7 @@ def _has_no_limits(request: ShareFetchRequest) -> bool:
 async def _refuse_later(context: RequestContext, wait_ms: int) -> ShareFetchResponse:
     """Refuse a new session after the request's wait time.
 
-    So retries come no faster than the requests of members that wait.
+    So a refused client retries no faster than a member that waits for records.
     """
     waiting = Reply[None]()
     context.node.timers.after(max(wait_ms, 0), lambda: waiting.complete(None))
@@ -594,9 +597,9 @@ def _no_closer(connection: "ClientInfo", key: SessionKey) -> None:
 def _fetch(
     member: Member, request: ShareFetchRequest, session: ShareSession
 ) -> Awaitable[ShareFetchResponse | LargeResponse]:
-    """Process acknowledgements at once.
+    """Process acknowledgements at once, and return the response later.
 
-    A client that waits for records may disconnect before any arrive.
+    The client may disconnect while it waits for records.
     """
     acknowledgements = _said(request.topics)
     has_said = any(acknowledgements.values())
@@ -614,7 +617,7 @@ def _fetch(
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | LargeResponse:
-    """Return the response; without a session no records are wanted."""
+    """Return the response; a session is given only if the request wants records."""
     answers: Answers = {}
     if session is not None:
         order = _order(member, request)

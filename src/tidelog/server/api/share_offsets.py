@@ -200,7 +200,7 @@ def _starts(topics: Iterable[AlterShareGroupOffsetsRequestTopic]) -> _Starts:
 
 
 def _shared(node: Node, starts: _Starts) -> Mapping[UUID, SharedTopic]:
-    """Return the existing partitions among those named whose requested offset is valid."""
+    """Return the named partitions that exist and whose requested offset is valid."""
     topics: dict[UUID, SharedTopic] = {}
     for name, offsets in starts.items():
         info = node.topics.find(name)
@@ -256,8 +256,8 @@ async def delete_share_group_offsets(
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return DeleteShareGroupOffsetsResponse(error_code=code)
-    # In one iteration of the event loop: meanwhile no member can join, and the group can't be
-    # deleted.
+    # These steps run in one iteration of the event loop: meanwhile no member can join, and the
+    # group can't be deleted.
     named = {each.topic_name: _forget(node, group, each.topic_name) for each in request.topics}
     topic_ids = [
         topic_id for topic_id, replies in named.values() if topic_id and not _failed(replies)
@@ -273,7 +273,7 @@ async def delete_share_group_offsets(
 def _forget(
     node: Node, group: ShareGroup, name: str
 ) -> tuple[UUID | None, Sequence[Reply[ErrorCode]]]:
-    """Start deleting a group's state of a topic; None and no replies if it has none."""
+    """Start deleting a group's state of a topic; return None and no replies if it has none."""
     topic_id = _id_of(node, name)
     if topic_id is None or topic_id not in group.shared:
         return None, ()
@@ -281,7 +281,7 @@ def _forget(
 
 
 def _failed(replies: Iterable[Reply[ErrorCode]]) -> bool:
-    """Whether a write was refused at once: then nothing was written."""
+    """Whether a write was refused at once; then nothing was written."""
     return any(each.is_done and each.value is not ErrorCode.NONE for each in replies)
 
 
@@ -302,12 +302,12 @@ async def _forgotten(
 async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
     """Delete a group without members, then its offsets.
 
-    A member that joins meanwhile keeps them.
+    If a member joins before the group is deleted, the group keeps its offsets.
     """
     code = await _ensure_forgettable(node, group)
     if code is not ErrorCode.NONE:
         return code
-    # In one iteration of the event loop: meanwhile no member can join.
+    # These steps run in one iteration of the event loop: meanwhile no member can join.
     ended = node.groups.commits.delete_group(group.group_id)
     if _failed([ended]):
         return ended.value
@@ -319,7 +319,7 @@ async def delete_share_group(node: Node, group: ShareGroup) -> ErrorCode:
 async def _ensure_forgettable(node: Node, group: ShareGroup) -> ErrorCode:
     """Wait until a group's state can be deleted.
 
-    Return an error code if afterwards it must not be.
+    Return an error code if afterwards it must not be deleted.
     """
     for topic_id in tuple(group.shared):
         for key in _keys(group, topic_id):

@@ -79,7 +79,8 @@ class Row(NamedTuple):
 
 
 ROWS: Final = (
-    # As in Kafka, since librdkafka compresses only for brokers that announce version 0.
+    # Version 0 is announced, as in Kafka, because librdkafka compresses only for brokers that
+    # announce it.
     Row(
         0,
         "produce",
@@ -510,8 +511,8 @@ BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
 
-# Elements with long texts take longer: only this many are processed without yielding the event
-# loop.
+# Elements with long texts take longer: of a frame longer than this, only this many are processed
+# without yielding the event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 
@@ -564,7 +565,8 @@ _COORDINATORS: Final = {
 }
 
 
-# FindCoordinator, by the type of its key. InitProducerId, which may have no transactional id.
+# APIs whose coordinator depends on the request: FindCoordinator on the type of its key,
+# InitProducerId on whether it has a transactional id.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
 
@@ -597,8 +599,8 @@ def _handler_of(key: int) -> Handler:
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
-# Wait for loading up to this time; clients' own timeouts are longer. After it the request gets an
-# error.
+# Maximum time in seconds for which a request waits for loading; clients' own timeouts are longer.
+# After it the request gets an error.
 LOAD_WAIT_S: Final = 2.0
 
 
@@ -609,12 +611,13 @@ _GROUP, _TRANSACTION = 0, 1
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 
 
-# OffsetCommit and TxnOffsetCommit. Without topics, as when all were denied, nothing is committed.
+# OffsetCommit and TxnOffsetCommit. A request without topics, for example because all were denied,
+# commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
 
 
-# APIs about stored state of share partitions; ShareFetch and ShareAcknowledge wait only for those
-# they name.
+# APIs about stored state of share partitions, which wait for all of it; ShareFetch and
+# ShareAcknowledge wait only for the partitions that they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 
@@ -717,7 +720,7 @@ def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
 
 
 def import_coordinators(with_transactions: bool) -> None:
-    """Import the modules for consumer groups, and for transactions if there are some.
+    """Import the modules for consumer groups, and for transactions if `with_transactions` is true.
 
     Any thread may call it.
     """

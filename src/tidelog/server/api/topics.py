@@ -324,7 +324,7 @@ def guard_create_topics(
     """Require CREATE on the cluster or on each topic.
 
     Settings are returned only with DESCRIBE_CONFIGS. A topic that is named twice, or that can't be
-    created by anyone, gets that error instead.
+    created by anyone, gets the error for that instead of a denial.
     """
     times = Counter(topic.name for topic in request.topics)
 
@@ -352,7 +352,7 @@ def guard_create_topics(
 def guard_create_partitions(
     access: Access, request: CreatePartitionsRequest
 ) -> Guarded[CreatePartitionsRequest]:
-    """Require ALTER on each topic; a topic that is named twice gets that error instead."""
+    """Require ALTER on each topic; a topic named twice gets the error for that instead."""
     times = Counter(topic.name for topic in request.topics)
     allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
@@ -367,8 +367,8 @@ def guard_delete_topics(
     """Require DELETE on the cluster or on each topic.
 
     Without DESCRIBE on a topic that was named by id, the client doesn't get its name. A client that
-    may describe a missing topic gets the error for a missing one. A topic that is named twice, or
-    by name and id, is refused for that by the handler.
+    may describe a missing topic gets the error for a missing one. The handler refuses a topic that
+    is named twice, or by name and id.
     """
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter(_key_of(state) for state in states if not _has_both(state))
@@ -498,7 +498,8 @@ def _move_start(partition: Partition, offset: int) -> int | None:
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:
-        # Called for its check of the cleanup policy, which Kafka makes first.
+        # Called for its check of the cleanup policy, which Kafka makes before the check of the
+        # offset.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)

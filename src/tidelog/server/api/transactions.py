@@ -99,8 +99,8 @@ class PartContext(RequestContext):
     """The context of one part of a long request: its partitions are checked and not added.
 
     Attributes:
-        checked: The part's request by transaction, without partitions if it only verifies; None for
-            a refused one.
+        checked: For each transaction in the part, the request to add its partitions, without
+            partitions if it only verifies; None if it was refused.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -509,7 +509,7 @@ async def _partition(
 
 
 def _no_topic(topic: str) -> Refusal:
-    """Return why a topic doesn't exist: an invalid name, or an unknown topic."""
+    """Return the error for a missing topic: an invalid name, or an unknown topic."""
     try:
         ensure_name(topic)
     except Refusal as why:
@@ -627,7 +627,8 @@ def guard_list_transactions(
     return request, Denied.hidden(access, "transaction_states", is_shown)
 
 
-# Errors of a partition itself, or of the client's rights.
+# Errors of a partition itself or of the client's rights, which the error of another partition does
+# not replace.
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -669,7 +670,8 @@ class SplitAdd:
 
         Args:
             response: The response to the part.
-            joins: Whether its first transaction continues the last one of the part before.
+            joins: Whether its first transaction continues the last transaction of the previous
+                part.
         """
         checked = self.context.checked
         if self.context.version < BATCHED_FIRST_VERSION:
@@ -682,7 +684,7 @@ class SplitAdd:
                 self._transactions.append(_Transaction())
             last = self._transactions[-1]
             last.topics += topics
-            # Without an entry of the handler, the guard has refused the part.
+            # If the handler added no entry, the guard has refused the part.
             add_request = checked[number] if number < len(checked) else None
             last.is_refused |= add_request is None
             if add_request is not None:

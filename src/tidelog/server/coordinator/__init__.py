@@ -1,1 +1,1 @@
-"""Internal topics with a broker's own state, written and loaded alike for all coordinators."""
+"""Internal topics with a broker's own state; all coordinators write and load them in one way."""

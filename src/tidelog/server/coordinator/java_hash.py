@@ -2,8 +2,8 @@
 
 A key belongs to the partition `hashCode % partitions` of its state topic. Kafka's assignors iterate
 over hash maps, and the order decides which member gets one partition more, so the same members get
-the same partitions as from Kafka. Keys of one bucket keep their input order; that is the only thing
-that a Java table's history could change.
+the same partitions as from Kafka. Keys of one bucket keep their input order. Only there may the
+order differ from a Java table with another history.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """
@@ -67,7 +67,7 @@ def _powers_for(count: int) -> list[int]:
 def partition_for(group_id: str, partition_count: int) -> int:
     """Return the partition of a group id, among `partition_count` partitions."""
     found = abs(java_hash(group_id))
-    # Java has no absolute value of its smallest number; Kafka takes 0.
+    # Java can't negate its smallest number; Kafka uses 0 in its place.
     return (0 if found == _INT32_SIGN else found) % partition_count
 
 
@@ -100,16 +100,17 @@ def ample_table_size(count: int) -> int:
 def hash_order(
     keys: Iterable[T], hash_of: Callable[[T], int], buckets: int | None = None
 ) -> list[T]:
-    """Sort keys by the iteration order of such a table.
+    """Sort keys by the iteration order of a Java hash table.
 
-    `buckets` is the table's size if it was allocated in advance.
+    `buckets` is the number of buckets if the table was allocated in advance; None if it has grown
+    to the keys.
     """
     given = list(keys)
     if len(given) < 2:
         return given
     mask = (table_size(len(given)) if buckets is None else buckets) - 1
     hashes = [hash_of(key) & UINT32_MAX for key in given]
-    # A stable sort by bucket, without a function call for each of many members.
+    # A stable sort by bucket, without a function call for each key.
     places = sorted(range(len(given)), key=[(h ^ h >> 16) & mask for h in hashes].__getitem__)
     return [given[place] for place in places]
 

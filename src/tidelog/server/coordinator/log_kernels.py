@@ -1,8 +1,8 @@
-"""Reads pieces of an internal log by kernels, mostly without the GIL.
+"""Reads an internal log in pieces by kernels, mostly without the GIL.
 
-Of consecutive batches only the last record of each key is passed on. Batches that kernels don't
-read (transactions, markers, compressed, old and damaged batches) are read by the plain code, one by
-one and in their place.
+Of consecutive batches, only the last record of each key is passed on. Kernels don't read
+transactions, markers, and compressed, old or damaged batches. The plain code reads these one by
+one, in the order of the log.
 
 Imports numpy and numba, so it is imported only once kernels are loaded.
 """
@@ -73,7 +73,7 @@ class KernelPieces:
         self._table: Longs = np.empty((TABLE_BATCHES, layout.BATCH_FIELDS), np.int64)
 
     def take(self, part: LogSlice, taker: RecordCollector) -> Iterator[int]:
-        """Read a slice; yield the number of bytes after each piece.
+        """Read a slice; after each piece, yield its size in bytes.
 
         Raises:
             CorruptData: A batch is damaged; the message has the file and position.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
 
-# Bytes read at a time, before other work gets its turn.
+# Number of bytes that are read before other work can proceed.
 PIECE_BYTES: Final = 1 << 20
 
 
@@ -41,7 +41,7 @@ class KernelsOf:
 
 
 def load_batches(slices: Iterable[LogSlice], take: Callable[[Batch], None]) -> Iterator[int]:
-    """Read all batches in order, without kernels; yield the number of bytes after each piece."""
+    """Read all batches in order, without kernels; after each piece, yield its size in bytes."""
     for part in slices:
         begun = part.start_position
         for behind in _take_plainly(part, take):
@@ -54,7 +54,7 @@ def load_log(
     taker: "RecordCollector",
     find_kernels: FindKernels = lambda: None,
 ) -> Iterator[int]:
-    """Read all batches of a log; yield the number of bytes after each piece.
+    """Read all batches of a log; after each piece, yield its size in bytes.
 
     Args:
         slices: Slices of the log, in order.
@@ -79,7 +79,7 @@ def load_log(
 
 
 def _take_plainly(part: LogSlice, take: Callable[[Batch], None]) -> Iterator[int]:
-    """Read a slice without kernels; yield the position behind each piece."""
+    """Read a slice without kernels; yield the position after each piece."""
     behind = begun = part.start_position
     for position, batch in part.batches():
         try:

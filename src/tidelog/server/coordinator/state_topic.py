@@ -3,7 +3,7 @@
 A `StateTopic` serves one topic whose partitions contain the state that a coordinator has in memory;
 the coordinator is its `StateMachine`. A partition is loaded in threads, piece by piece, before its
 keys are served; requested partitions come first. Requests wait for the loading up to a limit
-(`loaded`). After that they get COORDINATOR_LOAD_IN_PROGRESS, at which clients pause for up to
+(`loaded`). After that they get COORDINATOR_LOAD_IN_PROGRESS, after which clients may pause for
 seconds. A partition whose log fails is unloaded at once and loaded again when the log works again,
 because only the log has the valid state. The response to a write is sent once consumers may read it
 (with `tidelog.durability=fsync`, once it is synced), or with NOT_COORDINATOR if its log fails.
@@ -95,7 +95,7 @@ class Replay(Protocol[Loaded_co]):
     """Reader of one partition, which runs in a thread."""
 
     def take(self, slices: Iterable[LogSlice], find_kernels: FindKernels, /) -> Iterator[int]:
-        """Read all batches of a log, in order; yield the number of bytes after each piece."""
+        """Read all batches of a log, in order; after each piece, yield its size in bytes."""
         ...
 
     def result(self) -> Loaded_co:
@@ -141,13 +141,13 @@ class TopicSpec(NamedTuple):
 RETRY_MS: Final = 30_000
 
 
-# Limit of a gathered batch. It is valid wherever a single request's batch is, and is compressed and
-# written quickly.
+# Maximum size of a gathered batch, in bytes. A log that accepts a single request's batch accepts
+# such a batch, too, and it is compressed and written quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
 
-# Maximum number of writes in a gathered batch. Earlier responses let their clients continue while
-# the broker works on the other requests.
+# Maximum number of writes in a gathered batch. A lower number means earlier responses, whose
+# clients continue while the broker works on the other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 
@@ -174,7 +174,8 @@ class PartitionState(Enum):
     FAILED = "failed"
 
 
-# Partitions that accept writes. A loading one does, because its state may be completed first.
+# States in which a partition accepts writes. It does so while it is loading, because records may be
+# added before it is served.
 _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
@@ -188,8 +189,9 @@ class _LogWatch:
 
         Args:
             partition: Partition with its current log.
-            on_lost: Called when it goes offline; the last writes may be in the log or not.
-            on_back: Called when it has another log, because it was reopened.
+            on_lost: Called when the partition goes offline; the last writes may be in the log or
+                not.
+            on_back: Called when the partition has another log, because it was reopened.
         """
         self._partition = partition
         self._log = partition.log
@@ -389,7 +391,7 @@ class StateTopic(Generic[Loaded]):
             return None
 
     async def loaded(self, key: str | None, *, wait_s: float) -> None:
-        """Wait until a key's partition has been loaded or has failed, at most for a time.
+        """Wait until a key's partition has been loaded or has failed, or until the time is over.
 
         Args:
             key: Key of the partition; None for all partitions.
@@ -416,15 +418,16 @@ class StateTopic(Generic[Loaded]):
     # -- the topic ---------------------------------------------------------------------------
 
     def resume(self) -> None:
-        """Start loading the topic; no-op if that has begun, or without the topic."""
+        """Start loading the topic; no-op if loading has begun or the topic does not exist."""
         if self._is_creating:
-            return  # the new topic may be found already, and has nothing to load
+            # The topic may already be registered while it is created; it has nothing to load.
+            return
         info = self._services.topics.find(self.name)
         if info is not None and not self._parts:
             self._adopt(info, PartitionState.WAITING)
 
     def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Start a task that loads the topic at its end; it counts as the loading."""
+        """Start a task that ends with loading the topic; the topic counts as loading until then."""
         assert not self.is_loading
         self._task = asyncio.get_running_loop().create_task(work)
 
@@ -511,7 +514,7 @@ class StateTopic(Generic[Loaded]):
                 self._machine.unload(number)
 
     def _watch(self, number: int, partition: Partition) -> _LogWatch:
-        """Return the watch of a partition's log; a reopened log gets a new one."""
+        """Return the watch of a partition's log; a reopened log gets a new watch."""
         part = self._parts[number]
         if part.watch is None or not part.watch.is_of(partition):
             if part.watch is not None:
@@ -532,7 +535,7 @@ class StateTopic(Generic[Loaded]):
         """Write records of a key, together with others of this turn of the loop.
 
         The reply completes when the records are durable, or with the reason why they were not
-        written. An error that is known at once completes it at once: then nothing was written.
+        written. If the returned reply is already complete with an error, nothing was written.
         Without a running loop everything is written at once.
         """
         number = self.number_of(key)
@@ -580,7 +583,7 @@ class StateTopic(Generic[Loaded]):
         return Reply.of(ErrorCode.NONE) if watch is None else watch.all_safe()
 
     def _takes(self, number: int) -> bool:
-        """Whether a partition is served, or is completed before it is served."""
+        """Whether a partition accepts writes, because it is served or is being loaded."""
         return number < len(self._parts) and self._parts[number].state in _TAKING
 
     def _append_batch(self, number: int, records: Sequence[KeyValue]) -> Reply[ErrorCode]:

@@ -33,7 +33,7 @@ class MemberSpec(NamedTuple):
     Attributes:
         instance_id: Group instance id; None for a dynamic member.
         topics: Ids of the existing topics that the member subscribes to.
-        target: Target assignment before this one.
+        target: Previous target assignment.
     """
 
     instance_id: str | None
@@ -230,11 +230,11 @@ def assign_simple(
     targets: Mapping[str, Target],
     partitions: Mapping[UUID, frozenset[int]],
 ) -> dict[str, Target]:
-    """Return the new target assignment of each member.
+    """Return each member's target assignment by the assignor `simple`.
 
     Args:
         readers: Existing topics that each member subscribes to.
-        targets: Target assignments before this one.
+        targets: Previous target assignments.
         partitions: Partitions of each topic that may be assigned.
     """
     members = hash_order(readers, java_hash)

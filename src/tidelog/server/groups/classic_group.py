@@ -1,9 +1,9 @@
 """State of a classic group, its members and their subscriptions; no input or output.
 
 The cost of an operation on one member does not depend on the number of members. Only a rebalance
-visits all of them, so a storm of joins costs as much as its members. Subscriptions are read as
-version 0, which is a prefix of every version, because some clients declare another version than
-they write.
+visits all members, so the cost of many joins is proportional to their number. Subscriptions are
+read as version 0, which is a prefix of every version, because some clients declare another version
+than they write.
 
 Source: Kafka 4.3's classic groups; KIP-345 (static members).
 """
@@ -40,7 +40,8 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 CONSUMER_PROTOCOL: Final = "consumer"
 
 
-# Estimated memory for a protocol besides its name and metadata, so that many empty ones count too.
+# Estimated memory for a protocol besides its name and metadata, in bytes; with it, many empty
+# protocols count, too.
 PROTOCOL_BYTES: Final = 128
 
 
@@ -106,7 +107,7 @@ class Member:
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def is_patient(self) -> bool:
-        """Whether its session can't expire, because it awaits a response; a new one can expire."""
+        """Whether the session can't expire, because the member awaits a response and is not new."""
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def stop_expiry(self) -> None:

@@ -134,7 +134,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # Count the members that have joined: a lowered limit may leave the group above it.
+            # The members that have joined are counted, because a lowered limit may leave the group
+            # above it.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 
@@ -232,8 +233,8 @@ class ClassicMembers:
                 return
             joined = self._rebalances.joined(group, member.member_id, skip=request.knows_skipping)
             if not request.knows_skipping:
-                # An old client that sees itself as leader would assign. With its old id as the
-                # leader's, it just syncs.
+                # An old client that is named as leader would send assignments. So the response
+                # names the client's old id as the leader, and the client only syncs.
                 joined = joined._replace(leader=before.leader or "", members=())
             group.answer_join(member, joined)
 

@@ -1,8 +1,8 @@
 """Rebalance of a classic group: delays, generations and responses to all members.
 
-A group that gets its first member waits for more (`PreparingRebalance`). Then, as after every
-change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader computes
-the assignment, the coordinator writes it, and every member gets its part (`Stable`).
+A group that gets its first member waits for more members (`PreparingRebalance`). Then, as after
+every change, all members rejoin, which starts a generation (`CompletingRebalance`). The leader
+computes the assignment, the coordinator writes it, and every member gets its part (`Stable`).
 
 Source: Kafka 4.3's classic groups; KIP-134 (initial delay), KIP-345 (static members).
 """
@@ -112,7 +112,7 @@ class Rebalances:
             self._await_joins(group)
 
     def _await_newcomers(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
-        """Delay the first rebalance, and again as long as members joined during the delay."""
+        """Delay the first rebalance; repeat the delay as long as members join during it."""
         self._set_join_timer(group, delay_ms, lambda: self._look_again(group, delay_ms, left_ms))
 
     def _look_again(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> None:
@@ -241,7 +241,7 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # Its session may have ended while it waited, which is ignored.
+                # The member's session may have ended while it waited, which is ignored.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 

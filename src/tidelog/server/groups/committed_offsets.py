@@ -43,13 +43,13 @@ class CommittedOffset(NamedTuple):
     record_offset: int = NO_RECORD
 
     def is_expired(self, now_ms: int, since_ms: int, retention_ms: int) -> bool:
-        """Whether it has expired: at its own time, or `retention_ms` after `since_ms`."""
+        """Whether the offset has expired: at `expire_ms`, or `retention_ms` after `since_ms`."""
         if self.expire_ms != NO_EXPIRY:
             return now_ms >= self.expire_ms
         return now_ms - since_ms >= retention_ms
 
     def is_of_another(self, topic_id: UUID) -> bool:
-        """Whether it was committed for a topic with another id; False if either id is unknown."""
+        """Whether the offset is of a topic with another id; False if either id is unknown."""
         return self.topic_id != topic_id and NO_UUID not in (topic_id, self.topic_id)
 
 

@@ -1,9 +1,10 @@
 """Updates that only consumer groups have: expressions, targets, reconciliation.
 
-`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step
-towards it. A member that must revoke partitions stays in its epoch until it no longer reports them
-as owned (UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still
-own (UNRELEASED_PARTITIONS). With nothing missing it is STABLE. So a partition never has two owners.
+`ConsumerUpdates.aim` computes a member's target assignment, `next_assignment` its next step towards
+it. A member that must revoke partitions stays in its epoch until it no longer reports them as owned
+(UNREVOKED_PARTITIONS). In the new epoch it waits for partitions that other members still own
+(UNRELEASED_PARTITIONS). A member that lacks no partition is STABLE. So a partition never has two
+owners.
 
 Source: Kafka 4.3's group coordinator and its reconciliation; KIP-345, KIP-848, KIP-1263 (minimum
 assignment interval).
@@ -227,7 +228,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
         if not is_due_now and group.epoch <= group.target_epoch:
-            # Nearly every heartbeat: no new target, so the topics need not be counted.
+            # Nearly every heartbeat ends here: it needs no new target, so the topics need not be
+            # counted.
             return group.epoch, False
         names = group.names_after(known, new.subscription)
         regexes = regexes_after(group, known, new.subscription)
@@ -299,7 +301,7 @@ def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: 
 
 
 def topics_of(group: ConsumerGroup, regexes: Iterable[str]) -> set[str]:
-    """Return the topics that the resolved ones of these expressions match."""
+    """Return the topics that match one of these expressions, as far as they are resolved."""
     resolved = (group.regexes[regex] for regex in regexes if regex in group.regexes)
     return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
@@ -382,7 +384,8 @@ def _without_unsubscribed(assignment: MemberAssignment, step: Step) -> MemberAss
         return assignment.moved(
             assignment.epoch, MemberState.UNREVOKED_PARTITIONS, remaining, revoking
         )
-    # The member no longer owned them when it changed its subscription.
+    # The member no longer owned these partitions when it changed its subscription, so there is no
+    # revocation to wait for.
     return assignment.moved(assignment.epoch, assignment.state, remaining, assignment.revoking)
 
 
@@ -421,5 +424,5 @@ def _put(parts: dict[UUID, dict[int, int]], topic: UUID, part: dict[int, int]) -
 def _free(
     numbers: Iterable[int], owners: Mapping[int, str], revoking: Mapping[int, int]
 ) -> list[int]:
-    """Return the partitions without an owner, or that the member itself is revoking."""
+    """Return the partitions that have no owner, or that the member itself is revoking."""
     return [number for number in numbers if number not in owners or number in revoking]

@@ -209,8 +209,8 @@ class GroupCoordinator:
             return
         deleted = DeletedTopic(info.name, info.topic_id, self._clock.now_ms())
         self._deleted.append(deleted)
-        # Pending offsets first, without delay: a later deletion would remove those of a new topic,
-        # too.
+        # Pending offsets are removed first, without delay: a later removal would also remove
+        # pending offsets of a new topic of this name.
         for group_id in self.pending.groups_of(deleted.name):
             if (group := self.find(group_id)) is not None:
                 self._forget_topic(deleted, group)

@@ -219,7 +219,7 @@ class GroupUpdates(Generic[KeptGroup]):
     def target_wait_ms(self, group: KeptGroup, since_ms: int, interval_ms: int) -> int:
         """Return the time in ms until another target may be computed.
 
-        `since_ms` counts as the time of the last target if there was none. A clock that was set
+        If no target was computed before, the interval begins at `since_ms`. A clock that was set
         back causes no extra delay.
         """
         now_ms = self.clock.now_ms()
@@ -276,7 +276,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; each rule says whether it is kept, and its message."""
+    """Refuse a request that breaks a rule; a rule is whether it is kept, and an error message."""
     for is_kept, why in rules:
         if not is_kept:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)

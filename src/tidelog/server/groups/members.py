@@ -1,4 +1,4 @@
-"""Member that a request means: existing, new or a returning static one, and its subscription.
+"""Member that a request refers to (existing, new, or static and returning), and its subscription.
 
 Used by heartbeats of consumer and share groups, and by classic members of consumer groups.
 
