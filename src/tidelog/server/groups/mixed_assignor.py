@@ -85,7 +85,7 @@ class Balancer:
     def exclude_most_loaded(self) -> None:
         """Exclude the last reader returned, which has no partition to give.
 
-        It moves behind the range.
+        It moves to the right of the range.
         """
         at, end = self._next_most + 1, self._most_end - 1
         self._row[at], self._row[end] = self._row[end], self._row[at]
@@ -108,7 +108,7 @@ def assign_mixed(
 
     Args:
         members: Ids and topics of the members, in the order that breaks ties.
-        targets: Target assignments before this one.
+        targets: Previous target assignments.
         partitions: Number of partitions of each topic.
     """
     return _Builder(members, targets, partitions).build()
@@ -141,7 +141,7 @@ class _Builder:
         return self._targets()
 
     def _weight(self, topic: UUID) -> tuple[float, int, tuple[int, int]]:
-        """Sort key: first topics with many partitions per reader, then few readers, then by id."""
+        """Sort key of a topic: more partitions per reader first, then fewer readers, then by id."""
         readers = len(self._readers[topic])
         return -(len(self._owners[topic]) / readers), readers, uuid_order(topic)
 

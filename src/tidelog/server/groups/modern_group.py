@@ -40,7 +40,7 @@ JOINING: Final = 0
 LEAVING: Final = -1
 
 
-# A static member leaves temporarily and keeps its place.
+# A static member leaves temporarily and keeps its assignment.
 LEAVING_FOR_A_WHILE: Final = -2
 
 
@@ -126,7 +126,7 @@ class MemberAssignment(NamedTuple):
         return self.state is MemberState.STABLE and self.epoch == target_epoch
 
     def assignment_epoch(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the epoch in which it got a partition that it has or is revoking; else None."""
+        """Return the epoch in which the member got a partition; None if it does not have it."""
         for owned in (self.assigned, self.revoking):
             epoch = owned.get(topic_id, {}).get(partition)
             if epoch is not None:
@@ -194,7 +194,8 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
-    # By identity, as members of an enumeration are compared. Each heartbeat looks some up.
+    # Hashed by identity, as members of an enumeration are compared, because each heartbeat looks up
+    # some.
     __hash__ = object.__hash__
 
 
@@ -327,7 +328,10 @@ class ModernGroup(Generic[AssignmentT]):
 
 
 class ConsumerGroup(ModernGroup[MemberAssignment]):
-    """Consumer group (KIP-848): members revoke before others receive, and may use expressions.
+    """Consumer group (KIP-848).
+
+    A partition is revoked from its owner before another member receives it. Members may subscribe
+    to regular expressions.
 
     Attributes:
         regexes: Topics of each resolved expression.
@@ -378,7 +382,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         return self.targets.get(self._static.get(instance_id, ""), NO_TARGET)
 
     def owners(self, topic_id: UUID) -> Mapping[int, str]:
-        """Return the member id that owns or still revokes each of a topic's partitions."""
+        """Return the ids of the members that own or still revoke a topic's partitions."""
         return self._owners.get(topic_id, NO_OWNERS)
 
     def is_subscribed(self, topic: str) -> bool:

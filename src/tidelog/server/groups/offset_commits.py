@@ -85,7 +85,7 @@ def _size_error(commit: Commit, config: BrokerConfig) -> ErrorCode:
 def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
     """Return the error code if the client is not a member in this generation, else `NONE`."""
     if request.generation < 0 and not request.member_id and request.instance_id is None:
-        # Old transactional commits contain no member.
+        # A transactional commit of an old client contains no member.
         return ErrorCode.NONE if request.is_transactional else ErrorCode.UNKNOWN_MEMBER_ID
     code = group.member_error(request.member_id, request.instance_id)
     if code is ErrorCode.NONE and request.generation != group.generation:
@@ -310,7 +310,7 @@ class Commits:
         return list(partitions | dict.fromkeys(self._pending.places(group.group_id)))
 
     def topics(self, group: AnyGroup) -> Iterable[str]:
-        """Return the topics with committed or pending offsets of a group, or that it shares."""
+        """Return the topics with offsets, pending offsets or delivery state of a group."""
         if isinstance(group, ShareGroup):
             return {topic.name for topic in group.shared.values()}
         pending = self._pending.places(group.group_id)
@@ -353,7 +353,7 @@ class Commits:
         topic_partition: tuple[str, int],
         had: Callable[[CommittedOffset], bool],
     ) -> bool:
-        """Whether an offset of the deleted topic is committed, or may still become so."""
+        """Whether an offset of the deleted topic is committed, or may still be committed."""
         offset = group.offsets.get(*topic_partition)
         return (
             any(map(had, self._pending_at(group, topic_partition)))
@@ -383,10 +383,11 @@ class Commits:
     def expired(self, group: ClassicGroup | ConsumerGroup) -> list[tuple[str, int]]:
         """Return the partitions whose offsets have expired.
 
-        - Consumer group: offsets that no member reads, from the commit on.
-        - Classic group without members: from the time when it became empty; if it never had any,
-          from the commit on.
-        - Stable classic group of consumers: offsets that no member reads, from the commit on.
+        - Consumer group: offsets of topics that no member reads. Their time counts from the commit.
+        - Classic group without members: all offsets. Their time counts from when the group became
+          empty, or from the commit if it never had members.
+        - Stable classic group of consumers: offsets of topics that no member reads. Their time
+          counts from the commit.
         """
         if isinstance(group, ConsumerGroup):
             return self._past_time(group, -1)

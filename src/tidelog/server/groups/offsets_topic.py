@@ -61,7 +61,7 @@ LOGGER: Final = logging.getLogger("tidelog.server.groups")
 _UUID_BITS: Final = 128
 
 
-# Far below the limit of a batch.
+# Number of offsets that are imported in one batch, far below the limit of a batch.
 RECORDS_PER_BATCH: Final = 500
 
 
@@ -207,7 +207,7 @@ class GuardedPartition(NamedTuple):
 
     Attributes:
         partition: The partition in which the transaction has to be open.
-        guard: None if it is open already.
+        guard: None if the transaction is already open.
     """
 
     partition: TopicPartition

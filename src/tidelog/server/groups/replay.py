@@ -102,7 +102,7 @@ class Replay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; yield the number of bytes after each piece."""
+        """Read all batches of a log; after each piece, yield its size in bytes."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
@@ -238,7 +238,7 @@ def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
         group = _apply(ConsumerGroup(group_id), changes)
     for topic, partition, offset in loaded.offsets:
         current = group.offsets.get(topic, partition)
-        # The two versions of an offset key count as different keys.
+        # The two versions of an offset key count as different keys, so a partition may occur twice.
         if current is None or current.record_offset < offset.record_offset:
             group.offsets.put(topic, partition, offset)
     if isinstance(group, ClassicGroup) and loaded.value is not None:

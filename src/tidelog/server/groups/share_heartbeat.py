@@ -67,7 +67,7 @@ def no_share_group(group_id: str, *, is_there: bool) -> Refusal:
 def shared_after(shared: Shared, names: Iterable[str], topics: Mapping[str, TopicInfo]) -> Shared:
     """Return the initialized topics after members subscribe to `names`.
 
-    All earlier ones stay; the named topics get all of their partitions.
+    All earlier topics stay; the named topics get all of their partitions.
     """
     after = dict(shared)
     for info in (topics[name] for name in sorted(names) if name in topics):

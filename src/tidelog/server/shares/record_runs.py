@@ -103,9 +103,9 @@ class Limits:
 
     @property
     def isolation_count(self) -> int:
-        """Number of deliveries from which on records are acquired in ever smaller parts.
+        """Number of deliveries from which on records are acquired in smaller and smaller parts.
 
-        One bad record then affects ever fewer others. Source: Kafka 4.3's SharePartition.
+        One bad record then affects fewer and fewer others. Source: Kafka 4.3's SharePartition.
         """
         return max(2, -(-self.deliveries_max // 2))
 
@@ -196,22 +196,22 @@ class Run:
 
     @property
     def is_available(self) -> bool:
-        """Whether a member may acquire them now."""
+        """Whether a member may acquire the records now."""
         return self.state is RecordState.AVAILABLE
 
     @property
     def is_locked(self) -> bool:
-        """Whether a member holds them without a pending change."""
+        """Whether a member has acquired the records, without a pending change."""
         return self.state is RecordState.ACQUIRED and self.becomes is None
 
     @property
     def is_over(self) -> bool:
-        """Whether they are finished and never delivered again."""
+        """Whether the records are finished and never delivered again."""
         return self.state in TERMINAL
 
     @property
     def will_be_over(self) -> bool:
-        """Whether they are finished once the pending change is written."""
+        """Whether the records are finished once the pending change is written."""
         return (self.state if self.becomes is None else self.becomes[0]) in TERMINAL
 
     def settle(self, state: RecordState, count: int) -> None:
@@ -255,7 +255,7 @@ class Runs:
         return self._runs[0] if self._runs else None
 
     def append(self, run: Run) -> None:
-        """Add a run behind all others."""
+        """Add a run after all others."""
         assert not self._runs or self._runs[-1].last + 1 == run.first
         assert run.first <= run.last
         self._runs.append(run)

@@ -138,7 +138,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return how many records of an often delivered run to acquire at a time; finally 1."""
+    """Return the number of records to acquire at a time from an often delivered run; at last 1."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -241,13 +241,13 @@ class SharePartition:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Progress, which an acquisition without records may change, too."""
+        """Progress; it may change even if an acquisition returns no records."""
         return self.start, self.end, self.fetch_offset
 
     def wanted_end(self, records_max: int) -> int:
-        """Return the offset after the last one to acquire for so many records.
+        """Return the offset after the last one to acquire for this number of records.
 
-        It is valid if the batches that are read do not begin behind `end`.
+        It is valid if the batches that are read do not begin after `end`.
         """
         remaining = self._most(self.fetch_offset, records_max)
         for run in self._runs:
@@ -307,7 +307,7 @@ class SharePartition:
         """Return the last offset to acquire, and the maximum number of records."""
         last = offered.batches[-1][1]
         if self.in_flight >= self.limits.locks_max:
-            # At the limit, only released records are acquired, none behind the end.
+            # At the limit, only released records are acquired, and none at or after the end.
             last = min(last, self.end - 1)
         return last, self._most(offered.fetch_offset, wish.records_max)
 

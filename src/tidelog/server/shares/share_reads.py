@@ -55,7 +55,8 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of all bytes available there, which may exceed the batches.
+        size_bytes: Size of all bytes that are available at the offset, which may exceed that of the
+            batches.
     """
 
     offered: ReadBatches
@@ -70,7 +71,7 @@ class ShareRead:
         """Return the complete batches with the acquired records.
 
         Raises:
-            ColdRead: They have to be waited for, and may not.
+            ColdRead: The bytes are not in memory and `may_block` is False.
             CorruptData: A file, or an object of the tier, is damaged.
             OSError, StorageFailure: The system failed a read.
         """
@@ -90,7 +91,7 @@ class Part:
 
     Attributes:
         offset: Offset at which it begins.
-        wanted_end: Offset after the last one that can be acquired, if the log does not begin behind
+        wanted_end: Offset after the last one that can be acquired, if the log does not begin after
             `known_end`.
         known_end: Offset after the last one that was ever delivered.
         max_bytes: Maximum size; the first batch is returned whole anyway.

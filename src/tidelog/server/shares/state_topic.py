@@ -391,7 +391,7 @@ LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 USELESS_MAX: Final = 10_000
 
 
-# Number of checks while as many records are written.
+# Number of checks of the log start while `USELESS_MAX` records are written.
 LOOKS: Final = 10
 
 
@@ -473,7 +473,10 @@ class ShareStates(Watchable):
     # -- changes -----------------------------------------------------------------------------
 
     def initialize(self, key: ShareKey, start: int = UNKNOWN_START) -> Reply[ErrorCode]:
-        """Reset to an offset, or to the start by the group's settings; completes when durable."""
+        """Reset to an offset, or to the start by the group's settings.
+
+        The reply completes when the state is durable, or with the error.
+        """
         before = self.find(key)
         now_ms = self._clock.now_ms()
         # With a known start offset, no record is finished yet.
@@ -545,7 +548,7 @@ class ShareStates(Watchable):
         return partition.log.log_end_offset
 
     def _look(self, key: ShareKey) -> None:
-        """Check the log start once in a while, because that visits all states of a partition."""
+        """Check the log start occasionally, because that visits all states of a partition."""
         number = self.topic.number_of(key.text)
         partition = self.topic.partition(number)
         if partition is None:

@@ -333,9 +333,10 @@ def plan_init(
 
 
 def _may_go_on(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
-    """Whether the request may be from the producer.
+    """Whether a request that expects this producer may be from the current producer.
 
-    It may if the producer is new, has the same id, or had the last epoch of the previous id.
+    It may if no producer was initialized yet, if the expected id is the current one, or if it is
+    the previous one in its last epoch.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -467,7 +468,8 @@ def _refusal_to_end(
 ) -> ErrorCode:
     """Return the error code for a producer that may not end the transaction, otherwise NONE."""
     if is_repeated:
-        # If a transaction is open, or none was since, the request does not refer to the last end.
+        # Since the last end, the id was initialized again or a transaction was begun, so the
+        # request does not repeat that end.
         is_late = metadata.state in {TransactionState.EMPTY, TransactionState.ONGOING}
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)

@@ -156,7 +156,7 @@ class TransactionReplay:
     def take(
         self, slices: Iterable[LogSlice], find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log; yield the number of bytes after each piece."""
+        """Read all batches of a log; after each piece, yield its size in bytes."""
         return load_log(slices, self, find_kernels)
 
     def add(self, batch: Batch) -> None:
