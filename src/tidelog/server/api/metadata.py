@@ -580,8 +580,8 @@ def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[Metadata
     allowed = topics
     if not is_all and topics is not None:
         allowed = [topic for topic in topics if _may_see(access, request, topic, refusals)]
-    # In version 0 an empty list requests all topics. If the client may not see any requested topic,
-    # the handler gets an empty list, and its topics are hidden.
+    # In version 0 an empty list requests all topics. If no requested topic is allowed, the handler
+    # gets an empty list, and all topics of its response are hidden.
     is_emptied = access.context.version == 0 and not is_all and not allowed
 
     def is_shown(topic: MetadataTopic) -> bool:

@@ -42,8 +42,8 @@ class MemoryBudget:
         """Limit the memory to about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # Connections in the middle of a request, the longest-running first; and those of them that
-        # wait.
+        # Connections in the middle of a request, the one that has been reading for longest first;
+        # and the connections among them that wait for memory.
         self._reading: dict[GoOn, None] = {}
         self._waiting: dict[GoOn, None] = {}
 
@@ -64,7 +64,7 @@ class MemoryBudget:
 
     @property
     def small_bytes(self) -> int:
-        """Bytes so few compared to the bound that a connection may keep them."""
+        """Number of bytes that a connection may keep, because it is small compared to the bound."""
         return max(self._limit_bytes, 0) // SMALL_PART
 
     @property
@@ -87,7 +87,9 @@ class MemoryBudget:
         return False
 
     def end_read(self, go_on: GoOn) -> None:
-        """End reading: the request is complete, or the client has gone. No-op if none was begun.
+        """End reading, because the request is complete or the client has disconnected.
+
+        No-op if no request was begun.
 
         The counted bytes stay counted until they are released.
         """
@@ -124,8 +126,8 @@ class ConnectionMemory:
         is_waiting: Whether reading the rest of the request waits for memory.
         sending_since_ms: When reading of the request began, without pauses for lack of memory; None
             between requests.
-        taking_since_ms: Since when some of a response has been waiting for the client to read it;
-            None if nothing waits.
+        taking_since_ms: Time since which a part of a response has been waiting for the client to
+            read it; None if nothing waits.
     """
 
     __slots__ = (
@@ -242,7 +244,7 @@ SENDING_MS: Final = 30_000
 REST_MS: Final = 5000
 
 
-# Connections examined between two looks at the clock.
+# Number of connections examined between two checks of the clock.
 LOOKS_IN_A_ROW: Final = 64
 
 
@@ -391,8 +393,8 @@ class Clients:
     def _make_room(self, now_ms: int) -> None:
         """At the bound, close clients that don't read their responses, until there is room.
 
-        Clients that hold most come first. A client that holds almost nothing is spared, as when its
-        response lies in files.
+        Clients that hold most come first. A client that holds almost nothing is not closed, for
+        example if its response is read from files.
         """
         least = self.in_flight.small_bytes
         slow = [each for each in self._clients if _takes_too_long(each, now_ms)]

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Requests that are dropped when their client disconnects: they only read, and may wait long. All
-# others end soon. One that changes something must be carried out, as in Kafka: its client may
-# assume that it was.
+# APIs whose pending requests are dropped when the client disconnects, because they only read and
+# may wait long. All other requests end soon. A request that changes something must be carried out,
+# as in Kafka, because its client may assume that it was.
 _FOR_THE_CLIENT: Final = frozenset({FETCH.key, SHARE_FETCH.key})
 
 
@@ -83,7 +83,7 @@ class PendingResponse:
     def _arrive(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
         if reply.is_started:
             self._finish(request, reply)
-        else:  # in the middle of the code that completed it
+        else:  # the code that completed it is still running
             self._arrivals.add(partial(self._finish, request, reply))
 
     def _finish(self, request: ReceivedFrame, reply: Reply[Pieces | None]) -> None:
@@ -128,8 +128,8 @@ def _tell_nobody(*_: object) -> None:
 WAKE_BYTES_MAX: Final = 256 << 10
 
 
-# With TLS, data that is unread at the end is lost: so many bytes of waiting requests are read
-# ahead.
+# With TLS, data that is unread at the end of the connection is lost; so up to this number of bytes
+# of waiting requests is read in advance.
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 
@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         facts: Facts about the connection, for handlers.
         memory: Memory that it holds.
-        last_active_ms: When it last sent or read something, by the monotonic clock.
+        last_active_ms: Monotonic time at which the client last sent or read something.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
     def come_from(self, host: str) -> bool:
         """Count the connection; return False if a limit is reached.
 
-        Called before `connection_made` if much may happen before that, as in TLS.
+        Called before `connection_made` if that call may be late, as it is after a TLS handshake.
         """
         self.facts.host = host
         self._is_in = self._clients.admit(self)
@@ -452,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_next_look(self) -> None:
         self._next_look = None
-        self.last_active_ms = self._monotonic_ms()  # the pause was ours
+        self.last_active_ms = self._monotonic_ms()  # the broker caused the pause
         self._look_again()
 
     def _flush(self) -> None:
@@ -462,7 +462,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read_on(self) -> None:
         """Read the rest of a request: there is memory again."""
-        self.last_active_ms = self._monotonic_ms()  # the pause was ours
+        self.last_active_ms = self._monotonic_ms()  # the broker caused the pause
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
@@ -571,7 +571,7 @@ class Connection(asyncio.BufferedProtocol):
         """Stop sending and reading; the transport reports when it has closed."""
         self._transport = None
         if self._is_over or self._frames.is_empty:
-            self.facts.close()  # else requests are left that need it
+            self.facts.close()  # unless requests are left that need the facts
         if self._sasl_session is not None:
             self._sasl_session.close()
         if self._next_look is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.loop import Timer
 
 
-# Connections accepted at a time, before the event loop is yielded.
+# Number of connections accepted at a time, before the event loop is yielded.
 ACCEPTS: Final = 64
 
 
@@ -232,7 +232,7 @@ def _listening(
 SEND_BUFFER: Final = "socket.send.buffer.bytes"
 
 
-# Only Linux has it.
+# This option exists only on Linux.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
 
@@ -243,7 +243,7 @@ _NAME_BYTES_MAX: Final = 16
 PACING: Final = b"bbr"
 
 
-# Linux always has it, and lets every process select it.
+# A congestion control without pacing, which Linux always has and lets every process select.
 WITHOUT_PACING: Final = b"reno"
 
 
@@ -305,7 +305,7 @@ class TlsListener(Listener):
         make: Callable[[], Connection],
         context: ssl.SSLContext,
     ) -> None:
-        """Start accepting; `context` is for handshakes, the others as in `Listener`."""
+        """Start accepting; `context` is for handshakes, for the other arguments see `Listener`."""
         super().__init__(sockets, node, make)
         self._context = context
 

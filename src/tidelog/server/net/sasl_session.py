@@ -42,7 +42,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024
 DEADLINE_MS: Final = 10_000
 
 
-# Minimum interval between re-authentications; Kafka's.
+# Minimum interval between re-authentications in ms, as in Kafka.
 RENEWAL_INTERVAL_MS: Final = 1000
 
 
@@ -189,7 +189,7 @@ class SaslSession:
         return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
-        """Whether enough time has passed since the last re-authentication; if so, counts as one."""
+        """Whether the client may re-authenticate now; if so, this counts as a re-authentication."""
         now_ms = self._node.env.clock.monotonic_ms()
         if self._renewed_ms is not None and now_ms - self._renewed_ms < RENEWAL_INTERVAL_MS:
             return False

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from tidelog.server.api.node import LOGGER
 
 # Limits of one client's turn, by count and by time. Small requests reach the count first, large
-# ones the time; the turn ends after the request that exceeds it.
+# ones the time; the turn ends after the request that exceeds a limit.
 TURN_REQUESTS: Final = 16
 
 
@@ -63,7 +63,7 @@ class FairQueue:
         self._is_due = False
 
     def wait(self, take_turn: Callable[[], None]) -> QueuedTurn:
-        """Call `take_turn` after all that wait already: in the next loop iteration or later.
+        """Call `take_turn` after all queued turns: in the next loop iteration or later.
 
         Returns:
             The place in the queue, which can be cancelled.
@@ -79,7 +79,7 @@ class FairQueue:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Give turns to those that wait at the start, as far as time allows."""
+        """Give turns to the connections at the head of the queue, as far as time allows."""
         end_ns = self._now_ns() + LINE_NS
         try:
             for _ in range(len(self._turns)):
@@ -92,17 +92,18 @@ class FairQueue:
                 self._come_soon()
 
 
-# Maximum size of a request with its response: after larger ones a client has work to do first.
+# Maximum size of a request and its response together, in bytes. After a larger one the loop does
+# not poll, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
 
-# Number of requests in quick succession before the loop polls for the next one, so that a vain poll
-# takes a small part of the working time.
+# Number of requests in quick succession before the loop polls for the next one, so that an
+# unsuccessful poll takes a small part of the working time.
 ROW: Final = 16
 
 
-# A thread that was suspended for this long between two polls has made room for other work of the
-# machine. Then the next `CROWDED_ROW` requests are not polled for.
+# If the thread was suspended for this time between two polls, the processor is needed for other
+# work. Then the loop does not poll after the next `CROWDED_ROW` requests.
 CROWDED_NS: Final = 500_000
 
 
@@ -137,7 +138,8 @@ class BusyPoll:
             now_ns: The monotonic clock, in ns.
         """
         self._window_ns = window_us * 1000
-        # One poll takes at least a microsecond, but a clock may stand still.
+        # The number of polls is limited, too, because a clock may stand still. One poll takes at
+        # least a microsecond.
         self._looks_left = self._looks_max = window_us
         self._small_bytes = SMALL_BYTES if window_us else -1
         self._now_ns = now_ns
@@ -186,8 +188,8 @@ class BusyPoll:
             self.is_looking = False
 
 
-# An iteration with fewer responses has few clients: then this many responses are sent at once each,
-# before the next iteration is tried.
+# After an iteration with fewer than `CROWD` held responses there are few clients: then `AT_ONCE`
+# responses are each sent at once, before a response is held again as a trial.
 CROWD: Final = 4
 
 

@@ -54,19 +54,21 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 Piece: TypeAlias = Buffer | FilePiece
 
 
-# Above this the transport pauses us; a response that is already there is still accepted whole.
+# Number of unsent bytes above which the transport pauses this queue. A piece that was already given
+# to the transport is still accepted whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
 
-# Bytes read at a time where sendfile can't be used.
+# Number of bytes read at a time where sendfile can't be used.
 CHUNK_BYTES: Final = 256 << 10
 
 
-# Bytes per sendfile, so that one client does not block the loop.
+# Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
 
-# After a part that was not in memory, so many bytes are probed closely: more may be missing.
+# Number of bytes, after a part that was not in memory, in which pages are probed at short
+# distances, because more may be missing.
 WARY_BYTES: Final = 64 << 20
 
 
@@ -78,7 +80,7 @@ TURN_BYTES: Final = 4 << 20
 GATHER_BYTES: Final = 64 << 10
 
 
-# Keeps a header out of a packet of its own.
+# Flag by which a header is not sent in a packet of its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 

@@ -1,10 +1,10 @@
 """Partitions of a fetch: checks, the read under one limit, and the wait for more.
 
 `PartitionRead` is one partition of a request, `Reading` one pass over all of them in order, `Wait`
-the wait until they have enough. Records are returned as they are stored, except in two cases.
-Clients older than 2017 get them converted (`legacy_clients`). `tidelog.expose.append.time` adds its
-append time to each record as a header: batches are rebuilt, but keep offsets, timestamps, codec and
-producer fields. Transaction markers, batches of old formats and records whose append time is
+the wait until they have enough bytes. Records are returned as they are stored, except in two cases.
+Clients older than 2017 get converted records (`legacy_clients`). `tidelog.expose.append.time` adds
+its append time to each record as a header: batches are rebuilt, but keep offsets, timestamps, codec
+and producer fields. Transaction markers, batches of old formats and records whose append time is
 unknown are returned unchanged. A client that requests append times also gets runs of them.
 
 A failed read is logged with its reason, at most once a minute for the same reason: clients get only
@@ -407,7 +407,7 @@ class PartitionRead:
         """Add the records within the limits to the result.
 
         Raises:
-            ColdRead: They aren't in memory, and the read may not block.
+            ColdRead: The records aren't in memory, and the read may not block.
             CorruptData: A damaged frame or index.
             OSError, StorageFailure: The system failed a read.
         """

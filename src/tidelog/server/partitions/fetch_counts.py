@@ -1,4 +1,4 @@
-"""Counts of fetches for metrics: bytes when they are sent, records when the client fetches on.
+"""Counts of fetches for metrics: bytes when they are sent, records at the client's next fetch.
 
 The number of records in a range of bytes is known only from its batches, which are not examined;
 but the next fetch names the offset that the client has reached.
@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from tidelog.server.partitions.partition import Partition
     from tidelog.server.runtime.counters import Metrics
 
-# Partitions remembered per connection; with more, records are not counted exactly.
+# Maximum number of partitions remembered per connection; with more, records are not counted
+# exactly.
 PARTITIONS_MAX: Final = 10_000
 
 
-# Above this count deleted partitions are looked for: each keeps its log in memory.
+# Number of remembered partitions from which on deleted ones are removed, because each keeps its log
+# in memory.
 LOOK_MIN: Final = 64
 
 

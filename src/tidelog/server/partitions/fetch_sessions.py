@@ -33,11 +33,12 @@ LAST_EPOCH: Final = -1
 UNKNOWN: Final = -1
 
 
-# Partitions of all sessions together, about 100 MB; clients can name any number.
+# Maximum number of partitions of all sessions together, about 100 MB; clients can name any number.
 PARTITIONS_MAX: Final = 250_000
 
 
-# Partitions of one session: each of its requests, however short, reads all of them at once.
+# Maximum number of partitions of one session: each of its requests, however short, reads all of
+# them at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
 
@@ -210,7 +211,7 @@ class SessionAnswer(Generic[ResultT]):
 
 
 class Fetching:
-    """One request: the partitions to read, and those to return. This one has no session."""
+    """Partitions to read for a request, and to return in its response; here without a session."""
 
     error_code: int = 0
 
@@ -222,7 +223,7 @@ class Fetching:
         return SessionAnswer(0, NO_SESSION, answered)
 
     def preview(self, answered: Results[ResultT]) -> Results[ResultT]:
-        """Return the partitions that a response would have; nothing is noted."""
+        """Return the partitions that a response would have, without recording them as sent."""
         return answered
 
     def silence(self) -> SessionAnswer[PartitionResult]:
@@ -377,7 +378,7 @@ class FetchSessions:
         return session_id
 
     def _has_room_for(self, partitions: int) -> bool:
-        """Whether so many more partitions may be remembered."""
+        """Whether this number of further partitions may be remembered."""
         count = sum(len(session.partitions) for session in self._sessions.values())
         return count + partitions <= self.partitions_max
 
@@ -400,7 +401,7 @@ class FetchSessions:
         return True
 
     def _least(self, rank: tuple[bool, int, int], now_ms: int) -> FetchSession | None:
-        """Return the lowest session that one of that rank may replace, or None."""
+        """Return the session of lowest rank that a session of this rank may replace, or None."""
         is_privileged = rank[0]
         open_to_it = (
             session

@@ -32,7 +32,7 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 # A record's offset and time; None if no record matches.
 Match: TypeAlias = OffsetAndTimestamp | None
 
-# A search that takes long; it starts when this is called.
+# A search that takes long; calling it starts the search.
 Search: TypeAlias = Callable[[], Awaitable[Match]]
 
 

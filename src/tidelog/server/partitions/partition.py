@@ -217,8 +217,8 @@ _Result = TypeVar("_Result")
 ALL_REPLICAS: Final = -1
 
 
-# After so many openings their objects are moved to the oldest GC generation: they live as long as
-# the broker.
+# Number of opened partitions after which their objects are moved to the oldest generation of the
+# garbage collector, because they live as long as the broker.
 OLD_EVERY: Final = 8
 
 
@@ -230,7 +230,8 @@ class Partition(Watchable):
         log: The open log.
         high_watermark: End of what consumers may see (exclusive).
         is_gone: The topic was deleted; watchers were notified.
-        last_deletion_ms: When retention last deleted segments since the start; None for never.
+        last_deletion_ms: Time of the last deletion by retention since the broker started; None if
+            there was none.
         read_ends: Ends of earlier fetches.
         loop_bytes: Reads the log's segments on the event loop.
         transactions: State of transactions besides the log's.
@@ -280,7 +281,7 @@ class Partition(Watchable):
 
     @property
     def replica_end_offset(self) -> int:
-        """End of what a client sees that claims to be a follower, as any client may (exclusive)."""
+        """End, exclusive, of what followers see, and any client that claims to be a follower."""
         return self.high_watermark if self._syncs_all else self.log.log_end_offset
 
     def append(self, data: Buffer, terms: AppendTerms = FOREIGN) -> AppendResult:
@@ -336,7 +337,7 @@ class Partition(Watchable):
     # -- group commit ------------------------------------------------------------------------
 
     def _sync(self) -> None:
-        """Begin a sync of all appended records; during one, the next group gathers."""
+        """Begin a sync of all appended records; during it, records gather for the next sync."""
         if self._sync_end is not None or not self._is_sync_due:
             return
         self._is_sync_due = False
@@ -374,7 +375,7 @@ class Partition(Watchable):
         return acks == ALL_REPLICAS or (acks != 0 and not self._syncs_all)
 
     def visible(self, end_offset: int) -> Reply[ErrorCode]:
-        """Reply NONE once readers see all records below `end_offset`, or an error."""
+        """Return a reply: NONE once readers see all records below `end_offset`, or an error."""
         if self.failure is not None:
             return Reply.of(ErrorCode.KAFKA_STORAGE_ERROR)
         reply: Reply[ErrorCode] = Reply()

@@ -184,7 +184,7 @@ class Partitions:
     # -- opening in threads ------------------------------------------------------------------
 
     def unopened(self, names: Iterable[tuple[str, int]]) -> list[TopicPartition]:
-        """Return the existing ones of these partitions that `get` would have to open."""
+        """Return the partitions among these that exist and that `get` would have to open."""
         unused = [TopicPartition(*name) for name in names if name not in self._used]
         return [name for name in unused if self.must_open(name)]
 
@@ -202,7 +202,7 @@ class Partitions:
     async def open_beside(
         self, names: Iterable[TopicPartition], work: Work, *, to_write: bool = False
     ) -> None:
-        """Open partitions in threads, several at a time, each once however many callers want it.
+        """Open partitions in threads, several at a time, each once even if several callers need it.
 
         The next `get` reports what could not be opened. With `to_write` the threads also write and
         sync what the first append would.
@@ -265,8 +265,8 @@ class Partitions:
         """Return a partition's leader epoch, -1 if it is unknown.
 
         The epoch grows at each start: a partition that was not opened yet will have the epoch after
-        the last one in its checkpoint, or a later one. So epochs of thousands can be reported
-        without opening any.
+        the last one in its checkpoint, or a later one. So the epochs of thousands of partitions can
+        be reported without opening any.
         """
         name = TopicPartition(topic, partition)
         opened = self._open.get(name)
@@ -326,7 +326,10 @@ def epoch_problem(log: Log, epoch: int) -> int:
 
 
 def epochs_of(log: Log) -> LeaderEpochs:
-    """Return all epochs with the current one: a log notes it at its first record, Kafka at once."""
+    """Return all epochs of a log, including the current one.
+
+    A log stores an epoch with its first record; Kafka stores it at once.
+    """
     noted = log.leader_epochs
     if noted.latest_epoch >= log.leader_epoch:
         return noted
@@ -356,7 +359,7 @@ class Cleanings:
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """Note that a cleaning has ended, well or not, and run the action that waits for that."""
+        """Note that a cleaning has ended, well or not; run the action that waits for its end."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:

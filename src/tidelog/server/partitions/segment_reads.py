@@ -8,7 +8,7 @@ end is found by the index and a walk over a few frames.
 for a disk or a store raises `ColdRead`. Then a thread repeats the read with a source that may
 block.
 
-`FilePiece` is a part of a response that still lies in a file. It is read, or sent by the kernel, as
+`FilePiece` is a part of a response that is still in a file. It is read, or sent by the kernel, as
 the client accepts it, so a response of any size takes almost no memory. It keeps its file open: the
 bytes stay the same if the segment is rolled, deleted or replaced meanwhile.
 
@@ -44,8 +44,9 @@ from tidelog.storage.segment.segment import ColdRead, LastBatches, Segment, open
 from tidelog.storage.segment.txn_index import TxnIndex
 from tidelog.types import INT64_MAX, Buffer
 
-# Distance of the pages that are probed before they are sent. If some were missing a moment ago, it
-# is the kernel's read-ahead; otherwise only both ends of each part that is sent at once are probed.
+# Distance in bytes between the pages that are probed before a part of a file is sent. After a page
+# was missing it is `PROBE_BYTES`, the kernel's read-ahead. Otherwise it is `PROBE_RARELY_BYTES`:
+# only both ends of each part that is sent at once are probed.
 PROBE_BYTES: Final = 256 << 10
 
 
@@ -113,7 +114,7 @@ class FilePiece:
         return looks
 
     def send(self, socket: int, size: int) -> int:
-        """Let the kernel send up to `size` bytes; return how many the socket accepted.
+        """Let the kernel send up to `size` bytes; return the number that the socket accepted.
 
         Raises:
             BlockingIOError: The socket accepts nothing now.

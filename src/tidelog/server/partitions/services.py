@@ -65,7 +65,8 @@ class ProducerIds:
             raise as_storage_failure(error, where, "note producer ids") from error
 
 
-# More than for changes: a slow store must not block reads from a disk.
+# Number of threads for reads. There are more than for changes, because a slow store must not block
+# reads from a disk.
 READ_THREADS: Final = 8
 
 
@@ -78,7 +79,7 @@ class Services:
         log_dir: The data directory, open for writing.
         timers: Timers on the event loop.
         metrics: Counters.
-        work: Threads for changes: topics, checkpoints, openings.
+        work: Threads for changes: topics, checkpoints, opening partitions.
         reads: Separate threads for reads from a disk or a store, so that nothing else waits for
             these.
         partitions: Open logs.

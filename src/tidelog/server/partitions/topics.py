@@ -157,7 +157,7 @@ class Removals:
         return len(self._paths)
 
     def add(self, paths: Iterable[str]) -> None:
-        """Remove directories that have been set aside; after `stop` they stay."""
+        """Add renamed directories of deleted topics to remove; after `stop` they stay."""
         if not self._is_over:
             self._paths.extend(paths)
         if self._paths and self._running is None:

@@ -80,7 +80,7 @@ class Metrics:
         """
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes for a client, and offsets it went past, or records a group shares."""
+        """Count bytes for a client, and records: offsets that it passed, or acquired records."""
 
     def forget_topic(self, topic: str) -> None:
         """Drop the counts of a deleted topic, so that they don't accumulate."""

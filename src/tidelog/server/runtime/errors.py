@@ -7,7 +7,8 @@ from typing import ClassVar, Final, Protocol
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import TidelogError
 
-# Characters of up to four bytes each; a string of the protocol has 32,767 bytes at most.
+# Maximum number of characters of up to four bytes each; a string of the protocol has at most 32,767
+# bytes.
 _MESSAGE_MAX: Final = 8_000
 
 
@@ -36,8 +37,8 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's error code.
-        message: Text that tools print; None for none. It may contain text from the client, as long
-            as a string of the protocol, so it is truncated to fit into one.
+        message: Text that tools print; None for none. It may contain long text from the client, so
+            it is truncated to fit into a string of the protocol.
     """
 
     code: ClassVar[int | None] = None

@@ -128,8 +128,8 @@ class Reply(Generic[T]):
     def map(self, make: "Callable[[T], R | Reply[R]]") -> "R | Reply[R]":
         """Return `make(value)`, at once if the reply is done, else as a reply.
 
-        `make` may return a reply. `cancel` of the result cancels the task that is running then:
-        this reply's or that of `make`. Its time counts as the task's.
+        `make` may return a reply. `cancel` of the returned reply cancels the task that is running
+        at that time: this reply's or that of `make`. The time of `make` counts as the task's time.
         """
         if self.is_done:
             return make(self.value)

@@ -58,9 +58,9 @@ class Work:
     """Threads for syncs, unlinks, maps and cold reads. Belongs to the event loop's thread.
 
     A broker has several instances, so that slow calls (reads of a disk or a store) block only calls
-    of their kind. Calls of clients wait for room outside, at most one for each connection.
-    Submitted calls are limited by their callers: one sync for each log, one checkpoint, a few
-    openings.
+    of their kind. Calls of clients (`run`) wait until the threads have room, at most one for each
+    connection. Calls by `submit` are limited by their callers: one sync for each log, one
+    checkpoint, a few partitions being opened.
 
     Attributes:
         is_closed: Whether no calls are accepted any more, because the broker stops.
