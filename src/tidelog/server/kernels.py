@@ -54,7 +54,7 @@ _SUFFIXES: Final = frozenset({".so", ".dylib"})
 _MAPS: Final = Path("/proc/self/smaps")
 
 
-# Pages identical to the file, which this process can't have changed.
+# Permissions of pages that are identical to the file, because this process can't change them.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
 
 
@@ -71,7 +71,8 @@ def preload(paths: Iterable[str]) -> list[str]:
     except (AttributeError, OSError, TypeError):  # not supported by the system
         return []
     load.argtypes, load.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-    # RTLD_NOW, as Python loads it: otherwise Python would do the rest, with all threads stopped.
+    # RTLD_NOW, as Python loads libraries. Otherwise Python would do the rest of the work, while all
+    # threads are stopped.
     return [path for path in paths if load(os.fsencode(path), os.RTLD_NOW | os.RTLD_LOCAL)]
 
 
@@ -143,7 +144,8 @@ LOGGER: Final = logging.getLogger("tidelog.server")
 _COMPILE: Final = "from tidelog.server.kernels import compile_once; compile_once()"
 
 
-# Longest wait of the loop for the interpreter while modules are executed; Python's default is 5 ms.
+# Maximum time in seconds for which the loop waits for the interpreter while modules are executed;
+# Python's default is 5 ms.
 SWITCH_S: Final = 0.0005
 
 
@@ -154,9 +156,9 @@ _is_loading = threading.Lock()
 
 
 def load_beside(done: Callable[[], None]) -> None:
-    """Load in a thread, then call `done` on the running loop.
+    """Load the kernels in a thread, then call `done` on the running loop.
 
-    Never calls it if numba is missing.
+    If numba is missing, `done` is never called.
     """
     if _is_loaded.is_set():
         done()

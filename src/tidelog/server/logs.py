@@ -21,7 +21,7 @@ FIELDS: Final = ("client", "connection", "api", "error_code", "address")
 TOLD_ONCE: Final = {"is_told_once": True}
 # Fields that a text line has in its message.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
-# Lines of one kind (one place in the code) that are written in a time window.
+# Maximum number of lines of one kind (one place in the code) in a time window.
 BURST: Final = 20
 WINDOW_MS: Final = 10_000
 

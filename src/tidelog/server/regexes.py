@@ -12,11 +12,13 @@ from typing import Final, Protocol, cast
 from tidelog.errors import MissingDependency
 
 LENGTH_MAX: Final = 4096
-# RE2 processes hundreds of ranges for each; a heartbeat would wait for that.
+# Maximum number of Unicode classes in an expression. RE2 processes hundreds of ranges for each, and
+# a heartbeat waits for that.
 UNICODE_CLASSES_MAX: Final = 200
-# Bytes of a compiled expression and its cached states; RE2 caches 128 expressions.
+# Maximum size of a compiled expression with its cached states, in bytes; RE2 caches 128
+# expressions.
 MEMORY_MAX: Final = 1 << 20
-# Steps of one match of all names without cached states: some seconds at most.
+# Maximum number of steps for matching all names without cached states: a few seconds at most.
 STEPS_MAX: Final = 2_000_000_000
 
 

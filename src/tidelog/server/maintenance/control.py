@@ -1,6 +1,6 @@
 """Control channel of a running broker: attach, swap, erase, flush, tier, status.
 
-Requests arrive on the event loop. Their work is long (an attach walks every byte of its segments),
+Requests arrive on the event loop. Their work is long (an attach reads every byte of its segments),
 so it runs in a thread, on proxies whose calls are executed on the loop (`threads`). Meanwhile
 appends to the affected topics wait, and reads continue (`holds`). Fetches that wait see new records
 at once.
@@ -233,7 +233,7 @@ class Control:
         return encode_lent(*lent)
 
     async def _take_back(self, arguments: Mapping[str, object]) -> _Result:
-        """Swap in the borrower's result."""
+        """Swap in the client's result of a lent cleaning."""
         from tidelog.control.verbs import read_take_back
 
         made = read_take_back(arguments)
@@ -280,7 +280,7 @@ class Control:
 
 
 def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
-    """Return the topics to which an attach has added nothing since its version was known."""
+    """Return the topics to which an attach added nothing, because their version was known."""
     skipped = result.get("skipped")
     if isinstance(skipped, Mapping) and skipped:
         return set(skipped)
@@ -352,7 +352,7 @@ class _Connection(asyncio.Protocol):
         self._pace()
 
     def _pace(self) -> None:
-        """Pause reading during a request or an unread response: this bounds what is queued."""
+        """Pause reading during a request or an unread response, so that memory is bounded."""
         wants_pause = self.task is not None or self._is_full
         if self._transport is None or wants_pause == self._is_paused:
             return

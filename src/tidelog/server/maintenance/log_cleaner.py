@@ -1,13 +1,13 @@
 """Log cleaners of the broker: choose the dirtiest compacted partition, and clean it; lent jobs.
 
-Choosing and swapping in use logs, which belong to the event loop: they run in a thread, on proxies
-whose calls are executed on the loop. Another process does the cleaning itself; it only reads
-segments and writes `.cleaned` files (`storage.compaction.worker`). While segments are swapped in,
-the topic is locked: retention skips it, and its deletion waits. Retention of the partition itself
-waits from the first byte read to the last segment in place (`cleanings`).
+Logs belong to the event loop. So a partition is chosen, and its new segments are swapped in, in a
+thread on proxies whose calls are executed on the loop. The cleaning itself is done by another
+process, which only reads segments and writes `.cleaned` files (`storage.compaction.worker`). While
+segments are swapped in, the topic is locked: retention skips it, and its deletion waits. Retention
+of the partition waits from the first read to the last swap (`cleanings`).
 
 If a cleaning fails, the partition and the reason are in the log and on /metrics. The cleaning is
-retried without limit, after `log.cleaner.backoff.ms` first, and twice as long each time.
+retried without limit: first after `log.cleaner.backoff.ms`, then after twice the delay each time.
 
 `LentJobs` hands a job to a client that can't have the directory's lock, such as tasks on other
 machines. The client writes the `.cleaned` files; the broker swaps them in and updates history and
@@ -74,7 +74,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class _Lent:
-    """A lent job."""
+    """A cleaning job that is lent to a client."""
 
     target: LogTarget
     job: CleaningJob
@@ -82,7 +82,7 @@ class _Lent:
 
 
 class LentJobs:
-    """Lent jobs."""
+    """Cleaning jobs that are lent to clients."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
 RETRY_MAX_MS: Final = 3_600_000
 
 
-# Interval of inspecting a partition without newly finished segments.
+# Interval in ms at which a partition without newly finished segments is inspected again.
 LOOK_AGAIN_MS: Final = 60_000
 
 

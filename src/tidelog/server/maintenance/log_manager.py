@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PAUSE_MS: Final = 10
 
 
-# Interval of checking logs for `flush.ms`, which appends alone would miss.
+# Interval in ms of checking logs for `flush.ms`, which appends alone would miss.
 FLUSH_CHECK_MS: Final = 1000
 
 
@@ -126,9 +126,9 @@ class LogManager:
         opening.add_done_callback(opened)
 
     async def stop(self) -> None:
-        """Cancel the openings for periodic tasks, and wait for their end: the broker stops.
+        """Stop opening partitions for periodic tasks, because the broker stops.
 
-        No further ones begin.
+        Returns when all attempts to open one have ended.
         """
         self._is_stopped = True
         for opening in self._openings:
@@ -138,7 +138,7 @@ class LogManager:
     def _act(self, name: TopicPartition, action: Callable[[Partition], None]) -> None:
         """Run the action for one partition; failures don't affect others.
 
-        The topic may be deleted.
+        The topic may have been deleted meanwhile.
         """
         info = self._node.topics.find(name.topic)
         if info is None or name.partition >= info.partitions:
@@ -176,7 +176,7 @@ class LogManager:
         partition.last_deletion_ms = self._node.env.clock.now_ms()
         if partition not in self._unlinking:
             self._unlinking.add(partition)
-            # By the clock of the files' own delay, which begins now.
+            # The delay of the deleted files begins now, by the same clock.
             self._unlink_in(log.context.config.file_delete_delay_ms + 1, partition)
 
     def _unlink_in(self, delay_ms: int, partition: Partition) -> None:
@@ -194,8 +194,8 @@ class LogManager:
     def _next_unlink_ms(self, log: Log) -> int | None:
         """Return the ms until files may be due for unlinking, None for never.
 
-        Some may not have been set aside yet. Wall time may go backwards: the next check comes after
-        the delay at the latest.
+        Some deleted files may not have been renamed yet; then check again after a short time. Wall
+        time may go backwards, so the next check is after the files' delay at the latest.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:

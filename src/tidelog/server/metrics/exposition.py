@@ -1,10 +1,10 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
-Nothing is maintained for it: partitions, groups and counters are read at each scrape, without
-decoding a record except the first batch's header, once per log start. The text is written directly,
-because a client library creates several objects for each of up to 100,000 samples; process metrics
-come from that library. Partitions, topics and commits beyond a limit are omitted, and the number of
-omitted series is a metric.
+No state is kept for it: partitions, groups and counters are read at each scrape, without decoding a
+record except the first batch's header, once per log start. The text is written directly, because a
+client library creates several objects for each of up to 100,000 samples; process metrics come from
+that library. Partitions, topics and commits beyond a limit are omitted, and the number of omitted
+series is a metric.
 
 Belongs to the event loop. Source: Prometheus text format 0.0.4.
 """
@@ -24,7 +24,7 @@ from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.log import Log
 from tidelog.types import MS_PER_SECOND, NO_TIMESTAMP, TopicPartition
 
-# Segments examined before the event loop is yielded: each may open its time index.
+# Number of segments examined before the event loop is yielded: each may open its time index.
 _SEGMENTS_AT_ONCE: Final = 20
 
 
@@ -44,11 +44,11 @@ class PartitionFacts:
         size_bytes: Bytes of its log files.
         is_offline: Whether its disk has failed: it takes no appends until it is reopened.
         oldest_record_ms: Largest create time of the first batch.
-        newest_record_ms: Largest create time of all.
+        newest_record_ms: Largest create time of all records.
         oldest_append_ms: Append time of the first record.
         newest_append_ms: Append time of the last record.
-        last_roll_ms: When the active segment got its first record; None for an only segment.
-        last_deletion_ms: When retention last deleted segments since the start.
+        last_roll_ms: When the active segment got its first record; None if it is the only segment.
+        last_deletion_ms: Time of the last deletion by retention since the broker started.
     """
 
     name: TopicPartition

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog.server.runtime.counters import Counters
 
 
-# Limits of a request, and of the number of connections.
+# Limits of a request's size and time, and of the number of connections.
 REQUEST_BYTES_MAX: Final = 8192
 
 
@@ -39,7 +39,8 @@ TIMEOUT_S: Final = 10.0
 CONNECTIONS_MAX: Final = 16
 
 
-# Less than the number of connections: during scrapes there is room for probes.
+# Maximum number of scrapes, running or waiting. It is less than the number of connections, so that
+# probes can connect during scrapes.
 SCRAPES_MAX: Final = 8
 
 
@@ -214,7 +215,7 @@ class MetricsServer:
 def read_head(head: bytes) -> tuple[str, str, dict[str, str]]:
     """Return method, path without its query, and headers by lower-case names.
 
-    The method is "" if it is not HTTP.
+    The method is "" if the head is not HTTP.
     """
     lines = head.decode("latin-1").split("\r\n")
     parts = lines[0].split(" ")

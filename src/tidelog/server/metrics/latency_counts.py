@@ -33,22 +33,23 @@ if TYPE_CHECKING:
 BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 
 
-# Bytes that a thread reads at a time, and the longest wait of a page; the rest is counted for the
-# next one.
+# Number of bytes that a thread reads at a time, and maximum time that a page waits for the counts;
+# the remaining records are counted for the next page.
 _BYTES_AT_ONCE: Final = 4 << 20
 
 
 _BUDGET_MS: Final = 2_000
 
 
-# Partitions examined before the event loop is yielded.
+# Number of partitions examined before the event loop is yielded.
 _PARTITIONS_AT_ONCE: Final = 256
 
 
 _LATENCY_MAX: Final = 1 << 46
 
 
-# From body, number of records, base timestamp and append time to counts by bucket and sum in ms.
+# Function of a batch's body, its number of records, its base timestamp and its append time; returns
+# the latencies' counts by bucket, and their sum in ms.
 _Count: TypeAlias = Callable[[Buffer, int, int, int], tuple[Sequence[int], int]]
 
 

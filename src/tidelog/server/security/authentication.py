@@ -160,7 +160,7 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
     raise LoginFailed(f"no rule of {_SETTING} matches the certificate's subject")
 
 
-# Less than the time that a connection has to log in.
+# Maximum delay in ms, less than the time that a connection has to log in.
 DELAY_MAX_MS: Final = 5000
 
 

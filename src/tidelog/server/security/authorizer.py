@@ -36,7 +36,7 @@ REMEMBERED_MAX: Final = 10_000
 REMEMBERED_NAME_MAX: Final = 256
 
 
-# Allowed operations that imply another one.
+# Operations that imply another operation if they are allowed, by the implied one.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {
@@ -254,7 +254,7 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, who: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Return the allowed ones of some operations on a resource, as bits by operation number."""
+        """Return those of the possible operations that are allowed, as bits by operation number."""
         return sum(
             1 << operation
             for operation in Operation
@@ -295,7 +295,7 @@ class Authorizer:
 
 
 def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
-    """Whether an allowing ACL is not fully outweighed by denying ones."""
+    """Whether no denying ACLs cover an allowing ACL completely."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True

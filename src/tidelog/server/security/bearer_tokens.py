@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _LOGGER: Final = logging.getLogger("tidelog.server")
 SETTING: Final = "sasl.oauthbearer.jwks.endpoint.url"
 BYTES_MAX: Final = 1 << 20
-# Limit for a complete response, even if it arrives in many pieces; less than the time that a
-# connection has to log in.
+# Timeout in seconds of a complete response, even if it arrives in many pieces; less than the time
+# that a connection has to log in.
 TIMEOUT_S: float = 5
 # Keys stay valid for this many refresh intervals after the last successful fetch. A revoked key
 # must not stay valid for as long as the server fails.
@@ -69,7 +69,8 @@ _KINDS: Final = {
 ALGORITHMS: Final = tuple(name for names, _, _ in _KINDS.values() for name in names)
 KEYS_MAX: Final = 256
 RSA_BITS_MIN: Final = 2048
-# Larger keys are slow to verify, so a client could cause high load.
+# Maximum size of an RSA key in bits. Larger keys are slow to verify, so a client could cause high
+# load.
 RSA_BITS_MAX: Final = 8192
 
 

@@ -32,7 +32,7 @@ SALT_BYTES: Final = 16
 PREFIX: Final = "{pbkdf2-sha256}"
 
 
-# Longer passwords are refused before hashing.
+# Maximum length of a password in bytes; a longer one is refused before hashing.
 PASSWORD_BYTES_MAX: Final = 4096
 
 
@@ -74,7 +74,7 @@ class PlainUsers:
     """Users of a file at the time when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name; unknown names are compared with the pretender."""
+        """Use these users by name; passwords of unknown names are compared with the pretender."""
         self._users = users
         self._pretender = pretender
 

@@ -215,7 +215,7 @@ class ScramExchange:
 
         Raises:
             LoginFailed: The message is invalid, the user is unknown or the password is wrong. The
-                client is not told which.
+                client does not learn which.
         """
         text = _text_of(token)
         return self._first(text) if not self._messages else self._final(text)
@@ -325,7 +325,7 @@ NONCE_BYTES: Final = 24
 _SEPARATOR: Final = "\x01"
 
 
-# Client's reply to an error, before the exchange is ended.
+# The client's reply to an error, after which the exchange ends.
 _LAST_WORD: Final = b"\x01"
 
 

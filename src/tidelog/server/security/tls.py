@@ -22,8 +22,8 @@ from tidelog.config import BrokerConfig
 from tidelog.env import FileStat, FileSystem
 from tidelog.errors import ConfigError, TidelogError
 
-# Socket of the handshake that the running task begins. An event loop does not pass it to a context,
-# and accepts no substitute for one. The socket is non-blocking.
+# Socket of the handshake that the running task begins, non-blocking. It is here because an event
+# loop does not pass the socket to a context, and accepts only a real `SSLContext`.
 SHAKING: Final[ContextVar[socket.socket | None]] = ContextVar("SHAKING", default=None)
 
 
