@@ -73,7 +73,7 @@ def _profile(config: pytest.Config) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without the garbage collector, which would search a million objects all along."""
+    """Collect with the garbage collector paused; it would repeatedly scan a million objects."""
     with collection_paused():
         result = yield
         take_as_old()
@@ -81,7 +81,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect slow tests unless in the sweep, and with `--core` all tests outside of the core."""
+    """Deselect slow tests outside the sweep, and with `--core` also all tests outside the core."""
     if config.getoption("--sweep"):
         return
     kept = [item for item in items if "slow" not in item.keywords]
@@ -128,7 +128,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def _may_leave_open(item: pytest.Item) -> bool:
-    """Whether a test's libraries leave sockets to the garbage collector: Spark's, Jupyter's."""
+    """Whether a test's libraries (Spark, Jupyter) leave open sockets to the garbage collector."""
     marks = item.iter_markers("filterwarnings")
     return any("ResourceWarning" in str(given) for mark in marks for given in mark.args)
 

@@ -1,7 +1,8 @@
-"""Chooses the tests of `./run test`: at least one case of every behavior, in ten minutes.
+"""Selects the tests of `./run test`: at least one case of every behavior, in ten minutes.
 
-`./run test all` runs everything. If cases of one test cost much and check nearly the same, the core
-runs some of them. A checksum of their names chooses, so that neighbors get different ones.
+`./run test all` runs everything. If the cases of a test are expensive and check nearly the same,
+the core runs only some of them. A checksum of their names selects them, so that similar tests get
+different cases.
 """
 
 import zlib
@@ -84,12 +85,12 @@ def begin() -> None:
 
 
 def one_in() -> int:
-    """Return n if one of n moments is tried."""
+    """Return n; the process tries one of n moments."""
     return _Run.one_in
 
 
 def thinned(moments: Iterable[T]) -> Iterator[T]:
-    """Yield all moments; in the core the first and each n-th after it."""
+    """Yield the first moment and every n-th after it in the core, otherwise all moments."""
     return islice(moments, 0, None, _Run.one_in)
 
 

@@ -1,10 +1,11 @@
-"""Measures the processor time of tests and fixtures; `-p tests.costs` loads it into pytest.
+"""Measures the CPU time of tests and fixtures; `-p tests.costs` loads it into pytest.
 
-Processor time, unlike elapsed time, is nearly the same beside other work. It is that of the test's
-process and of all processes that it has started, Java's included, ended or not. Each process of a
+CPU time, unlike elapsed time, hardly depends on other work on the machine. It covers the test's
+process and all processes that it has started, including Java's, running or ended. Each process of a
 run appends one line per test and fixture to a file in the directory TIDELOG_COSTS: seconds, kind
 (the fixture's scope) and name. `python -m tests.costs DIRECTORY` prints the sums of the folders and
-the dearest tests and fixtures. A fixture is also part of the first test that requests it.
+the most expensive tests and fixtures. The cost of a fixture is also part of the cost of the first
+test that requests it.
 """
 
 import os
@@ -19,13 +20,13 @@ import pytest
 
 DIRECTORY: Final = "TIDELOG_COSTS"
 DEAREST: Final = 150
-# Shorter fixtures are not worth a line.
+# Fixtures below this time are not recorded.
 LEAST_S: Final = 0.05
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure a test with its fixtures, set up and torn down."""
+    """Measure a test, including the setup and teardown of its fixtures."""
     before = processor_time()
     result = yield
     _write(processor_time() - before, "test", item.nodeid)
@@ -36,7 +37,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest
 ) -> Generator[None, object, object]:
-    """Measure one fixture, without those that it asks for."""
+    """Measure one fixture, without the fixtures that it requests."""
     before = processor_time()
     result = yield
     if (taken := processor_time() - before) >= LEAST_S:
@@ -45,11 +46,11 @@ def pytest_fixture_setup(
 
 
 def processor_time() -> float:
-    """Seconds of processor time of this process, of those it has started, and of theirs."""
+    """Return the CPU seconds of this process and of all its descendants."""
     ticks, processes = 0, [str(os.getpid())]
     while processes:
         process = processes.pop()
-        # A process may end meanwhile: its time is then its parent's.
+        # If a process ends meanwhile, its time is included in its parent's.
         with suppress(OSError):
             stat = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()
             ticks += sum(map(int, stat[11:15]))
@@ -65,14 +66,14 @@ def _write(seconds: float, kind: str, name: str) -> None:
 
 
 def main(directory: str) -> None:
-    """Print what was measured there."""
+    """Print the measurements in the directory."""
     folders: defaultdict[str, list[float]] = defaultdict(list)
     each: list[tuple[float, str, str]] = []
     functions: defaultdict[str, list[float]] = defaultdict(list)
     for path in Path(directory).glob("*.tsv"):
         for line in path.read_text().splitlines():
             seconds, kind, name = line.split("\t", 2)
-            # Nobody adds up the time of Spark's workers that have ended, so it can go backwards.
+            # The time of Spark's ended workers is added to no process, so the sum can decrease.
             each.append((max(float(seconds), 0.0), kind, name))
             if kind == "test":
                 folders["/".join(name.split("/")[:2])].append(each[-1][0])

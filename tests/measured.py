@@ -1,6 +1,6 @@
-"""Tells coverage which test file runs; `./run coverage` loads it as a plugin of pytest.
+"""Reports the running test file to coverage; `./run coverage` loads it as a plugin of pytest.
 
-Processes that a test starts get it from their environment: `tool.coverage.run` in pyproject.toml.
+Processes that a test starts read it from their environment: `tool.coverage.run` in pyproject.toml.
 """
 
 import os
@@ -11,7 +11,9 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what coverage itself would change: memory, and modules of a new process."""
+    """Skip tests of memory or of the modules of a new process: coverage itself would change the
+    result.
+    """
     for item in items:
         if item.get_closest_marker("unmeasured"):
             item.add_marker(pytest.mark.skip(reason="coverage takes memory and loads modules"))

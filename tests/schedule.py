@@ -1,9 +1,9 @@
 """Assigns tests to the processes of a run; `./run test` loads it as a plugin of pytest.
 
-One process runs the tests of Spark, another one those with Kafka, so that each starts its session
-and brokers once. Both continue with the other tests, the folders with long tests first, so that all
-processes end together. The tests of a file run in one process, because they share fixtures. A
-process that replaces a crashed one takes over its part.
+One process runs the Spark tests and another one the tests with Kafka, so that each starts its
+session and brokers once. Both continue with the other tests, folders with long tests first, so that
+all processes end at about the same time. The tests of a file run in one process, because they share
+fixtures. A process that replaces a crashed one takes over its part.
 """
 
 from functools import cache

@@ -33,7 +33,7 @@ class AheadClock:
 
 
 class StandingClock(AheadClock):
-    """Clock that stands at the machine's time of its start, and is moved ahead."""
+    """Clock that stays at the machine's time of its creation, and is moved ahead."""
 
     def __init__(self) -> None:
         super().__init__()

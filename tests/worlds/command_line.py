@@ -1,4 +1,5 @@
-"""Runs commands in this process, on a directory of the test's own and with a stopped clock."""
+"""Runs commands in this process on a test's own directory, with a clock that only the test moves.
+"""
 
 import io
 import json

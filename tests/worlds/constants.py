@@ -1,6 +1,6 @@
 """Reduces limits, and runs kernels in the interpreter, for one test and by their names.
 
-So behavior beyond gigabytes is tested with small files. A test names the constant or kernel and the
+This tests behavior beyond gigabytes with small files. A test names the constant or kernel and the
 package that uses it, not the modules of the package.
 """
 

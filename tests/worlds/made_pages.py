@@ -1,4 +1,4 @@
-"""Every page that tidelog makes, out of made-up results: long, wide, odd and empty ones."""
+"""Every page that tidelog creates, from synthetic results: long, wide, odd and empty ones."""
 
 import math
 from collections.abc import Callable
@@ -51,7 +51,7 @@ ORIGIN = Provenance(
 
 
 def _hours(count: int, value: Callable[[int], int], first: int = YEAR) -> LatencyByHour:
-    """Latencies of `count` hours, ten records each, without every ninth day."""
+    """Return latencies of `count` hours, ten records each, without every ninth day."""
     found = LatencyByHour()
     for hour in range(count):
         if hour // 24 % 9 != 4:
@@ -61,7 +61,7 @@ def _hours(count: int, value: Callable[[int], int], first: int = YEAR) -> Latenc
 
 
 def latency_page(hours: int = 24 * 365) -> Report:
-    """A year of minutes with one load that came a month late."""
+    """Return a page of a year by hours, with one load that arrived a month late."""
 
     def value(hour: int) -> int:
         if hour == hours - 5:
@@ -79,7 +79,7 @@ def latency_page(hours: int = 24 * 365) -> Report:
 
 
 def lag_page() -> Report:
-    """Two groups, one of them five years behind; another one that has read everything."""
+    """Return a page of two lagging groups, one of them five years behind, and one without lag."""
 
     def seen(partition: int, end: int, committed: int) -> Observation:
         unread = None
@@ -116,7 +116,7 @@ def lag_page() -> Report:
 
 
 def audit_page(differences: int = 2_000) -> Report:
-    """Two places that differ in hostile keys."""
+    """Return a comparison of two copies that differ in hostile keys."""
     found = []
     for number in range(differences):
         at = Last(partition=number % 4, offset=number, create_ms=(YEAR + number) * HOUR_MS + 5)
@@ -176,7 +176,7 @@ def audit_page(differences: int = 2_000) -> Report:
 
 
 def mirror_page(batches: int = 30) -> Report:
-    """A mirror of two places by many batches, or by one."""
+    """Return a page of a mirror of two sources, by many batches or by one."""
     sources = tuple(
         MirrorSource(place=Place(name), topics={"orders": "orders"}) for name in ("east", "north")
     )
@@ -196,7 +196,7 @@ def mirror_page(batches: int = 30) -> Report:
 
 
 def bootstrap_page() -> Report:
-    """A table of a year, loaded by one commit."""
+    """Return a page of a table of a year that one commit loaded."""
     hours = {YEAR + hour: 40 + hour % 24 for hour in range(24 * 365)}
     parts = tuple(
         PartitionResult(
@@ -229,13 +229,13 @@ def bootstrap_page() -> Report:
 
 
 def reindex_page() -> Report:
-    """A sound directory."""
+    """Return a page of a valid directory."""
     done = [PartDone(topic="flights", partition=n, segments=13, log_bytes=31_000) for n in range(4)]
     return replace(reindex.page("data", ReindexResult(done=done, top=[])), origin=ORIGIN)
 
 
 def replay_page() -> Report:
-    """A day, replayed."""
+    """Return a page of one replayed day."""
     question = Question(
         place=Place("data"), topic="flights", times=(YEAR * HOUR_MS, (YEAR + 24) * HOUR_MS)
     )
@@ -259,7 +259,7 @@ def replay_page() -> Report:
 
 
 def demo_page() -> Report:
-    """The storm day."""
+    """Return the demo's page of the storm day."""
     rows = [
         {
             "hour": hour,

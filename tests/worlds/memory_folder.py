@@ -1,4 +1,4 @@
-"""A folder in memory, if the machine has enough of it for files."""
+"""A folder in memory, if the machine has enough memory for files."""
 
 import shutil
 import tempfile
@@ -9,12 +9,12 @@ from typing import Final
 import pytest
 
 MEMORY: Final = Path("/dev/shm")
-# Containers often have only 64 MB there, shared by all processes.
+# Containers often have only 64 MB of it, shared by all processes.
 ROOM_BYTES: Final = 1 << 30
 
 
 def memory_folder(place: Path = MEMORY) -> Path | None:
-    """Return the folder for files in memory, None if there is none or it has little room."""
+    """Return the folder for files in memory, None if it is missing or has too little space."""
     has_room = place.is_dir() and shutil.disk_usage(place).free >= ROOM_BYTES
     return place if has_room else None
 

@@ -16,7 +16,7 @@ def need(found: bool, what: str) -> None:
 
 
 def need_kcat() -> None:
-    """Skip the test without kcat, or if the environment says that there is none."""
+    """Skip the test without kcat, or if the environment declares it unavailable."""
     if os.environ.get("TIDELOG_WITHOUT_KCAT"):
         pytest.skip("TIDELOG_WITHOUT_KCAT: kcat can't be had on this machine")
     need(shutil.which("kcat") is not None, "kcat (apt install kcat)")

@@ -66,7 +66,7 @@ def until_equal(expected: object, ask: Callable[[], object]) -> None:
 def with_time(
     run: Callable[[int], T], is_enough: Callable[[T], bool], *, least_s: int
 ) -> tuple[int, T]:
-    """Run with as few seconds as a quiet machine needs, then with more, then with most.
+    """Run with as few seconds as a quiet machine needs, then with more, then with the maximum.
 
     For functions that use their whole time if they find nothing. Returns the seconds and the
     result.

@@ -24,7 +24,7 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 BEARER: Final = "OAUTHBEARER"
 TOPIC: Final = "open"
 _LOGINS: Final = "org.apache.kafka.common.security"
-# Every case comes from one address, and our broker delays further failures of an address longer.
+# Every case uses one address, and our broker delays repeated failures of an address longer.
 _SHARED: Final = {
     "connection.failed.authentication.delay.ms": "0",
     "sasl.enabled.mechanisms": ",".join((*MECHANISMS, BEARER)),

@@ -20,7 +20,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.broker import open_node
 from tidelog.server.embedded import Broker
 
-# By default groups wait three seconds for more members. Retention begins after half a minute, and
+# By default groups wait three seconds for more members. Retention starts after half a minute and
 # would delete the old records that many tests write.
 SETTINGS: Final[dict[str, str]] = {
     "log.initial.task.delay.ms": "3600000",

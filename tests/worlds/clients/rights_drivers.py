@@ -120,8 +120,8 @@ class Confluent:
         try:
             waiting = set()
             for name in names:
-                # A consumer reports nothing about a topic that the user may not see: it retries for
-                # ever.
+                # A consumer reports nothing about a topic that the user may not see: it retries
+                # forever.
                 error = consumer.list_topics(name, TIMEOUT_S).topics[name].error
                 told[Step.READ, name] = _is_allowed(error, DENIED[Step.SEE])
                 waiting |= {name} if error is None else set()

@@ -15,7 +15,7 @@ from tidelog.server.security.operations import Operation, PatternType, Permissio
 CLUSTER: Final = "kafka-cluster"
 EVERYBODY: Final = "User:*"
 ANYTHING: Final = "*"
-# Stands for all names without a rule: Kafka checks with this very name.
+# Represents all names without a rule; Kafka checks with this very name.
 UNHEARD_OF: Final = "hardcode"
 
 # Operations that another one implies.

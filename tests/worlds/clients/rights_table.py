@@ -1,7 +1,7 @@
 """A table of rights at two brokers, drawn by seed: rules, rows, and the expected results.
 
-One broker allows only what a rule allows; the other one allows everything about resources without a
-rule. A row is a user, a step that every client can take, and a name.
+One broker allows an operation only if a rule allows it; the other one allows every operation on
+resources without a rule. A row is a user, a step that every client can take, and a name.
 """
 
 import random

@@ -1,6 +1,6 @@
-"""Fake leader: serves Kafka's protocol from a directory of ours, in memory.
+"""Fake leader: serves Kafka's protocol from a tidelog directory in memory.
 
-It replaces the follower's transport, bytes in and bytes out, so every test of a standby uses the
+It replaces the follower's transport with functions on bytes, so every test of a standby uses the
 whole protocol. `mangle` may change a response before it is sent.
 """
 

@@ -1,4 +1,5 @@
-"""Shared parts of tests of logs and directories: a directory on a damage file system, records."""
+"""Shared parts of tests of logs and directories: records, and a directory on a damage file system.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""A cleaner in plain Python, slow and short, to test the swap and the runner.
+"""A slow and short cleaner in plain Python, to test the swap and the runner.
 
 It supports only the offset strategy and CreateTime, and keeps every marker. It stores whole keys,
-so nothing depends on hashes. The model tests run with it and with the real one.
+so nothing depends on hashes. The model tests run with it and with the real cleaner.
 """
 
 from collections.abc import Iterator, Sequence

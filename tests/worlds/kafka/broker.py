@@ -34,7 +34,7 @@ ClientConfig: TypeAlias = dict[str, str | int | float | bool]
 START_TIMEOUT_S = 90
 STOP_TIMEOUT_S = 60
 CLEAN_TIMEOUT_S = 60
-# The cleaner has finished a log: it has cleaned it, or failed and will never try again.
+# The cleaner has finished a log: it has cleaned it, or failed and will not retry.
 CLEANED = re.compile(r"cleaned log (\S+) \(dirty section|when cleaning log Log\(dir=\S*/([^/,]+),")
 REQUEST_TIMEOUT_S = 90
 CREATE_TRIES = 1000
@@ -82,8 +82,8 @@ SETTINGS = {
     "background.threads": "2",
 }
 
-# On a busy machine the broker's session must not end, or its partitions would have no leader. But
-# after a kill, the next start waits for this end.
+# On a busy machine the broker's session must not end, or its partitions would have no leader. The
+# drawback: after a kill the next start waits for the session's end.
 PATIENT = {"broker.session.timeout.ms": "30000"}
 IMPATIENT = {"broker.session.timeout.ms": "3000"}
 

@@ -1,7 +1,8 @@
-"""Sorts the output of Kafka's DumpLogSegments into damage, gaps and files seen.
+"""Sorts the output of Kafka's DumpLogSegments into damage, gaps and dumped files.
 
-Kafka's tool has no exit status for "bad file": a wrong checksum is a word on stdout, a wrong index
-entry a list on stderr. Here every line that is not known to be harmless counts as damage.
+Kafka's tool has no exit status for an invalid file: it reports a wrong checksum as a word on
+stdout, and wrong index entries as a list on stderr. Every line that is not known to be harmless
+counts as damage.
 """
 
 import re

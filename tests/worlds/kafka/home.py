@@ -1,9 +1,9 @@
 """Home of Apache Kafka's jars and our Java classes: fetched and compiled once per checkout.
 
 `kafka_home()` copies the jars that tools/kafka/pom.xml pins into `.cache/kafka` with Maven,
-compiles tools/kafka/src beside them, and reports what is missing if it can't. Folders are named by
-a hash of their sources and appear by a rename, so an interrupted run leaves nothing that the next
-one could mistake for complete; a file lock keeps parallel test workers apart.
+compiles tools/kafka/src, and reports what is missing if it fails. Folders are named by a hash of
+their sources and are renamed into place when they are complete, so the next run never mistakes the
+remains of an interrupted run for a complete folder. A file lock separates parallel test workers.
 """
 
 import fcntl

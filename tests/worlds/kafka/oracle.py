@@ -1,8 +1,8 @@
 """Runs Apache Kafka's own classes on records, logs and files.
 
 `Oracle` is one JVM (tools/kafka/src/tidelog/kafka/Oracle.java) that writes one line of JSON per
-request, so hundreds of cases need one start. Fixture: `kafka_oracle`, one per process, which
-tests/conftest.py provides to all tests.
+request, so hundreds of cases need one start. tests/conftest.py provides the fixture `kafka_oracle`,
+one per process, to all tests.
 """
 
 import base64
