@@ -1,8 +1,8 @@
-"""What every crash test does: tell a story, lose power at some moment, judge what is left.
+"""Shared steps of crash tests: record promises, lose power at some moment, check the rest.
 
-A workload tells its `Story` what has to hold after each step. A crash between two steps is judged
-by both: what the step before had promised, and what the step under way may have done. `survey`
-runs one judge over many crash states and leaves out those it has seen with the same promises.
+A workload records in its `Story` the promise that holds after each step. A crash during a step is
+judged by two promises: the one before the step, and the one after it. `survey` runs one judge over
+many crash states, and skips states that it has already seen with the same promises.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ Promise = TypeVar("Promise")
 
 
 class Story(Generic[Promise]):
-    """What was promised when, in recorded calls of one file system since its `settle`."""
+    """Promises by the number of recorded calls of one file system since its `settle`."""
 
     def __init__(self, files: DamageFileSystem, start: Promise) -> None:
         self._files = files
@@ -24,21 +24,21 @@ class Story(Generic[Promise]):
         self._promises = [start]
 
     def tell(self, promise: Promise) -> None:
-        """A step is done; from now on this holds."""
+        """Record a promise that holds from now on, after a step."""
         self._moments.append(len(self._files.journal))
         self._promises.append(promise)
 
     @property
     def latest(self) -> Promise:
-        """What holds now."""
+        """The promise that holds now."""
         return self._promises[-1]
 
     def step_at(self, moment: int) -> int:
-        """Number of the last step that was done after `moment` recorded calls."""
+        """Return the number of the last step that was done after `moment` recorded calls."""
         return bisect_right(self._moments, moment) - 1
 
     def around(self, moment: int) -> tuple[Promise, Promise]:
-        """What held before the step under way at that moment, and what holds once it is done."""
+        """Return the promises before and after the step that runs at that moment."""
         step = self.step_at(moment)
         return self._promises[step], self._promises[min(step + 1, len(self._promises) - 1)]
 
@@ -48,14 +48,14 @@ Judge = Callable[[CrashState, Promise, Promise], None]
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How much was looked at: states drawn, and states that differed."""
+    """Numbers of the drawn states, and of the different ones."""
 
     drawn: int
     judged: int
 
 
 class CrashFound(AssertionError):
-    """A crash state that breaks a promise; the text says how to see it again."""
+    """A crash state that breaks a promise; the text explains how to reproduce it."""
 
 
 def survey(
@@ -86,5 +86,5 @@ def survey(
 
 
 def is_prefix_of_any(found: Sequence[object], allowed: Iterable[Sequence[object]]) -> bool:
-    """Whether `found` is how one of the allowed sequences begins."""
+    """Whether `found` is a prefix of one of the allowed sequences."""
     return any(list(found) == list(whole[: len(found)]) for whole in allowed)

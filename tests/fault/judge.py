@@ -1,4 +1,4 @@
-"""Opens what a crash has left and holds it against what was promised."""
+"""Opens a disk after a crash and compares its content with the promises."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,17 +13,18 @@ from tidelog.storage.files import CLEAN_SHUTDOWN_FILE
 from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
 
-# After every crash the machine comes back ten minutes later.
+# The machine restarts ten minutes after every crash.
 RESTART_MS = START_MS + 600_000
 COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 def judge(state: CrashState, before: DirPromise, after: DirPromise) -> None:
-    """Recover, compare, and recover again: nothing may change any more."""
+    """Recover, compare, and recover again: the second recovery may change nothing."""
     files = reopen(state)
     judge_directory(recover(files), before, after)
     if f"{ROOT}/{CLEAN_SHUTDOWN_FILE}" in state.contents():
-        # Nothing was recovered: indexes are as appends made them, recovery's differ legally.
+        # After a clean stop nothing is recovered: the indexes are those of the appends, and
+        # recovery's may legally differ.
         files = reopen(files.crash(Keep.EVERYTHING))
         recover(files)
     judge_idempotence(files)
@@ -36,13 +37,13 @@ def judge_quickly(state: CrashState, before: DirPromise, after: DirPromise) -> N
 
 
 def recover(files: DamageFileSystem) -> LogDir:
-    """Open for writing after a crash; every partition is opened too."""
+    """Open for writing after a crash, with every partition."""
     env = seeded_env(1, files=files, now_ms=RESTART_MS)
     return opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
 
 
 def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
-    """Compare every topic; the directory is left open, as by a crash."""
+    """Compare every topic; leave the directory open, as after a crash."""
     names = set(directory.topics())
     allowed = before.topics | after.topics
     needed = before.topics & after.topics
@@ -58,7 +59,7 @@ def judge_directory(directory: LogDir, before: DirPromise, after: DirPromise) ->
 
 
 def judge_commit(directory: LogDir, before: DirPromise, after: DirPromise) -> None:
-    """What a commit adds is there in all of its partitions, whole, or in none."""
+    """Assert that a commit is complete in all of its partitions, or in none."""
     outcomes = {
         name: _outcome(directory, name, before.logs[name].end, promise.end)
         for name, promise in after.logs.items()
@@ -82,7 +83,7 @@ def _expect_unknown(directory: LogDir, name: str) -> None:
 
 
 def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
-    """The log holds what one of the versions promised, up to some batch's end; which one."""
+    """Assert that the log has the content of a promise up to a batch's end; return that promise."""
     start, end = log.log_start_offset, log.log_end_offset
     durable = min(version.durable_end for version in versions)
     assert end >= durable, f"the log ends at {end}, everything below {durable} was synced"
@@ -90,7 +91,7 @@ def judge_log(log: Log, versions: Sequence[LogPromise]) -> LogPromise:
     version = _version_of(log, found, versions)
     starts = [version.start for version in versions]
     assert min(starts) <= start <= max(starts), f"the log starts at {start}, asked for {starts}"
-    # A segment may have been begun where the next append was to lie, be it behind a gap.
+    # A segment may have started at the next append's offset, even after a gap.
     ends = {0, start, *(edge for batch in version.batches for edge in batch)}
     assert end in ends, f"the log ends at {end}, inside a batch"
     assert list(log.records(isolation=COMMITTED)) == [
@@ -122,7 +123,8 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Leader epochs are the records' own, also in the epoch file's account, and grow at a start."""
+    """Assert that batches and the epoch file have the records' leader epochs, and a start adds one.
+    """
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -139,7 +141,7 @@ def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
 
 
 def judge_indexes(log: Log) -> None:
-    """Indexes keep their rules and point at batches."""
+    """Assert that indexes keep their rules and point to batches."""
     for segment in log.segments:
         segment.offset_index.check(segment.size_bytes)
         segment.time_index.check()
@@ -154,14 +156,14 @@ def judge_indexes(log: Log) -> None:
 
 
 def judge_append_times(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """No record has an append time that is not its own."""
+    """Assert that no record has a wrong append time; it may be unknown."""
     for record in there:
         known = log.append_time_of(record.offset)
         assert known in (None, record.append_ms), f"{record} has append time {known}"
 
 
 def judge_duplicates(log: Log, version: LogPromise) -> None:
-    """Who sends a batch again is told where it lies, and nothing is written."""
+    """Assert that a batch sent again gets its old offset, and nothing is written."""
     start, end = log.log_start_offset, log.log_end_offset
     for sent in version.last_sent(end).values():
         if sent.first_offset < start:
@@ -174,7 +176,8 @@ def judge_duplicates(log: Log, version: LogPromise) -> None:
 
 
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Searches by time equal a look at every record; control records are found too, as by Kafka."""
+    """Compare searches by time with a scan of all records, including control records as in Kafka.
+    """
     own = [(record.offset, record.timestamp) for record in there]
     times = [(record.offset, log.append_time_of(record.offset)) for record in there]
     known = [(offset, ms) for offset, ms in times if ms is not None]
@@ -187,14 +190,14 @@ def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
 
 
 def _targets(times: Sequence[int]) -> list[int]:
-    """First, last and middle times and what lies beside them."""
+    """Return the first, middle and last times, and their neighbors."""
     known = sorted({time for time in times if time >= 0})
     picked = known[:1] + known[len(known) // 2 : len(known) // 2 + 1] + known[-1:]
     return sorted({0, *(time + step for time in picked for step in (0, 1))})
 
 
 def judge_idempotence(files: DamageFileSystem) -> None:
-    """A second crash right after recovery finds it done: the same bytes, nothing to repair."""
+    """Assert that recovery after a crash right after recovery repairs and changes nothing."""
     recovered = files.crash(Keep.EVERYTHING)
     again = reopen(recovered)
     directory = recover(again)
@@ -204,7 +207,7 @@ def judge_idempotence(files: DamageFileSystem) -> None:
 
 
 def judge_going_on(files: DamageFileSystem) -> None:
-    """Each partition takes a record where it ends, and has it after a clean stop."""
+    """Assert that each partition appends a record at its end, and has it after a clean stop."""
     recovered = reopen(files.crash(Keep.EVERYTHING))
     directory = recover(recovered)
     offsets = {

@@ -1,6 +1,7 @@
-"""What a partition and a directory of topics have promised: the model that crashes are judged by.
+"""Promises of a partition and of a directory of topics: the model by which crashes are judged.
 
-Plain lists and loops, so that nobody has to trust it; each change gives a new promise.
+The code uses plain lists and loops, so that it is evidently right. Each change returns a new
+promise.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +19,9 @@ class Kept:
         timestamp: Record time in ms, -1 for none.
         key: Its key.
         value: Its value; no two records of a workload have the same.
-        append_ms: When the log took it.
-        leader_epoch: Epoch it was written under.
-        producer_id: Whose transaction it belongs to, -1 for none.
+        append_ms: Its append time.
+        leader_epoch: Leader epoch of its append.
+        producer_id: Producer of its transaction, -1 for none.
     """
 
     offset: int
@@ -45,16 +46,16 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A batch of an idempotent producer, which gets the same answer when it is sent again.
+    """A batch of an idempotent producer, which gets the same response when it is sent again.
 
     Attributes:
-        producer_id: Who sent it.
+        producer_id: Its producer.
         epoch: The producer's epoch.
-        next_sequence: What the producer's next batch begins with.
+        next_sequence: First sequence number of the producer's next batch.
         data: The batch as it was sent.
         first_offset: Offset of its first record.
         last_offset: Offset of its last record, inclusive.
-        answered_ms: The largest timestamp in it as it lies in the log.
+        answered_ms: The largest timestamp of the batch in the log.
     """
 
     producer_id: int
@@ -71,13 +72,13 @@ class LogPromise:
     """One partition.
 
     Attributes:
-        records: Data records by offset, deleted ones below `start` included.
+        records: Data records by offset, including deleted ones below `start`.
         markers: Control records by offset.
         batches: First offset and end offset (exclusive) of each batch.
         sent: Batches of idempotent producers, in order.
-        start: Log start offset that was asked for.
+        start: The requested log start offset.
         durable_end: Offset below which everything has to survive, exclusive.
-        epoch: The highest leader epoch that anything was acknowledged under, lost records too.
+        epoch: The highest leader epoch of any acknowledged append, including lost records.
     """
 
     records: tuple[Kept, ...] = ()
@@ -101,7 +102,7 @@ class LogPromise:
         *,
         epoch: int,
     ) -> "LogPromise":
-        """After an append, which is not durable yet."""
+        """Return the promise after an append, which is not durable yet."""
         return replace(
             self,
             records=self.records + tuple(records),
@@ -111,14 +112,14 @@ class LogPromise:
         )
 
     def flushed(self) -> "LogPromise":
-        """After everything was made durable."""
+        """Return the promise after a flush: everything is durable."""
         return replace(self, durable_end=self.end)
 
     def truncated(self, offset: int) -> "LogPromise":
-        """After every batch that reaches `offset` was dropped.
+        """Return the promise after dropping every batch that reaches `offset`.
 
-        Where the batch held the log start too, nothing is left that could be read: the log is
-        empty, and begins where it began.
+        If such a batch contains the log start too, no readable record is left: the log is empty and
+        starts at the old log start, or at `offset` if that is lower.
         """
         start = min(self.start, offset)
         batches = tuple(batch for batch in self.batches if batch[1] <= offset)
@@ -139,25 +140,25 @@ class LogPromise:
 
     @property
     def last_append_ms(self) -> int:
-        """The latest append time in the log, -1 for an empty one."""
+        """The latest append time in the log, -1 if it is empty."""
         times = [record.append_ms for record in self.records]
         return max(times + [marker.append_ms for marker in self.markers], default=-1)
 
     def last_sent(self, end: int) -> dict[int, Sent]:
-        """The last batch of each idempotent producer in a log that ends at `end`."""
+        """Return the last batch of each idempotent producer in a log that ends at `end`."""
         return {sent.producer_id: sent for sent in self.sent if sent.last_offset < end}
 
     def within(self, start: int, end: int) -> list[Kept]:
-        """Data records with offsets in [start, end)."""
+        """Return data records with offsets in [start, end)."""
         return [record for record in self.records if start <= record.offset < end]
 
     def everything_within(self, start: int, end: int) -> list[Kept | Marker]:
-        """Data and control records with offsets in [start, end)."""
+        """Return data and control records with offsets in [start, end)."""
         both: list[Kept | Marker] = [*self.records, *self.markers]
         return sorted((r for r in both if start <= r.offset < end), key=lambda r: r.offset)
 
     def committed(self, start: int, end: int) -> list[Kept]:
-        """What a read_committed reader sees of a log that ends at `end`."""
+        """Return the records that a read_committed reader sees if the log ends at `end`."""
         stable = self.stable_end(end)
         return [
             record
@@ -166,7 +167,7 @@ class LogPromise:
         ]
 
     def stable_end(self, end: int) -> int:
-        """Offset below which no transaction is open in a log that ends at `end`."""
+        """Return the offset below which no transaction is open in a log that ends at `end`."""
         is_open = [
             record.offset
             for record in self.within(0, end)
@@ -190,8 +191,9 @@ class DirPromise:
     """A directory. Topics are durable once created or deleted.
 
     Attributes:
-        logs: What each partition has promised.
-        is_commit: The step that led here added to several partitions: to all of them, or to none.
+        logs: The promise of each partition.
+        is_commit: Whether the last step was a commit to several partitions: all of them have it, or
+            none.
     """
 
     logs: Mapping[TopicPartition, LogPromise] = field(default_factory=dict)
@@ -203,22 +205,22 @@ class DirPromise:
         return {name.topic for name in self.logs}
 
     def with_log(self, name: TopicPartition, log: LogPromise) -> "DirPromise":
-        """With another promise for one partition."""
+        """Return it with another promise for one partition."""
         return DirPromise({**self.logs, name: log})
 
     def committed_together(self, logs: Mapping[TopicPartition, LogPromise]) -> "DirPromise":
-        """With other promises for some partitions, which came about all together."""
+        """Return it with other promises for some partitions, which one commit has changed."""
         return DirPromise({**self.logs, **logs}, is_commit=True)
 
     def with_topic(self, topic: str, partitions: int) -> "DirPromise":
-        """With a new topic."""
+        """Return it with a new topic."""
         made = {TopicPartition(topic, number): LogPromise() for number in range(partitions)}
         return DirPromise({**self.logs, **made})
 
     def without(self, topic: str) -> "DirPromise":
-        """With that topic gone."""
+        """Return it without a topic."""
         return DirPromise({name: log for name, log in self.logs.items() if name.topic != topic})
 
     def flushed(self) -> "DirPromise":
-        """With everything durable."""
+        """Return it with everything durable."""
         return DirPromise({name: log.flushed() for name, log in self.logs.items()})

@@ -1,7 +1,7 @@
-"""The harness finds faults: a tiny writer passes, and each way to write it wrongly is caught.
+"""The harness finds faults: a tiny writer passes, and each faulty variant of it is caught.
 
 The writer keeps numbered lines in one file and replaces a checkpoint by a temporary file and a
-rename; what it promises is that acknowledged lines and checkpoints survive.
+rename. It promises that acknowledged lines and checkpoints survive.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ LINE_SIZE = 12
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the writer has promised: so many lines, and this checkpoint."""
+    """The writer's promise: a number of lines, and a checkpoint."""
 
     lines: int = 0
     checkpoint: int = 0
@@ -31,7 +31,7 @@ def line(number: int) -> bytes:
 
 
 class TinyWriter:
-    """Does it right."""
+    """The correct writer."""
 
     def __init__(self, files: FileSystem) -> None:
         self.files = files
@@ -74,7 +74,7 @@ class NeverSyncsNames(TinyWriter):
 
 
 class RewritesInPlace(TinyWriter):
-    """The old checkpoint is cut before the new one is safe."""
+    """Truncates the old checkpoint before the new one is durable."""
 
     def checkpoint(self) -> None:
         file = self.files.open("/d/checkpoint", create=True)
@@ -86,7 +86,7 @@ class RewritesInPlace(TinyWriter):
 
 
 class AcknowledgesTooEarly(TinyWriter):
-    """Syncs what was written before, not what is being acknowledged."""
+    """Syncs the earlier lines, not the acknowledged one."""
 
     def append(self) -> None:
         self.file.sync()
@@ -110,7 +110,7 @@ def run(writer_type: type[TinyWriter]) -> tuple[DamageFileSystem, Story[Kept]]:
 
 
 def read_lines(files: FileSystem, path: str) -> list[bytes]:
-    """Lines up to the first bad one; none where there is no file."""
+    """Return the lines before the first invalid one; none without a file."""
     if not files.exists(path):
         return []
     data = files.open(path).pread(1 << 20, 0)
@@ -145,7 +145,7 @@ def look(writer_type: type[TinyWriter]) -> Survey:
 def test_right_writer_survives_every_crash() -> None:
     result = look(TinyWriter)
     assert result.drawn == len(SEEDS)
-    assert result.judged > 50  # the states differ: something was at stake
+    assert result.judged > 50  # the states differ, so faults could be found
 
 
 @pytest.mark.parametrize(

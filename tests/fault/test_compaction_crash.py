@@ -1,4 +1,4 @@
-"""A compaction that loses power, or meets a disk that fails, at every one of its calls."""
+"""A compaction that loses power, or gets a disk failure, at every one of its calls."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ DIRECTORY = f"{ROOT}/t-0"
 COMMITTED = IsolationLevel.READ_COMMITTED
 ASKED = CleanerOptions(is_asked=True)
 MakeWorker = Callable[[Env], Worker]
-# The cleaning that is used, and the short one in plain Python.
+# The real cleaner, and the short one in plain Python.
 WORKERS = [
     pytest.param(InProcess, id="real"),
     pytest.param(PlainWorker, id="plain", marks=pytest.mark.slow),
@@ -45,7 +45,7 @@ CONFIG = {
 
 
 def make(env: SeededEnv) -> None:
-    """Ten segments of few keys, an aborted transaction among them; two groups' worth."""
+    """Create ten segments of few keys with an aborted transaction; they form two groups."""
     dice = random.Random(3)
     with LogDir.open(ROOT, env=env, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic("t", config=CONFIG)
@@ -71,7 +71,7 @@ def make(env: SeededEnv) -> None:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a reader of committed records sees: all of it, and the table it ends with."""
+    """Records that a reader of committed records sees, and the resulting table."""
 
     records: tuple[tuple[int, bytes | None, bytes | None], ...]
 
@@ -101,10 +101,13 @@ def clean(env: SeededEnv, log_dir: LogDir, make_worker: MakeWorker = PlainWorker
 
 
 def judge(files: DamageFileSystem, env: SeededEnv, before: Seen, *, goes_on: bool) -> int:
-    """Nothing is lost, whoever looks; the log goes on, and can be cleaned. How many are left."""
+    """Assert that nothing is lost, and that the log accepts records and can be cleaned.
+
+    Returns the number of records after recovery.
+    """
     again = seeded_env(99, files=files)
     again.clock.set(env.clock.now_ms())
-    check(seen(again), before)  # without a lock, before anybody has mended anything
+    check(seen(again), before)  # without a lock, before any repair
     with writable_dir(again) as log_dir:
         log = log_dir.log("t", 0)
         assert log.log_end_offset == 32
@@ -132,7 +135,7 @@ def check(found: Seen, before: Seen) -> None:
 
 
 def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
-    """A cleaning with all its calls recorded, and what there was before."""
+    """Return a disk with all calls of a cleaning recorded, and its content before."""
     env = seeded_env(1)
     make(env)
     before = seen(env)
@@ -147,7 +150,7 @@ def done_once(make_worker: MakeWorker = PlainWorker) -> tuple[SeededEnv, Seen]:
 @pytest.mark.parametrize("make_worker", WORKERS)
 @pytest.mark.parametrize("keep", list(Keep))
 def test_power_loss_at_every_call(keep: Keep, make_worker: MakeWorker) -> None:
-    """At every write, rename and sync: of the cleaning itself, of the swap, of the checkpoint."""
+    """Includes every write, rename and sync of the cleaning, of the swap and of the checkpoint."""
     env, before = done_once(make_worker)
     left = [
         judge(reopen(state), env, before, goes_on=not number % 8)
@@ -167,13 +170,13 @@ def test_power_loss_in_seeded_ways(make_worker: MakeWorker) -> None:
 
 
 class PowerLoss(BaseException):
-    """Nothing more is done."""
+    """Stops the run at a power loss: no cleanup code may run after it."""
 
 
 def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The disk fails behind a published swap; the next cleaning loses power before its own is."""
+    """The disk fails after a published swap; the next cleaning loses power before its own."""
     env = seeded_env(1)
     make(env)
     before = seen(env)
@@ -210,7 +213,8 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_call_fails_once(step: int, kind: FaultKind, make_worker: MakeWorker) -> None:
-    """A failure is told, and nothing is lost; where the log goes on, it can be cleaned at once."""
+    """The failure is reported, and nothing is lost; a log that stays online can be cleaned at once.
+    """
     env = seeded_env(1)
     make(env)
     before = seen(env)

@@ -1,7 +1,7 @@
-"""Power is lost while syncs, snapshots, maps and unlinking of rolls are still to be done.
+"""Power is lost while syncs, snapshots, maps and unlinking of rolls are pending.
 
-What was flushed, and what lies below the recovery point, is there after every crash; the rest is
-whole up to some batch's end, as after any crash. See test_log_crash.py for how states are drawn.
+Flushed records and records below the recovery point exist after every crash. The rest is complete
+up to some batch's end, as after any crash. test_log_crash.py explains how states are drawn.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ STATES = 700
 
 
 class DeferringWorkload(Workload):
-    """As `Workload`, with a log that leaves work for later: steps of their own do some of it."""
+    """A `Workload` whose log defers work; steps of their own do some of it."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
@@ -43,36 +43,41 @@ class DeferringWorkload(Workload):
         return self.laters[-1]
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """What every workload does, and what is done later."""
+        """Return the steps of every workload, and steps for deferred work."""
         return [*super().weighted(), (6, self.work), (4, self.flush_later)]
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
-        """Durable is only what the log itself says: a roll promises nothing."""
+        """A roll makes nothing durable by itself; only records below the recovery point are
+        durable.
+        """
         durable_end = max(promise.durable_end, min(self.log.recovery_point, promise.end))
         return replace(promise, durable_end=durable_end)
 
     def work(self) -> None:
-        """Do some of what waits."""
+        """Do some of the deferred work."""
         for later in self.laters:
             later.work(self.draw.randrange(1, 4))
         self._tell(self.promise)
 
     def flush_later(self) -> None:
-        """Ask for a sync; whoever waits for it is told only when it was done."""
+        """Request a sync; the callback runs only after the sync."""
         ends = list[int]()
         end = self.log.flush_later(lambda failure: ends.append(-1 if failure else end))
         assert end == self.promise.end
         self._tell(self.promise)
 
     def delete_records(self) -> None:
-        """Its promise holds once the work is done."""
+        """Delete records; the new start is promised once the deferred work is done."""
         stable = self.promise.stable_end(self.promise.end)
         start = self.promise.start
         self.log.delete_records(self.draw.randrange(start, max(start, stable) + 1))
         self._settle_start()
 
     def apply_retention(self) -> None:
-        """Likewise; behind rolls that wait still. Checkpoints may be written while it waits."""
+        """Apply retention; the new start is promised once the deferred work is done.
+
+        Rolls may still be pending, and checkpoints may be written meanwhile.
+        """
         self.log.apply_retention()
         if self.draw.random() < 0.5:
             assert self.directory is not None
@@ -119,7 +124,7 @@ def test_many_more_workloads(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
-    """The partition is offline, keeps what it has for readers, and what follows is not tried."""
+    """The partition goes offline, keeps its records for readers, and skips the remaining work."""
     for call in range(40):
         workload = DeferringWorkload(1)
         workload.take(workload.start)
@@ -150,7 +155,7 @@ def test_any_call_of_later_work_fails(kind: FaultKind) -> None:
 
 
 def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_start() -> None:
-    """Else a kill would bring back what DeleteRecords has taken, and was answered for."""
+    """Otherwise a kill would restore records whose deletion was acknowledged."""
     workload = DeferringWorkload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -179,7 +184,7 @@ def test_a_checkpoint_while_deleted_segments_have_their_names_keeps_the_log_star
 def test_flushed_records_have_their_append_times_behind_a_loss_of_power(
     is_later: bool, rolls: bool
 ) -> None:
-    """The file comes into being with its first row, behind the directory's sync."""
+    """The file is created with its first row, after the directory's sync."""
     workload = DeferringWorkload(1) if is_later else Workload(1)
     workload.take(workload.start)
     workload.take(workload.create_main)
@@ -210,11 +215,11 @@ def test_names_are_synced_once_for_a_segment() -> None:
         log.flush()
         made = workload.files.journal[begun:]
         counts.append(sum(isinstance(entry.change, SyncDir) for entry in made))
-    assert counts == [2, 0, 0]  # the epoch's, and the times'
+    assert counts == [2, 0, 0]  # the epoch file's, and the append times'
 
 
 def left_by_a_kill(workload: Workload) -> Log:
-    """The partition as the next process finds it."""
+    """Return the partition as the next process opens it after a kill."""
     left = reopen(workload.files.crash(Keep.EVERYTHING))
     return recover(left).log(MAIN.topic, MAIN.partition)
 

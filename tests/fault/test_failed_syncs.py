@@ -1,8 +1,8 @@
-"""A sync fails, whoever asked for it: the next start on this machine must not believe the system.
+"""A sync fails, whatever its reason: the next start on this machine must not trust the page cache.
 
-What a sync did not bring to the disk the system may count for written all the same. So a mark tells
-the next process, which writes anew what is in doubt. What only found no room leaves no mark: a
-start would find none for the copies.
+After a failed sync the system may treat the unwritten pages as written. Therefore a mark file makes
+the next process rewrite the files in doubt. A write that only lacked space leaves no mark, since a
+start would have no space for the copies either.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ ENDS = pytest.mark.parametrize("end", [LogDir.abandon, LogDir.close], ids=["kill
 def durable_first(
     env: SeededEnv, config: Mapping[str, str] | None = None, later: Later | None = None
 ) -> tuple[LogDir, Log]:
-    """A partition with a first record, which is durable."""
+    """Return a partition with a first record, which is durable."""
     deferrals = None if later is None else lambda: later
     options = LogDirOptions(create=True, deferrals=deferrals)
     directory = LogDir.open(ROOT, env=env, options=options)
@@ -51,7 +51,7 @@ def cut(log: Log, offset: int) -> None:
 
 
 def failing(env: SeededEnv, call: int, do: Callable[[], None], kind: FaultKind) -> str | None:
-    """What fails where a call from now on does: operation and file; None where nothing does."""
+    """Run `do` with a failing call; return its operation and path, None if no call failed."""
     env.files.writes.fault = Fault(env.files.calls + call, kind)
     known = len(env.files.writes.failed)
     with suppress(StorageFailure):
@@ -80,7 +80,7 @@ def test_a_sync_within_an_append_leaves_a_mark(config: Mapping[str, str]) -> Non
             seen += 1
             assert env.files.exists(MARK), failed
             directory.abandon()
-            # A roll comes before the record, the other syncs come behind it.
+            # A roll precedes the record; the other syncs follow it.
             assert_all_is_durable(env, [FIRST] if config is SMALL else [FIRST, SECOND])
     assert seen == 2
 
@@ -100,11 +100,11 @@ def test_an_append_that_finds_no_room_leaves_none(config: Mapping[str, str]) -> 
     assert seen
 
 
-# ---- beside the loop, with the partition offline already
+# ---- in deferred work, with the partition offline already
 
 
 def offline_by_append(env: SeededEnv, log: Log) -> None:
-    """An append finds no room; what is left for later is not done yet."""
+    """Fail an append for lack of space; deferred work has not run yet."""
     env.files.limit_bytes = 0
     with pytest.raises(StorageFailure, match="append"):
         append(log, THIRD)
@@ -157,7 +157,7 @@ def test_what_finds_no_room_behind_such_an_append_leaves_no_mark() -> None:
 
 
 def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
-    """As where a partition is opened anew, and that fails too."""
+    """The sync's callback has been dropped, as when reopening a partition fails too."""
     env, later = seeded_env(1), Later()
     _, log = durable_first(env, later=later)
     append(log, SECOND)
@@ -169,7 +169,7 @@ def test_one_that_fails_while_nobody_is_called_back_any_more() -> None:
     assert env.files.exists(MARK)
 
 
-# ---- a mark that finds no room
+# ---- a mark that can't be written
 
 
 def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
@@ -191,7 +191,7 @@ def test_a_mark_that_the_disk_did_not_take_is_made_at_the_close() -> None:
 
 
 def test_a_sync_of_what_a_start_has_cut_leaves_a_mark() -> None:
-    """The tail of an append that a kill has cut short goes; what lies before it is unsynced."""
+    """A kill cut an append short: the start removes its tail; the bytes before it are unsynced."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)
@@ -220,7 +220,8 @@ def start(env: SeededEnv) -> None:
 def test_a_log_that_has_lost_its_only_segment_is_opened_again(
     kind: FaultKind, is_reopened: bool
 ) -> None:
-    """Where a log begins elsewhere its old segment goes before the new one is there."""
+    """A log that restarts at another offset removes its old segment before it creates the new one.
+    """
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)
@@ -241,7 +242,7 @@ def test_a_log_that_has_lost_its_only_segment_is_opened_again(
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_a_cut_behind_one_that_failed_is_refused_as_any_change(kind: FaultKind) -> None:
-    """Also where that one has taken every segment."""
+    """Holds also if the failed truncation has removed every segment."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

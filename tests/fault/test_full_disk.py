@@ -1,4 +1,4 @@
-"""On a full disk what makes room can be done: topics are deleted, retention is shortened."""
+"""On a full disk, operations that free space succeed: topic deletion and shorter retention."""
 
 import logging
 
@@ -17,7 +17,9 @@ SMALL = {"internal.segment.bytes": "20000", "file.delete.delay.ms": "0"}
 
 
 def full(env: SeededEnv) -> LogDir:
-    """A directory whose partition t-0 of several segments went offline, since the disk is full."""
+    """Return a directory whose partition t-0 of several segments is offline, since the disk is
+    full.
+    """
     directory = LogDir.open(ROOT, env=env, options=LogDirOptions(create=True))
     directory.create_topic("t", config=SMALL)
     directory.create_topic("other")

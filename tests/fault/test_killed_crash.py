@@ -1,7 +1,7 @@
-"""The process is killed while a roll's sync waits, starts again, and later power is lost.
+"""The process is killed while a roll's sync is pending, starts again, and later power is lost.
 
-What a killed process had not synced is in the system's memory. The next start finds it there, and
-from then on it counts like anything else: a flush or a clean stop makes all of it durable.
+Unsynced bytes of a killed process are in the system's page cache. The next start reads them, and
+from then on they count like all others: a flush or a clean stop makes them durable.
 """
 
 from collections.abc import Callable
@@ -42,14 +42,14 @@ NEVER_WORKING = LogDirOptions(create=True, deferrals=Later)
 
 
 class KilledWorkload(DeferringWorkload):
-    """As `DeferringWorkload`, and at times it is killed: what waits is never done."""
+    """A `DeferringWorkload` that is killed at times: its deferred work never runs."""
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """What the others do, and the kill."""
+        """Return the steps of `DeferringWorkload`, and the kill."""
         return [*super().weighted(), (3, self.kill)]
 
     def kill(self) -> None:
-        """The system keeps all that was written; the start that follows makes it durable."""
+        """Kill the process: the system keeps all writes, and the next start makes them durable."""
         assert self.directory is not None
         self.directory.abandon()
         self.laters.clear()
@@ -99,7 +99,7 @@ def partition_at(env: SeededEnv) -> tuple[LogDir, Log]:
 
 
 def killed(rolls: int) -> SeededEnv:
-    """A log of three records a segment whose rolls were never synced, in a dead process."""
+    """Return the disk of a killed process: three records a segment, and no roll was synced."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     for part in range(rolls + 1):
@@ -111,7 +111,7 @@ def killed(rolls: int) -> SeededEnv:
 
 
 def without_power(env: SeededEnv) -> list[bytes | None]:
-    """What a log has once nothing but synced bytes is left."""
+    """Return the values of a log on a disk that has only the synced bytes."""
     left = replace(env, files=reopen(env.files.crash(Keep.SYNCED), clock=env.clock))
     directory, log = partition_at(left)
     found = [record.value for record in log.records()]
@@ -162,7 +162,7 @@ def test_the_last_segment_is_durable_before_its_note_says_where_it_ends() -> Non
 
 
 def test_of_a_directory_of_kafkas_too() -> None:
-    """It has no notes that would tell a gap from a loss."""
+    """Such a directory has no notes to distinguish a gap from a loss."""
     env = killed(rolls=1)
     names = [entry.name for entry in env.files.list_dir(f"{ROOT}/t-0")]
     kept = (files.LOG_SUFFIX, files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
@@ -201,7 +201,7 @@ def _sync(fs: DamageFileSystem, path: str) -> None:
 def with_a_failed_sync(
     end: Callable[[LogDir], None], call: int
 ) -> tuple[SeededEnv, list[bytes | None]]:
-    """A directory whose disk has failed to take what was appended last, and what was appended."""
+    """Return a directory in which the sync of the last append failed, and all appended values."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"synced")])
@@ -212,7 +212,7 @@ def with_a_failed_sync(
     with pytest.raises(StorageFailure):
         log.flush()
     env.files.writes.fault = None
-    with suppress(StorageFailure):  # it is told again at the end
+    with suppress(StorageFailure):  # the failure is reported again at the end
         end(directory)
     return env, [b"synced", b"written"]
 
@@ -245,7 +245,7 @@ def test_it_is_written_anew_once() -> None:
 
 
 def refuse_copies(env: SeededEnv) -> Callable[[], None]:
-    """Let no file that replaces another be written; what is returned lets it again."""
+    """Refuse to create copies of segments; return a function that allows them again."""
     opening = env.files.open
 
     def full(path: str, *, write: bool = False, create: bool = False) -> File:
@@ -275,7 +275,7 @@ def test_without_room_for_it_the_partition_can_be_read_and_takes_nothing() -> No
 
 
 def test_an_append_without_room_leaves_no_mark() -> None:
-    """A start needs no room for copies then: retention may make some."""
+    """Then a start needs no space for copies, and retention may free some."""
     env = seeded_env(1)
     directory, log = partition_at(env)
     log.append([NewRecord(value=b"written")])
@@ -322,7 +322,7 @@ def test_a_sync_that_fails_at_a_start_is_known_at_the_next_one(call: int) -> Non
 
 
 def assert_all_is_durable(env: SeededEnv, written: list[bytes]) -> None:
-    """What a start finds, and what it takes, survives a flush and a loss of power."""
+    """Assert that the written records and a new one survive a flush and a power loss."""
     directory, log = partition_at(env)
     assert [record.value for record in log.records()] == written
     log.append([NewRecord(value=b"behind")])

@@ -1,7 +1,7 @@
-"""Power is lost at every recorded call of a log at work, and in 3,000 ways drawn by a seed.
+"""Power is lost at every recorded call of a workload, and in 3,000 ways drawn by a seed.
 
-One workload is run once; every crash of it is a state of its disk. A failure names the workload's
-seed, the crash's seed and the fate of each unsynced change, and comes back when run again.
+One workload runs once; each of its crashes is a state of its disk. A failure names the workload's
+seed, the crash's seed and the fate of each unsynced change, and is reproducible.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ from tests.faults.refused import logs_of
 from tests.worlds.repetition import rarely
 
 STEP_COUNT = 60
-# Each workload gives a share of the 3,000 states; all prefixes of each are looked at.
+# Each workload gives a share of the 3,000 states; all prefixes of each are checked.
 SEEDS = (1, 3)
 WIDE_SEEDS = (5, 40)
 WIDE_STEP_COUNT = 14
@@ -56,7 +56,7 @@ def test_seeded_states(seed: int) -> None:
     states = done.files.crash_states(range(STATES_PER_WORKLOAD))
     result = survey(done.files, done.story, states, judge_quickly)
     assert result.drawn == STATES_PER_WORKLOAD
-    assert result.judged > STATES_PER_WORKLOAD // 4  # many differ; many moments have few choices
+    assert result.judged > STATES_PER_WORKLOAD // 4  # many moments have few choices
 
 
 def test_there_are_1500_seeded_states() -> None:
@@ -81,7 +81,7 @@ def test_seeded_states_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [WIDE_SEEDS[0], rarely(WIDE_SEEDS[1])])
 def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
-    """Commits are carried out by recovery, which may be cut short too."""
+    """Recovery completes commits, and may be interrupted too."""
     done = widely_at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_004))):
         judge_interrupted(done, state)
@@ -89,7 +89,7 @@ def test_crash_during_recovery_of_several_partitions(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [SEEDS[0], rarely(SEEDS[1])])
 def test_seeded_states_in_full(seed: int) -> None:
-    """Also recovered a second time, which must change nothing."""
+    """Recover a second time as well, which must change nothing."""
     done = at_work(seed)
     states = done.files.crash_states(thinned(range(STATES_IN_FULL)))
     survey(done.files, done.story, states, judge)
@@ -97,14 +97,14 @@ def test_seeded_states_in_full(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [SEEDS[0], rarely(SEEDS[1])])
 def test_crash_during_recovery(seed: int) -> None:
-    """Recovery is itself cut short, at every call and by chance, and then run again."""
+    """Recovery is itself interrupted, at every call and at random, and then run again."""
     done = at_work(seed)
     for state in done.files.crash_states(thinned(range(10_000, 10_012))):
         judge_interrupted(done, state)
 
 
 def judge_interrupted(done: Workload, state: CrashState) -> None:
-    """Recover from a crash, lose power at each call of that, and recover from that."""
+    """Recover from a crash, lose power at each call of the recovery, and recover from that."""
     before, after = done.story.around(state.prefix)
     files = reopen(state)
     recover(files)
@@ -122,7 +122,7 @@ def judge_interrupted(done: Workload, state: CrashState) -> None:
 
 
 class LyingDisk(DamageFileSystem):
-    """Says that it has synced and has not: what a log that forgets to sync would leave."""
+    """Claims to sync without syncing, as a log that forgets to sync."""
 
     forgets: type[Sync | SyncDir] = Sync
     suffix = ""
@@ -189,7 +189,10 @@ def test_many_more_workloads(seed: int) -> None:
 
 
 def test_append_times_are_mostly_known() -> None:
-    """Else "never a wrong one" is cheap: all after a clean stop, most after a killed process."""
+    """Ensures that "never a wrong one" means something: most times are known.
+
+    All append times are known after a clean stop, and most of them after a kill.
+    """
     for done in [*map(at_work, SEEDS), *map(widely_at_work, WIDE_SEEDS)]:
         last = len(done.files.journal)
         assert all(known_times(done, last))
@@ -199,7 +202,7 @@ def test_append_times_are_mostly_known() -> None:
 
 
 def known_times(done: Workload, moment: int) -> list[bool]:
-    """For each record whether its append time is known after the process was killed then."""
+    """Return for each record whether its append time is known after a kill at that moment."""
     directory = recover(reopen(done.files.crash(Keep.EVERYTHING, moment)))
     return [
         log.append_time_of(record.offset) is not None

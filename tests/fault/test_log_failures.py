@@ -1,4 +1,4 @@
-"""Every changing call fails once: the partition goes offline, says so, and keeps reading."""
+"""Every changing call fails once: the partition goes offline, reports it, and stays readable."""
 
 from contextlib import suppress
 from functools import cache
@@ -28,7 +28,7 @@ RUNS = (
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
-    """What holds after each step where nothing fails, and how many calls that takes."""
+    """Return the promise after each step of a run without failures, and its number of calls."""
     workload = Workload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):
@@ -38,7 +38,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], int]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
-    """The workload after the first step that failed, and that step's number."""
+    """Return the workload after the first step that failed, and that step's number."""
     workload = Workload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -49,17 +49,18 @@ def run_until_failure(seed: int, fault: Fault) -> tuple[Workload, int | None]:
 
 
 def main_log(workload: Workload) -> Log | None:
-    """The main partition as the process that met the failure still holds it."""
+    """Return the main partition as held by the process in which the call failed."""
     if workload.directory is None or MAIN not in workload.story.latest.logs:
         return None
     try:
         return workload.directory.log(MAIN.topic, 0)
-    except Closed:  # it failed while it was closing, and nobody had used the log before
+    except Closed:  # the close failed, and the log had never been used
         return None
 
 
 def expect_offline(workload: Workload, log: Log) -> None:
-    """Nothing is taken, nothing is tried; what was acknowledged can be read."""
+    """Assert that the log refuses changes without any call, and acknowledged records are readable.
+    """
     calls = workload.files.calls
     for change in (
         lambda: log.append([NewRecord(value=b"late")]),
@@ -73,7 +74,10 @@ def expect_offline(workload: Workload, log: Log) -> None:
 
 
 def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
-    """All that was acknowledged; a truncation that failed half way may have dropped its records."""
+    """Assert that all acknowledged records are readable.
+
+    A truncation that failed halfway may have dropped its records.
+    """
     before = workload.promise
     found = [(record.offset, record.value) for record in log.records()]
     start, end = log.log_start_offset, log.log_end_offset
@@ -85,7 +89,9 @@ def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
 
 
 def check_call(seed: int, call: int, kind: FaultKind) -> None:
-    """One call fails: somebody is told, and what follows is right."""
+    """Let one call fail; assert that the failure is reported and that the state is right
+    afterwards.
+    """
     promises, _ = undisturbed(seed)
     workload, failed_step = run_until_failure(seed, Fault(call, kind))
     where = f"workload seed {seed}, call {call}: {workload.files.writes.failed}"
@@ -112,7 +118,7 @@ def test_nth_call_fails_in_many_workloads(seed: int, kind: FaultKind) -> None:
 
 
 def judge_failure(workload: Workload, intended: DirPromise) -> None:
-    """While the process lives, and after the machine went down."""
+    """Check the promises in the running process, and after a crash of the machine."""
     log = main_log(workload)
     if log is not None and log.failure is not None:
         expect_offline(workload, log)
@@ -129,7 +135,7 @@ def judge_failure(workload: Workload, intended: DirPromise) -> None:
 def test_a_start_on_the_same_machine_believes_only_what_the_disk_has(
     seed: int, kind: FaultKind
 ) -> None:
-    """What the process that comes next shows and flushes is there when power is lost then."""
+    """Records that the next process shows and flushes survive a power loss."""
     promises, calls = undisturbed(seed)
     for call in thinned(range(0, calls, 2)):
         workload, failed_step = run_until_failure(seed, Fault(call, kind))
@@ -183,7 +189,7 @@ def test_full_disk_stops_it_and_room_lets_it_go_on(limit_bytes: int) -> None:
     judge_failure(workload, promises[failed_step])
     files.limit_bytes = None
     if workload.directory is not None:
-        with suppress(StorageFailure):  # says once more that it failed, and lets the lock go
+        with suppress(StorageFailure):  # reports the failure again, and releases the lock
             workload.directory.close()
     with LogDir.open(ROOT, env=workload.env, options=WRITABLE) as directory:
         directory.create_topic("after", partitions=1, config={})

@@ -1,7 +1,7 @@
-"""Users, rules and quotas in `tidelog-metadata.log`: every crash, every failing call, every damage.
+"""Users, rules and quotas in `tidelog-metadata.log`: every crash, failing call and kind of damage.
 
-A change is there whole or not at all; what was answered is there; what failed is not there behind
-the next change that did not.
+A change is in the file completely or not at all. Acknowledged changes are there. A failed change is
+not there after a later successful one.
 """
 
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that files are replaced in between, too."""
+    """Reduce the spare records, so that the file is replaced during the test too."""
     monkeypatch.setattr(cluster_metadata, "SPARE_RECORDS", 4)
 
 
@@ -60,7 +60,7 @@ Kept = tuple[SecurityState, Quotas]
 
 
 def states() -> Iterator[Kept]:
-    """What is kept after each change: of users, of rules or of quotas."""
+    """Yield the content after each change: of users, rules or quotas."""
     scram, rules = {}, list[AclRow]()
     for number in range(9):
         scram[f"user-{number % 3}", 1 + number % 2] = credential(number)
@@ -101,12 +101,12 @@ def at_work() -> tuple[SeededEnv, Story[Kept]]:
 
 
 def judge(state: CrashState, before: Kept, after: Kept) -> None:
-    """What was, or what was to be; it goes on from there, and stays through another crash."""
+    """Assert that the log has the old or the new content, accepts changes, and survives a crash."""
     env = seeded_env(4, files=reopen(state), now_ms=START_MS + 1_000)
     _, log = open_metadata(env)
     found = kept(log)
     assert found in (before, after)
-    if found != (SecurityState(), {}):  # it is durable before anybody sees it
+    if found != (SecurityState(), {}):  # durable before any reader sees it
         again = replace(env, files=reopen(env.files.crash(Keep.SYNCED)))
         assert kept(open_metadata(again)[1]) == found
     later = SecurityState(acls=frozenset({rule(1), rule(2)}))
@@ -144,7 +144,7 @@ def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: Fau
                 break
         is_over = not env.files.writes.failed
         env.files.writes.fault = None
-        log.keep_quotas(before[1])  # which changes nothing, and says what holds
+        log.keep_quotas(before[1])  # changes nothing, returns the current content
         log_dir.close()
         assert kept(open_metadata(env)[1]) == before
         if is_over:
@@ -153,7 +153,7 @@ def test_any_call_fails_and_what_failed_is_gone_behind_the_next_change(kind: Fau
 
 
 def test_a_stop_in_doubt_is_no_clean_one() -> None:
-    """Else what is torn would be taken for damage at the next start."""
+    """Otherwise the next start would treat a torn write as damage."""
     env = seeded_env(6)
     log_dir, log = open_metadata(env)
     log.keep_quotas(APP)
@@ -171,7 +171,7 @@ def test_a_stop_in_doubt_is_no_clean_one() -> None:
 
 
 def written(count: int) -> SeededEnv:
-    """A directory after a clean stop, with so many changes in its log."""
+    """Return a directory after a clean stop, with `count` changes in its log."""
     env = seeded_env(8)
     log_dir, log = open_metadata(env)
     for number in range(count):
@@ -215,10 +215,10 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
-    """However it was stopped: rules behind it would be lost without a word."""
+    """Holds after every kind of stop: skipping damage would silently lose the rules after it."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
-    for at in range(8, end):  # what no checksum covers are offsets and epochs
+    for at in range(8, end):  # no checksum covers the offsets and epochs before it
         env = written(1)
         spoil(env, whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :], is_clean=False)
         with suppress(CorruptFile):

@@ -1,7 +1,7 @@
-"""Power is lost while segments are rolled, cut and deleted: what is remembered of them stays true.
+"""Power is lost while segments are rolled, cut and deleted: their notes stay true.
 
-Each record's value is the time at which it was appended, so the disk itself says by when the
-records of a segment were there at the earliest.
+Each record's value is the time of its append, so the disk's content shows how early the notes may
+date a segment's records.
 """
 
 from functools import cache
@@ -35,13 +35,14 @@ STATES, SWEPT = 500, 1_500
 
 
 class Remembered(NamedTuple):
-    """Why and when each finished segment was rolled, by base offset."""
+    """Reason and time of each finished segment's roll, by base offset."""
 
     rolls: dict[int, tuple[RollReason, int]]
 
 
 class Life:
-    """Rolls for several reasons, cuts, deletions, stops; tells what is remembered after each."""
+    """Rolls for several reasons, cuts, deletions and stops; records the expected notes after each.
+    """
 
     def __init__(self, files: DamageFileSystem | None = None, *, timed: bool = True) -> None:
         self.env = seeded_env(3, files=files)
@@ -107,7 +108,7 @@ def lived(*, timed: bool = True) -> Life:
 
 
 def judge(state: CrashState, before: Remembered, after: Remembered) -> None:
-    """What had been told is there; nothing is remembered wrongly, and never too early a time."""
+    """Assert that notes are there and true, and that no `seen_ms` is before a record's append."""
     env = seeded_env(1, files=reopen(state), now_ms=RESTART_MS)
     directory = opened(lambda: LogDir.open(ROOT, env=env, options=WRITABLE))
     if TOPIC not in directory.topics():
@@ -147,7 +148,7 @@ def test_seeded_states(seeds: range, timed: bool) -> None:
 
 
 class ForgetsNotes(DamageFileSystem):
-    """Says that it has synced the notes and has not."""
+    """Claims to sync the notes without syncing them."""
 
     def record(self, path: str, change: Change) -> None:
         if not (isinstance(change, Sync) and path.split("/")[-1].startswith("segment-notes")):

@@ -1,4 +1,4 @@
-"""Every reading call fails once: a typed error, the right answer at the next try, nothing lost."""
+"""Every reading call fails once: a typed error, the right result of a retry, no lost record."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -24,21 +24,21 @@ STEP_COUNT = 14
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A disk at rest and what it has promised."""
+    """A disk at rest, and the promises about its content."""
 
     state: CrashState
     before: DirPromise
     after: DirPromise
 
     def files(self, failing: int | None = None) -> DamageFileSystem:
-        """The disk, on which one reading call fails."""
+        """Return the disk, with one failing reading call."""
         fault = None if failing is None else Fault(failing, FaultKind.EIO)
         return DamageFileSystem(self.state.image, read_fault=fault)
 
 
 @cache
 def at_rest(*, clean: bool) -> Rest:
-    """After a clean stop, or after the process was killed half way."""
+    """Return the disk after a clean stop, or after a kill halfway through the workload."""
     workload = WideWorkload(SEED)
     workload.run(STEP_COUNT)
     moment = len(workload.files.journal) * (2 if clean else 1) // 2
@@ -50,7 +50,7 @@ def open_for_reading(files: DamageFileSystem) -> LogDir:
 
 
 def answers(directory: LogDir) -> list[object]:
-    """All that a reader can ask."""
+    """Return the results of all queries that a reader supports."""
     found: list[object] = []
     for topic in sorted(directory.topics()):
         for name in directory.partitions(topic):
@@ -96,7 +96,7 @@ def test_reader(clean: bool) -> None:
 
 
 def scanned(files: DamageFileSystem) -> list[object]:
-    """What a scan of the whole directory finds, append times too."""
+    """Return the rows of a scan of the whole directory, with append times."""
     env = seeded_env(1, files=files)
     plan = scan.plan(ROOT, env=env)
     options = scan.ReadOptions(env=env)
@@ -123,7 +123,7 @@ def test_scan(clean: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_opening_for_writing(clean: bool) -> None:
-    """Whatever can't be read during recovery, nothing is taken for damaged and cut."""
+    """A read error during recovery is never treated as damage, so nothing is cut."""
     rest = at_rest(clean=clean)
     files = rest.files()
     wanted = ends(files)
@@ -141,13 +141,13 @@ def test_opening_for_writing(clean: bool) -> None:
             judge_quickly(files.crash(Keep.SYNCED), rest.before, rest.after)
         except Exception as error:
             raise AssertionError(f"{error!r}: {where}") from error
-        # The disk was whole: recovery keeps as much as if no call had failed.
+        # The disk was intact: recovery keeps as much as if no call had failed.
         assert ends(reopen(files.crash(Keep.EVERYTHING))) == wanted, where
     assert failures > 50
 
 
 def ends(files: DamageFileSystem) -> dict[TopicPartition, int]:
-    """Where each partition ends after recovery."""
+    """Return each partition's end after recovery."""
     return {log.topic_partition: log.log_end_offset for log in logs_of(recover(files))}
 
 
@@ -163,7 +163,7 @@ def undisturbed() -> tuple[list[DirPromise], int]:
 
 @pytest.mark.parametrize("part", range(2))
 def test_at_work(part: int) -> None:
-    """A change that could not read what it needed takes its partition offline, or is refused."""
+    """If a change fails to read its input, its partition goes offline, or the change is refused."""
     promises, calls = undisturbed()
     for call in thinned(range(part, calls, 4)):
         files = DamageFileSystem(read_fault=Fault(call, FaultKind.EIO))
@@ -178,7 +178,7 @@ def test_at_work(part: int) -> None:
 
 
 def last_step(workload: WideWorkload) -> int:
-    """Work until something fails; the number of the step that did, or of the last one."""
+    """Run the workload until a step fails; return the number of that step, or of the last one."""
     steps = workload.steps(STEP_COUNT)
     for number, step in enumerate(steps):
         try:

@@ -1,4 +1,4 @@
-"""Every call of the sink's commit fails once, between the appends of a directory at work."""
+"""Every call of the sink's commit fails once, between the appends of a workload."""
 
 from contextlib import suppress
 from functools import cache
@@ -23,7 +23,7 @@ STEP_COUNT = 14
 
 @cache
 def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
-    """What holds after each step, and the numbers of the calls of each attach."""
+    """Return the promise after each step, and the call numbers of each attach."""
     workload = WideWorkload(seed)
     promises = []
     for step in workload.steps(STEP_COUNT):
@@ -33,7 +33,8 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None]:
-    """The workload after the step that failed, and that step's number; None where none did."""
+    """Return the workload after the step that failed, and that step's number; None if none failed.
+    """
     workload = WideWorkload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -58,7 +59,8 @@ def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
 
 
 def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
-    """All or nothing after any crash; and whoever still takes appends keeps them."""
+    """Check that any crash keeps all of the commit or nothing, and online partitions keep appends.
+    """
     before, files = workload.story.latest, workload.files
     for keep in Keep:
         judge_quickly(files.crash(keep), before, intended)
@@ -78,7 +80,7 @@ def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
 
 
 def goes_on(log: Log, files: DamageFileSystem) -> bool:
-    """Append and flush; False where the partition is offline, which makes no call."""
+    """Append and flush; return False if the partition is offline, which makes no call."""
     calls = files.calls
     try:
         log.append([NewRecord(key=b"k", value=b"goes on")])
@@ -93,7 +95,7 @@ def goes_on(log: Log, files: DamageFileSystem) -> bool:
 def expect_readable(
     directory: LogDir, name: TopicPartition, before: LogPromise, intended: LogPromise
 ) -> None:
-    """Offline or not, what was acknowledged is there, with the whole commit or without it."""
+    """Assert that the acknowledged records are readable, with the whole commit or without it."""
     log = directory.log(name.topic, name.partition)
     found = [record.value for record in log.records() if record.value != b"goes on"]
     assert found in [
@@ -108,7 +110,7 @@ def judge_after_appends(
     intended: DirPromise,
     written: set[TopicPartition],
 ) -> None:
-    """What was flushed after the failure is there, and the commit in all partitions or in none."""
+    """Assert that records flushed after the failure exist, and the commit is complete or absent."""
     directory = recover(reopened(files))
     outcomes = set()
     for name, promise in intended.logs.items():
@@ -124,13 +126,13 @@ def judge_after_appends(
 
 
 def reopened(files: DamageFileSystem) -> DamageFileSystem:
-    """The disk after a crash that keeps only what was synced."""
+    """Return the disk after a crash that keeps only synced changes."""
     return DamageFileSystem(files.crash(Keep.SYNCED).image)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 def test_nth_call_of_a_load_fails(kind: FaultKind) -> None:
-    """The rows are there, all of them or none, and what was raised is typed."""
+    """All rows are there or none, and the error is typed."""
     rows = [NewRecord(key=b"%d" % number, value=bytes(300)) for number in range(12)]
     for call in range(200):
         env = seeded_env(1)

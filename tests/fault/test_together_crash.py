@@ -1,7 +1,6 @@
-"""Power is lost while batches are appended to several logs together, in the midst of their steps.
+"""Power is lost between the steps of an append to several logs together.
 
-Each record's value is the time at which it was appended, so a log says itself what its append times
-must be.
+Each record's value is the time of its append, so the log's content gives the expected append times.
 """
 
 from functools import cache
@@ -33,7 +32,7 @@ class Life:
 
     Attributes:
         sent: The values of each log, in order.
-        told: How many calls had been made when so many records of each log were acknowledged.
+        told: The number of calls, and the number of acknowledged records of each log by then.
     """
 
     def __init__(self) -> None:
@@ -48,7 +47,7 @@ class Life:
         logs = [directory.log(TOPIC, number) for number in range(LOGS)]
         self.tell()
         for turn in range(ROUNDS):
-            self.env.clock.advance(turn % 2)  # a row of the append times in every other one
+            self.env.clock.advance(turn % 2)  # every other round adds a row to the append times
             value = b"%d" % self.env.clock.now_ms()
             asked = [
                 (log, memoryview(growing_batch(value, number))) for number, log in enumerate(logs)
@@ -65,12 +64,12 @@ class Life:
         self.told.append((len(self.files.journal), list(map(len, self.sent))))
 
     def told_before(self, prefix: int) -> list[int]:
-        """What had been acknowledged after so many calls."""
+        """Return the number of acknowledged records of each log after `prefix` calls."""
         return [ends for calls, ends in self.told if calls <= prefix][-1]
 
 
 def growing_batch(value: bytes, number: int) -> bytearray:
-    """So many records and one more."""
+    """Return a batch of `number` + 1 records."""
     records = [NewRecord(value=value, timestamp=int(value))] * (number + 1)
     return bytearray(build_batch(records))
 
@@ -116,7 +115,7 @@ def test_seeded_states() -> None:
 
 
 def test_a_kill_leaves_each_log_what_it_had_got_by_then() -> None:
-    """What was not acknowledged yet is there or not, of each log alone."""
+    """An unacknowledged append may be in some logs and missing in the others."""
     life = lived()
     found = set()
     for state in life.files.prefixes(Keep.EVERYTHING):
@@ -125,5 +124,5 @@ def test_a_kill_leaves_each_log_what_it_had_got_by_then() -> None:
             with LogDir.open(ROOT, env=env, options=WRITABLE) as directory:
                 ends = [directory.log(TOPIC, number).log_end_offset for number in range(LOGS)]
             found.add(tuple(end // (number + 1) for number, end in enumerate(ends)))
-    # The first log's bytes are written before the second's, and all of a round before the next.
+    # In a round the first log's bytes are written before the second's; the next round follows.
     assert {(1, 0, 0), (1, 1, 0), (1, 1, 1), (2, 1, 1)} <= found

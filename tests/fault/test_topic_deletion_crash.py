@@ -1,7 +1,7 @@
-"""Topics that are deleted together: each is whole or gone, wherever power is lost.
+"""Topics that are deleted together: after a power loss, each is complete or gone.
 
-Whole is: all its partitions with all their records and log starts. Gone is: a topic of the same
-name that comes later begins anew, and keeps what it takes.
+A complete topic has all its partitions with all records and log starts. After a topic is gone, a
+new topic of the same name starts empty, and keeps its records.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ DOOMED = ("a", "c")
 
 
 def durable_topics() -> tuple[SeededEnv, LogDir]:
-    """Topics with four durable records in each partition, of which the first is deleted."""
+    """Return topics with four durable records in each partition; the first is deleted."""
     env, directory = settled()
     directory.topic_admin.create([NewTopic(name, count) for name, count in PARTITIONS.items()])
     for name, count in PARTITIONS.items():
@@ -61,7 +61,7 @@ def crashes(env: SeededEnv) -> list[CrashState]:
 
 
 def judge(state: CrashState, *, is_over: bool) -> set[str]:
-    """Each topic is whole or gone, also to a reader; those that are there."""
+    """Assert that each topic is complete or gone, also for a reader; return the complete ones."""
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
     with LogDir.open(ROOT, env=env) as reading:
         seen = set(reading.topics())
@@ -80,7 +80,7 @@ def judge(state: CrashState, *, is_over: bool) -> set[str]:
 
 
 def begin_anew(env: SeededEnv, directory: LogDir) -> None:
-    """Topics of names that are free take records, and keep them over another hard stop."""
+    """Assert that new topics with the free names accept records, and keep them over a hard stop."""
     free = sorted(set(DOOMED) - directory.topics().keys())
     made = made_of(
         directory.topic_admin.create([NewTopic(name, PARTITIONS[name]) for name in free])
@@ -150,7 +150,7 @@ def failing(files: DamageFileSystem, fault: Fault) -> Iterator[None]:
 
 
 def shows_all(directory: LogDir) -> None:
-    """What could not be deleted is all there, and takes records."""
+    """Assert that topics that could not be deleted are complete, and accept records."""
     for name, count in PARTITIONS.items():
         for number in range(count):
             log = directory.log(name, number)
@@ -209,7 +209,7 @@ def test_a_topic_of_that_name_that_somebody_else_made_since_is_kept() -> None:
 
 
 def test_a_directory_of_kafkas_is_deleted_whole_or_not() -> None:
-    """Such a topic is in no registry: that it is deleted stands there nevertheless."""
+    """Such a topic is not in the registry, which nevertheless records its deletion."""
     env = seeded_env(1)
     for number in range(3):
         env.files.make_dirs(f"{ROOT}/k-{number}")

@@ -1,7 +1,7 @@
-"""Topics that are created together: each is there whole or not at all, wherever power is lost.
+"""Topics that are created together: after a power loss, each exists completely or not at all.
 
-What was answered is there. A directory whose `partition.metadata` a loss of power has torn gets it
-anew before anything is written there.
+Acknowledged topics exist. If a power loss has torn a directory's `partition.metadata`, it is
+rewritten before the partition accepts records.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def open_dir(env: SeededEnv) -> LogDir:
 
 
 def settled() -> tuple[SeededEnv, LogDir]:
-    """A directory with one topic; crashes start here."""
+    """Return a directory with one topic; crashes start here."""
     env = seeded_env(1)
     directory = open_dir(env)
     directory.create_topic("old")
@@ -64,7 +64,7 @@ def made_of(found: Sequence[object]) -> dict[str, TopicInfo]:
 def judge(
     state: CrashState, before: Mapping[str, TopicInfo], after: Mapping[str, TopicInfo]
 ) -> None:
-    """Each topic is as before or as after, with its id in every directory, and takes records."""
+    """Assert that each topic is as before or as after, has its ids, and accepts records."""
     env = seeded_env(2, files=reopen(state), now_ms=START_MS + 1_000)
     directory = open_dir(env)
     for name, info in directory.topics().items():
@@ -80,7 +80,10 @@ def judge(
 
 
 def assert_has_ids(directory: LogDir, env: SeededEnv) -> None:
-    """After another loss of power, too, with what is surely there: records were taken."""
+    """Assert that all directories have their topic's id after another power loss.
+
+    The partitions have accepted records, so the ids must be durable.
+    """
     files = reopen(env.files.crash(Keep.SYNCED))
     for name, info in directory.topics().items():
         for number in range(info.partitions):
@@ -137,7 +140,7 @@ def test_any_call_fails_and_each_topic_is_there_or_refused(kind: FaultKind, stic
         for name, info in made.items():
             for number in range(info.partitions):
                 directory.log(name, number)
-        directory.abandon()  # a kill: what was answered stays, nothing is half there
+        directory.abandon()  # a kill: acknowledged topics stay, no topic is partial
         after = open_dir(replace(env, files=reopen(env.files.crash(Keep.EVERYTHING))))
         names = after.topics().keys()
         assert {"old", *made} <= names <= {"old", "a", "b", "c"}
@@ -200,7 +203,8 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """Whoever opens it where nobody may wait then syncs what its log needs, and no more."""
+    """After `settle`, opening the partition renames no files; other partitions settle when opened.
+    """
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

@@ -1,8 +1,8 @@
-"""A directory with several kinds of partitions at work, and the sink's commits between the appends.
+"""A workload with several kinds of partitions, and commits of the sink between the appends.
 
 - `tides`: two partitions; appends, transactions, idempotent producers.
 - `stamped`: LogAppendTime, and synced in every append (`flush.messages` is 1).
-- `copy`: a follower, which takes a leader's batches as they are, with gaps in their offsets.
+- `copy`: a follower, which appends a leader's batches unchanged, with gaps in their offsets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ TOPICS = {
     "stamped": (1, {"message.timestamp.type": "LogAppendTime", "flush.messages": "1"}),
     "copy": (1, {}),
 }
-# Ids of producers below this are those of transactions.
+# Smaller producer ids belong to transactions.
 FIRST_IDEMPOTENT = 1_000_000
 JOB = "job"
 
@@ -36,7 +36,7 @@ Rows = Sequence[Sequence[NewRecord]]
 
 
 class WideWorkload(Workload):
-    """Each step is about a partition that is drawn for it."""
+    """Each step runs on a randomly drawn partition."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         super().__init__(seed, files)
@@ -46,16 +46,16 @@ class WideWorkload(Workload):
         self._leader_epoch = 0
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """What every workload does, and what only this one does."""
+        """Return the steps of every workload, and those of this one."""
         return [*super().weighted(), (6, self.send), (2, self.send_again), (5, self.sink_commit)]
 
     def take(self, step: Callable[[], None]) -> None:
-        """Take one step on some partition."""
+        """Take one step on a drawn partition."""
         self.at = self.draw.choice((*LED, COPY))
         super().take(step)
 
     def create_main(self) -> None:
-        """Make all topics, together."""
+        """Create all topics together."""
         assert self.directory is not None
         new = [
             NewTopic(topic, partitions, {**SETTINGS, **settings})
@@ -74,36 +74,36 @@ class WideWorkload(Workload):
     # ---- a follower
 
     def append(self) -> None:
-        """Append to a partition that is led here, follow a leader in the other one."""
+        """Append to a partition that is led here, or follow a leader in the other one."""
         if self.at == COPY:
             self.follow()
         else:
             super().append()
 
     def append_in_transaction(self) -> None:
-        """Only where a partition is led here."""
+        """Append in a transaction if the partition is led here."""
         if self.at != COPY:
             super().append_in_transaction()
 
     def bump_epoch(self) -> None:
-        """The leader's epoch grows, here or elsewhere."""
+        """Increase the leader epoch, here or on the other leader."""
         if self.at == COPY:
             self._leader_epoch += 1
         else:
             super().bump_epoch()
 
     def truncate(self) -> None:
-        """A follower is truncated because there is another leader."""
+        """Truncate; a follower is truncated because there is another leader."""
         super().truncate()
         if self.at == COPY:
             self._leader_epoch += 1
 
     def follow(self) -> None:
-        """One to three batches of a leader, some behind a gap that compaction has left.
+        """Append one to three batches of a leader, some after a gap that compaction has left.
 
-        No gap at the very start: checksums leave offsets out, so where a crash tears one, only
-        their order tells (zeros in a log below offset 256 are out of order, but for the first
-        batch). That is the format's limit, and Kafka's.
+        There is no gap at the very start: checksums exclude offsets, so only the order of offsets
+        reveals torn ones (zeros in a log below offset 256 are out of order, except in the first
+        batch). This is a limit of the format, also in Kafka.
         """
         promise, data = self.promise, bytearray()
         offset = first = promise.end
@@ -119,7 +119,7 @@ class WideWorkload(Workload):
             )
             kept += self._copied(records, offset)
             offset += len(records)
-        # The leader says when: a time of arrival would never be written down.
+        # The leader sends the append time; a time of arrival would never be stored.
         told_ms = self.log._clock.next_ms()
         result = self.log.follower.append(data, append_ms=told_ms)
         self._last_append_ms[COPY] = result.append_time_ms
@@ -143,7 +143,7 @@ class WideWorkload(Workload):
     # ---- idempotent producers
 
     def send(self) -> None:
-        """A batch of an idempotent producer, now and then of a new instance of it."""
+        """Append a batch of an idempotent producer, or at times of a new instance of it."""
         if self.at == COPY:
             return
         producer_id = FIRST_IDEMPOTENT + self.draw.randrange(2)
@@ -171,11 +171,11 @@ class WideWorkload(Workload):
         self._tell(replace(promise, sent=(*promise.sent, sent)))
 
     def send_again(self) -> None:
-        """The answer was lost on the way, the producer asks again."""
+        """Send a batch again, as a producer does after a lost response."""
         calls = self.files.calls
         for sent in self.promise.last_sent(self.promise.end).values():
             if sent.first_offset < self.promise.start:
-                continue  # whoever deletes its records may forget the producer
+                continue  # deleting its records may forget the producer
             result = self.log.append_batches(sent.data)
             assert result.is_duplicate
             assert (result.base_offset, result.last_offset) == (sent.first_offset, sent.last_offset)
@@ -184,7 +184,7 @@ class WideWorkload(Workload):
     # ---- the sink
 
     def sink_commit(self) -> None:
-        """A job of some tasks stages segments for some partitions; most jobs are committed."""
+        """Stage segments for some partitions as a job of several tasks; commit most jobs."""
         assert self.directory is not None
         self._jobs += 1
         job = f"{JOB}{self._jobs}"
@@ -209,7 +209,7 @@ class WideWorkload(Workload):
         self._tell_commit(rows, result.partitions)
 
     def _rows(self) -> Rows:
-        """The rows of one task for one partition, batch by batch."""
+        """Return the rows of one task for one partition, batch by batch."""
         return [
             [self._record() for _ in range(self.draw.randrange(1, 5))]
             for _ in range(self.draw.randrange(1, 7))
@@ -218,7 +218,7 @@ class WideWorkload(Workload):
     def _stage(
         self, name: TopicPartition, rows: Rows, file_name: str, task: int
     ) -> list[StagedSegment]:
-        """What one task of the Spark sink does."""
+        """Stage segments as one task of the Spark sink does."""
         assert self.directory is not None
         config = self.directory.topic(name.topic).config
         pool = FilePool(self.files)

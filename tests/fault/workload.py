@@ -1,7 +1,7 @@
-"""A directory of topics at work: steps that a seed chooses, and what each of them promises.
+"""A workload on a directory of topics: steps drawn by a seed, and the promise of each step.
 
-The same seed takes the same steps and makes the same calls, so a crash or a failing call found
-once can be looked at again.
+The same seed takes the same steps and makes the same calls, so that a crash or a failing call can
+be reproduced.
 """
 
 import random
@@ -41,17 +41,17 @@ class Transaction:
 
 
 class Workload:
-    """Takes steps on a directory and tells its story."""
+    """Takes steps on a directory and records its promises."""
 
     def __init__(self, seed: int, files: DamageFileSystem | None = None) -> None:
         self.env: SeededEnv = seeded_env(seed, files=files)
         self.files = self.env.files
         self.draw = random.Random(seed)
         self.options = WRITABLE
-        # Every other workload syncs inside appends too.
+        # Workloads with even seeds also sync within appends.
         self.settings = SETTINGS if seed % 2 else {**SETTINGS, "flush.messages": "9"}
         self.story: Story[DirPromise] = Story(self.files, DirPromise())
-        # The partition that steps are about, and what the workload knows of each.
+        # The partition that steps use, and the workload's state of each.
         self.at = MAIN
         self._last_append_ms: dict[TopicPartition, int] = {}
         self._transactions: dict[TopicPartition, list[Transaction]] = {}
@@ -62,14 +62,14 @@ class Workload:
     # ---- the plan
 
     def steps(self, count: int) -> list[Callable[[], None]]:
-        """The first steps of every workload, then `count` drawn ones, then a clean stop."""
+        """Return the first steps of every workload, then `count` drawn ones, then a clean stop."""
         weighted = self.weighted()
         weights = [weight for weight, _ in weighted]
         drawn = self.draw.choices([step for _, step in weighted], weights, k=count)
         return [self.start, self.create_main, *drawn, self.stop]
 
     def weighted(self) -> list[tuple[int, Callable[[], None]]]:
-        """The steps that are drawn from, and how often each is."""
+        """Return the steps to draw from, with their weights."""
         return [
             (10, self.append),
             (3, self.append_in_transaction),
@@ -91,21 +91,21 @@ class Workload:
             self.take(step)
 
     def take(self, step: Callable[[], None]) -> None:
-        """Take one step; time moves, at times not at all."""
+        """Take one step; the clock may advance before it."""
         self.env.clock.advance(self.draw.choice((0, 0, 1, 7, 1000)))
         step()
 
-    # ---- what is there
+    # ---- state
 
     @property
     def log(self) -> Log:
-        """The partition that steps are about."""
+        """The partition that steps use."""
         assert self.directory is not None
         return self.directory.log(self.at.topic, self.at.partition)
 
     @property
     def promise(self) -> LogPromise:
-        """What that partition has promised."""
+        """The promise of that partition."""
         return self.story.latest.logs[self.at]
 
     @property
@@ -115,11 +115,13 @@ class Workload:
 
     @property
     def last_append_ms(self) -> int:
-        """The latest append time in it, -1 where there is none."""
+        """Its latest append time, -1 if it has none."""
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Also what a roll on the way has promised: segments before the last one are synced."""
+        """Record a promise, including that of a roll on the way: segments before the last are
+        synced.
+        """
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
@@ -130,18 +132,18 @@ class Workload:
     # ---- the directory
 
     def start(self) -> None:
-        """Open the directory, which makes it."""
+        """Open the directory, which creates it."""
         self.directory = LogDir.open(ROOT, env=self.env, options=self.options)
         self.story.tell(DirPromise())
 
     def create_main(self) -> None:
-        """Make the topic that everything else is about."""
+        """Create the topic that most steps use."""
         assert self.directory is not None
         self.directory.create_topic(MAIN.topic, partitions=1, config=self.settings)
         self.story.tell(self.story.latest.with_topic(MAIN.topic, 1))
 
     def create_topic(self) -> None:
-        """Make another topic, with a flushed record in it."""
+        """Create another topic with a flushed record in it."""
         assert self.directory is not None
         self._topics += 1
         name = f"other-{self._topics}"
@@ -149,7 +151,7 @@ class Workload:
         self.story.tell(self.story.latest.with_topic(name, 1))
 
     def delete_topic(self) -> None:
-        """Delete the oldest other topic, where there is one."""
+        """Delete the oldest other topic, if any."""
         assert self.directory is not None
         others = sorted(name for name in self.story.latest.topics if name.startswith("other-"))
         if others:
@@ -171,7 +173,7 @@ class Workload:
     # ---- appends
 
     def append(self) -> None:
-        """One to six records in one or more batches; times go back and forth or are missing."""
+        """Append one to six records in one or more batches; times are unordered or missing."""
         records = [self._record() for _ in range(self.draw.randrange(1, 7))]
         batch_bytes = self.draw.choice((60, 16_384))
         result = self.log.append(records, codec=self.draw.choice(CODECS), batch_bytes=batch_bytes)
@@ -209,12 +211,12 @@ class Workload:
         )
 
     def _timestamp_of(self, record: NewRecord, log_append_ms: int) -> int:
-        """A record's time as it is in the log: LogAppendTime replaces the record's own."""
+        """Return a record's time in the log: LogAppendTime replaces the record's own."""
         own = -1 if record.timestamp is None else record.timestamp
         return own if log_append_ms < 0 else log_append_ms
 
     def _batches_from(self, offset: int) -> list[tuple[int, int]]:
-        """First and end offset of each batch from `offset` on, as they lie in the log."""
+        """Return the first and end offset of each batch from `offset` on, as in the log."""
         return [
             (batch.base_offset, batch.next_offset)
             for part in self.log.slices(offset)
@@ -224,7 +226,7 @@ class Workload:
     # ---- transactions
 
     def append_in_transaction(self) -> None:
-        """A batch of an open transaction, or of a new one."""
+        """Append a batch of an open transaction, or of a new one."""
         if not self._open or (len(self._open) < 2 and self.draw.random() < 0.4):
             self._serial += 1
             self._open.append(Transaction(self._serial))
@@ -273,7 +275,7 @@ class Workload:
         self._tell(self.promise.flushed())
 
     def roll(self) -> None:
-        """Begin a new segment."""
+        """Start a new segment."""
         self.log.roll()
         self._tell(self.promise)
 
@@ -293,7 +295,7 @@ class Workload:
         self._tell(promise)
 
     def _reopen_transactions(self, promise: LogPromise) -> None:
-        """Transactions whose marker was cut off are open again."""
+        """Reopen transactions whose marker was cut off."""
         known = {open_.producer_id for open_ in self._open}
         for record in promise.records:
             if record.producer_id >= 0 and record.producer_id not in known:
@@ -312,14 +314,14 @@ class Workload:
         self._tell(replace(promise, start=max(promise.start, offset)))
 
     def apply_retention(self) -> None:
-        """Delete old segments; which ones is tested elsewhere."""
+        """Delete old segments; other tests check which ones."""
         self.log.apply_retention()
         start = self.log.log_start_offset
         assert self.promise.start <= start <= self.promise.end
         self._tell(replace(self.promise, start=start))
 
     def bump_epoch(self) -> None:
-        """Go on under a higher leader epoch."""
+        """Continue with a higher leader epoch."""
         self.log.fence(self.log.leader_epoch + 1)
         if self.draw.random() < 0.5:
             self.log.swaps.begin_epoch()

@@ -23,9 +23,9 @@ that its journal happens to give):
     A file has one name; a kept removal or rename removes it from wherever it is.
 3.  The two are independent: `sync` of a new file does not keep its name, `sync_dir` does not keep
     bytes. So a kept rename of an unsynced file may show an empty one.
-4.  A directory whose own name was lost takes everything in it along.
+4.  If the name of a directory is lost, everything in it is lost too.
 5.  Modification times since the last `sync` are kept or lost; locks and maps end with the power.
-6.  A failed `sync` leaves the file's unsynced writes in doubt for ever, whatever is synced later
+6.  A failed `sync` leaves the file's unsynced writes in doubt forever, whatever is synced later
     (Linux marks such pages clean). Syncing again through the same handle is an AssertionError.
 7.  Truncating a file while it is mapped is an AssertionError: in a real process the reader would
     get SIGBUS.

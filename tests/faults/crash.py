@@ -117,7 +117,8 @@ class _UnsyncedName:
 
 
 class Timeline:
-    """Replays a journal and knows at each call what is durable and what may survive."""
+    """Replays a journal and tracks after each call which changes are durable and which may survive.
+    """
 
     def __init__(self, start: Image, journal: Sequence[Entry]) -> None:
         self._start = start

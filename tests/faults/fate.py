@@ -37,7 +37,7 @@ class RestingFile:
         self.doubtful = 0
 
     def sync(self, *, failed: bool) -> None:
-        """Make all changes so far durable, or put them in doubt for ever if the sync failed."""
+        """Make all changes so far durable, or put them in doubt forever if the sync failed."""
         if failed:
             self.doubtful, self.certain = len(self.changes), 0
         elif self.doubtful:

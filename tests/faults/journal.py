@@ -47,7 +47,7 @@ class SetMtime:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A sync of a file's bytes and size; if it `failed`, they are in doubt for ever."""
+    """A sync of a file's bytes and size; if it `failed`, they are in doubt forever."""
 
     node: int
     failed: bool = False

@@ -1,4 +1,4 @@
-"""A `Deferral` that does its work when the test says so, to play a thread of any slowness."""
+"""A `Deferral` that runs its jobs when the test calls it, to simulate a thread of any speed."""
 
 from collections import deque
 from collections.abc import Callable
