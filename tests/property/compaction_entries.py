@@ -1,4 +1,4 @@
-"""What was ever written to a compacted partition, and what of it must still be there."""
+"""All records ever written to a compacted partition, and the ones that must still exist."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,22 +16,22 @@ class Entry:
     producer: int | None = None
     version: int = 0
     taken_ms: int | None = None
-    is_over: bool = False  # a tombstone that has gone in its time, or what it covered then
+    is_over: bool = False  # a removed expired tombstone, or a record that it covered
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The highest of a key's records wins."""
+        """Rank among the records of a key; the highest wins."""
         return self.version, self.offset
 
 
 @dataclass(slots=True)
 class Model:
-    """All that was ever written."""
+    """All records ever written."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
     fates: dict[int, bool | None] = field(default_factory=dict)  # producer -> committed, open: None
     log_end: int = 0
-    cleaned_end: int = 0  # how far the last cleaning may have looked
+    cleaned_end: int = 0  # the offset up to which the last cleaning may have read
 
     @property
     def stable_end(self) -> int:
@@ -43,7 +43,8 @@ class Model:
         return entry.producer is not None and self.fates[entry.producer] is None
 
     def committed(self) -> list[Entry]:
-        """What a reader of committed records would have seen, had nothing been taken."""
+        """Return the records that a reader of committed records would have seen without compaction.
+        """
         end = self.stable_end
         return [
             e
@@ -52,17 +53,17 @@ class Model:
         ]
 
     def table(self) -> dict[bytes | None, bytes]:
-        """The value of each key's winner."""
+        """Return the value of each key's winner."""
         return replayed(e for e in self.committed() if not e.is_over)
 
     def latest(self) -> dict[bytes, Entry]:
-        """The winner of each key, whether or not its time is over."""
+        """Return the winner of each key, including expired ones."""
         return {e.key: e for e in sorted(self.committed(), key=lambda e: e.rank)}
 
     def end_tombstone(self, gone: Entry) -> None:
-        """It has gone in its time: what it covered then must never come back.
+        """Note that a tombstone has expired: the records that it covered then must never return.
 
-        A later record of the key counts afresh, and so does one that no cleaning had met yet.
+        Later records of the key count again, and records that no cleaning had met yet.
         """
         for entry in self.entries.values():
             is_covered = entry.key == gone.key and entry.rank <= gone.rank
@@ -71,6 +72,6 @@ class Model:
 
 
 def replayed(entries: Iterable[Entry]) -> dict[bytes | None, bytes]:
-    """What a table looks like behind these records."""
+    """Return the table that results from the records."""
     winners = {e.key: e.value for e in sorted(entries, key=lambda e: e.rank)}
     return {key: value for key, value in winners.items() if value is not None}

@@ -1,12 +1,15 @@
-"""A compacted partition and its model, driven together by a seed.
+"""A compacted partition and its model run the same steps, drawn by a seed.
 
-By any rule: the last record of a key wins, or the one of the highest time, or version in a header.
+All strategies: the last record of a key wins, or the one with the highest time, or the one with the
+highest version in a header.
 
-Steps: appends of keyed records (a few keys, uniform or by Zipf's law, tombstones among them), open,
-committed and aborted transactions, rolls, time that passes, cleanings, restarts, and cleanings that
-lose power at any call. After each the log must hold what the model allows: every record that is
-left is as it was written, in its place; whoever reads committed records ends with the model's last
-value of each key; nothing is gone that is not superseded, aborted, or a tombstone past its time.
+Steps: appends of keyed records (a few keys, uniform or by Zipf's law, with tombstones), open,
+committed and aborted transactions, rolls, clock advances, cleanings, restarts, and cleanings that
+lose power at any call. After each step:
+
+- Every remaining record is unchanged, at its offset.
+- A reader of committed records gets the model's last value of each key.
+- Every removed record is superseded, aborted, or an expired tombstone.
 """
 
 import random
@@ -49,7 +52,7 @@ class Life:
         self.has_crashed = False
         self.serial = 0
         self.strategy = settings.get("tidelog.compaction.strategy", "offset")
-        # At times a map of a few keys, so that a head takes several passes.
+        # Some runs have a map of a few keys, so that a head takes several passes.
         self.load_factor = self.dice.choice((5e-5, 1e-4, 0.9))
         self.keys = [b"key-%d" % n for n in range(self.dice.choice((2, 6, 12)))]
         self.weights = self.dice.choice(
@@ -58,7 +61,7 @@ class Life:
         self.directory = self._open()
         config = {
             "cleanup.policy": "compact",
-            # Headers need more room.
+            # Headers need larger segments.
             "internal.segment.bytes": str(
                 self.dice.choice((1000, 2000) if self.strategy == "header" else (500, 1000))
             ),
@@ -78,7 +81,7 @@ class Life:
         return self.directory.log("t", 0)
 
     def run(self, steps: int) -> None:
-        """Steps, each followed by every question."""
+        """Run steps; check everything after each."""
         drawn = [
             (8, self.append),
             (3, self.transact),
@@ -111,14 +114,14 @@ class Life:
         return NewRecord(key=key, value=value, timestamp=time, headers=self._headers())
 
     def _headers(self) -> tuple[Header, ...]:
-        """A version, at times none, or one that is no number."""
+        """Return headers with a version, without one, or with one that is not a number."""
         if self.strategy != "header":
             return ()
         version = self.dice.choice((b"", None, *((n).to_bytes(8, "big") for n in range(6))))
         return () if version is None else (Header(VERSION_HEADER, version),)
 
     def version_of(self, record: NewRecord | Record) -> int:
-        """What ranks it before its offset does."""
+        """Return the value by which the strategy ranks a record, before its offset."""
         if self.strategy == "timestamp":
             assert record.timestamp is not None
             return record.timestamp
@@ -126,7 +129,7 @@ class Life:
         return int.from_bytes(value, "big", signed=True) if value else -(2**63)
 
     def append(self) -> None:
-        """Records in one batch or several."""
+        """Append records in one batch or several."""
         records, codec = self._records(), self.dice.choice((Codec.NONE, Codec.NONE, Codec.LZ4))
         result = self.log.append(records, codec=codec, batch_bytes=self.dice.choice((1, 10_000)))
         self._note(records, result.base_offset, result.append_time_ms)
@@ -144,14 +147,14 @@ class Life:
         self.model.log_end = base + len(records)
 
     def append_null_key(self) -> None:
-        """Kafka's error, and nothing is written."""
+        """Assert Kafka's error for a record without a key; nothing is written."""
         with pytest.raises(InvalidRecord) as caught:
             self.log.append([NewRecord(key=b"k", value=b""), NewRecord(value=b"without")])
         assert caught.value.code == 87
         assert self.log.log_end_offset == self.model.log_end
 
     def transact(self) -> None:
-        """Records of a transaction, which stays open."""
+        """Append records of a new transaction, which stays open."""
         self.serial += 1
         producer, records = self.serial, self._records()
         data = build_batch(
@@ -162,7 +165,7 @@ class Life:
         self._note(records, result.base_offset, result.append_time_ms, producer)
 
     def end_transaction(self) -> None:
-        """The oldest open one is committed or aborted."""
+        """Commit or abort the oldest open transaction."""
         waiting = [producer for producer, fate in self.model.fates.items() if fate is None]
         if waiting:
             self._end(waiting[0], commit=self.dice.random() < 0.6)
@@ -175,32 +178,32 @@ class Life:
         self.model.log_end += 1
 
     def roll(self) -> None:
-        """A new segment."""
+        """Start a new segment."""
         self.log.roll()
 
     def pass_time(self) -> None:
-        """At times more than the tombstones have."""
+        """Advance the clock, at times beyond the retention of tombstones."""
         self.env.clock.advance(self.dice.choice((1, 700, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
     def restart(self) -> None:
-        """A clean stop and start."""
+        """Stop cleanly and start."""
         self.directory.close()
         self.directory = self._open()
 
     def stop_hard(self) -> None:
-        """Killed; what was written is there."""
+        """Kill the process after a flush: all written records are there."""
         self.log.flush()
         self.directory.abandon()
         self.directory = self._open()
         self._look_around()
 
     def _look_around(self) -> None:
-        """After a crash the time of an append may be unknown, and stays so."""
+        """Note a crash, after which append times may be unknown."""
         self.has_crashed = True
         self.directory.accept_clock()
 
     def clean(self) -> None:
-        """A cleaning, due or asked for."""
+        """Clean the partition, if it is due or on request."""
         self._clean(is_asked=self.dice.random() < 0.5)
 
     def _clean(self, *, is_asked: bool) -> CleaningReport:
@@ -227,7 +230,7 @@ class Life:
                 entry.taken_ms = self.env.clock.now_ms()
 
     def clean_and_lose_power(self) -> None:
-        """Power is lost somewhere within a cleaning: all that was durable before is there."""
+        """Lose power at some call of a cleaning: everything that was durable before is there."""
         self.log.flush()
         files = self.env.files
         before = len(files.journal)
@@ -244,10 +247,10 @@ class Life:
         self.directory = self._open()
         self._look_around()
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
     def judge(self) -> None:
-        """Every question."""
+        """Check everything."""
         model, log = self.model, self.log
         assert log.log_end_offset == model.log_end
         everything = list(log.records())
@@ -256,7 +259,7 @@ class Life:
         self._judge_gone({record.offset for record in everything})
         assert replayed(self._entries(committed)) == model.table()
         self._judge_times(log, everything)
-        if self.dice.random() < 0.3:  # that takes its time
+        if self.dice.random() < 0.3:  # slow
             with LogDir.open(ROOT, env=self.env) as readers:
                 assert list(readers.reader("t", 0).records()) == everything
 
@@ -272,7 +275,7 @@ class Life:
         return [self.model.entries[record.offset] for record in found]
 
     def _judge_gone(self, left: set[int]) -> None:
-        """Nothing is gone but by the rules."""
+        """Assert that records are removed only by the rules."""
         latest, now_ms = self.model.latest(), self.env.clock.now_ms()
         for entry in self.model.entries.values():
             if entry.offset in left:
@@ -302,7 +305,7 @@ class Life:
             assert at is None or at.timestamp >= entry.append_ms
 
     def finish(self) -> None:
-        """All ends well: one value for each key, no tombstones, and none comes back."""
+        """Finish: one value remains for each key, no tombstone, and no deleted key returns."""
         for producer in [p for p, fate in self.model.fates.items() if fate is None]:
             self._end(producer, commit=self.dice.random() < 0.5)
         self.log.roll()
@@ -311,7 +314,7 @@ class Life:
         self.judge()
         left = [r.key for r in self.log.records(isolation=COMMITTED)]
         assert len(left) == len(set(left)), "a key twice"
-        # Nobody appends any more, nobody asks: what has had its time goes all the same.
+        # Without further appends and requests, expired tombstones are still removed.
         self.env.clock.advance(RETENTION_MS + RETENTION_MS // 10 + 1)
         self._clean(is_asked=False)
         self.judge()
@@ -323,9 +326,9 @@ class Life:
         self._judge_transactions()
 
     def _judge_transactions(self) -> None:
-        """No transaction is open for whoever reads the log from its start: a follower, a recovery.
+        """Assert that no transaction is open for a reader of the whole log: a follower, a recovery.
 
-        All were ended, so a marker that went before the last batch that needs it would show.
+        All transactions have ended, so a marker that was removed before its last batch would show.
         """
         opened: dict[int, int] = {}
         for segment in self.log.segments:
@@ -339,7 +342,7 @@ class Life:
         assert not opened, f"open for a reader of the whole log: {opened}"
 
     def _judge_history(self) -> None:
-        """A table as of any time that the history calls exact is."""
+        """Assert that tables are exact as of every time that the history calls exact."""
         history = read_history(self.env.files, f"{ROOT}/t-0")
         if history is None:
             return

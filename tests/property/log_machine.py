@@ -1,9 +1,8 @@
-"""A log and its model, driven together: every step is followed by every question.
+"""A log and its model run the same steps; everything is compared after each.
 
-After each step the log, and a reader of its files, must hold the model's records at their offsets,
-answer lookups by time on both clocks, and give exactly the records of a range of time, as a full
-scan of the model does. Questions are drawn from a seed of their own: hypothesis has enough to do
-with the steps.
+After each step the log, and a reader of its files, must have the model's records at their offsets,
+return the same lookups by time on both clocks, and return exactly the records of a time range, as a
+full scan of the model does. A separate seed draws the lookups, to leave hypothesis only the steps.
 """
 
 import random
@@ -31,7 +30,7 @@ PATH = "/data"
 PARTITION = f"{PATH}/t-0"
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
-# Around the clock's time, equal ones, none at all, and the edges of what the format can say.
+# Times near the clock's, equal ones, none, and the extremes of the format.
 TIMESTAMPS = st.one_of(
     st.integers(min_value=-20_000, max_value=20_000).map(lambda delta: ("near", delta)),
     st.sampled_from([("fixed", -1), ("fixed", 0), ("fixed", 2**62), ("near", 0)]),
@@ -43,14 +42,14 @@ DAMAGES = ("remove", "empty", "zeros", "tail of zeros", "torn", "noise", "other 
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Drives a log and the model together; a subclass says which settings."""
+    """Runs the steps on a log and its model; a subclass defines the settings."""
 
     CONFIGS: ClassVar[Configs] = ({},)
     USES_KERNELS: ClassVar[bool] = False
 
     @initialize(data=st.data(), seed=st.integers(0, 1000))
     def begin(self, data: st.DataObject, seed: int) -> None:
-        """A fresh directory with one topic."""
+        """Create a directory with one topic."""
         config = data.draw(st.sampled_from(self.CONFIGS))
         self.env: SeededEnv = seeded_env(seed)
         self.dice = random.Random(seed)
@@ -73,7 +72,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def log(self) -> Log:
-        """The log under test; opened, and recovered, when it is first asked for."""
+        """The log under test; its first use opens and recovers it."""
         return self.directory.log("t", 0)
 
     # -- steps -------------------------------------------------------------------------------
@@ -84,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
         batch_bytes=st.sampled_from([1, 60, 10_000]),
     )
     def append(self, times: list[tuple[str, int]], codec: Codec, batch_bytes: int) -> None:
-        """Records with any timestamps, in one batch or several."""
+        """Append records with any timestamps, in one batch or several."""
         now = self.env.clock.now_ms()
         given = [max(now + value, 0) if kind == "near" else value for kind, value in times]
         values = [b"%d" % (self.values + number) for number in range(len(given))]
@@ -103,7 +102,8 @@ class LogMachine(RuleBasedStateMachine):
             self.model.durable_end = self.model.log_end
 
     def _judge_append_time(self, append_ms: int, now: int) -> None:
-        """Never back; ahead of the clock only where a time given out before was."""
+        """Assert that append times never decrease, and exceed the clock only if a former one did.
+        """
         last = max((entry.append_ms for entry in self.model.visible()), default=0)
         assert append_ms >= max(now, last)
         assert append_ms in {now, last} or append_ms in self.given_out
@@ -111,29 +111,29 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(delta=st.sampled_from([1, 7, 1000, 6000, 3_000_000]))
     def pass_time(self, delta: int) -> None:
-        """The clock goes on."""
+        """Advance the clock."""
         self.env.clock.advance(delta)
 
     @rule(delta=st.sampled_from([1, 5000, DAY_MS]))
     def set_clock_back(self, delta: int) -> None:
-        """Someone corrects a clock that ran fast: append times must not run back."""
+        """Set back a clock that was fast: append times must not decrease."""
         self.env.clock.advance(-delta)
 
     @rule()
     def roll(self) -> None:
-        """A new segment; what is in the old one is on disk."""
+        """Start a new segment; a roll syncs the old one."""
         if self.log.roll():
             self.model.durable_end = self.model.log_end
 
     @rule()
     def flush(self) -> None:
-        """Everything is on disk."""
+        """Sync everything."""
         self.log.flush()
         self.model.durable_end = self.model.log_end
 
     @rule(part=st.floats(0, 1))
     def truncate(self, part: float) -> None:
-        """The tail goes, whole batches of it."""
+        """Drop the tail in whole batches."""
         target = int(self.model.log_end * part)
         end = self.log.truncate_to(target)
         assert end <= target
@@ -142,7 +142,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(part=st.floats(0, 1))
     def delete_records(self, part: float) -> None:
-        """The log start moves up."""
+        """Increase the log start."""
         start = self.model.log_start
         target = start + int((self.model.log_end - start) * part)
         assert self.log.delete_records(target) == target
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(days=st.sampled_from([0, 0, 1, 30]))
     def retain(self, days: int) -> None:
-        """Retention some time later: what is too old goes, from the oldest segment on."""
+        """Apply retention some time later: the oldest expired segments are deleted."""
         self.env.clock.advance(days * DAY_MS)
         spans = self._spans()
         now = self.env.clock.now_ms()
@@ -180,7 +180,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(hours=st.sampled_from([0, 2]), damage=st.sampled_from([None, None, *DAMAGES]))
     def restart(self, hours: int, damage: str | None) -> None:
-        """A clean stop; meanwhile the clock goes on, or an index file comes to harm."""
+        """Stop cleanly and start; meanwhile time passes, or an index file is damaged."""
         self.directory.close()
         self.model.durable_end = self.model.log_end
         self.env.clock.advance(hours * HOUR_MS)
@@ -191,7 +191,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(damage=st.sampled_from([None, None, *DAMAGES]))
     def stop_hard(self, damage: str | None) -> None:
-        """Killed, the disk kept what was written: nothing may be lost, recovery finds it all."""
+        """Kill the process without damage of the log: recovery finds all written records."""
         self.directory.abandon()
         if damage is not None:
             self._damage_an_index(damage)
@@ -200,7 +200,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32 - 1))
     def lose_power(self, seed: int) -> None:
-        """What was not synced is kept, lost or torn; what was is there."""
+        """Lose power: unsynced changes are kept, lost or torn; synced ones are there."""
         self.directory.abandon()
         files = self.env.files
         state = next(iter(files.crash_states([seed], prefix=len(files.journal))))
@@ -212,7 +212,7 @@ class LogMachine(RuleBasedStateMachine):
         self._look_around(self.model.durable_end)
 
     def _look_around(self, least_end: int) -> None:
-        """Find out what a stop left; of append times it may have made some unknown, for good."""
+        """Update the model after a stop, which may make some append times unknown for good."""
         self.has_crashed = True
         self.directory.accept_clock()
         end = self.log.log_end_offset
@@ -240,11 +240,11 @@ class LogMachine(RuleBasedStateMachine):
             write_all(files, f"{PARTITION}/{name}", content)
         files.sync_dir(PARTITION)
 
-    # -- questions ---------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------
 
     @invariant()
     def answers_are_the_models(self) -> None:
-        """Every question of every step."""
+        """Check everything after each step."""
         if not hasattr(self, "directory"):
             return
         self._check_records(self.log)
@@ -259,7 +259,7 @@ class LogMachine(RuleBasedStateMachine):
         self._check_range(seen)
 
     def _as_seen(self, reader: LogView) -> Model:
-        """The model with the append times that a reader can prove while the writer goes on."""
+        """Return the model with the append times that a reader can prove while a writer is open."""
         seen = replace(self.model, entries=[])
         for entry in self.model.visible():
             known = reader.append_time_of(entry.offset)
@@ -283,7 +283,7 @@ class LogMachine(RuleBasedStateMachine):
         assert pair(log.max_timestamp()) == model.latest()
 
     def _times(self, count: int) -> list[int]:
-        """Times of records, one ms before and after them, now, and the extremes."""
+        """Return times of records, one ms before and after them, now, and the extremes."""
         times = [0, 1, INT64_MAX, self.env.clock.now_ms()]
         for entry in self.dice.choices(self.model.visible() or [None], k=count):
             if entry is not None:
@@ -292,7 +292,7 @@ class LogMachine(RuleBasedStateMachine):
         return [min(max(time, 0), INT64_MAX) for time in self.dice.choices(times, k=count)]
 
     def _check_range(self, model: Model) -> None:
-        """All records of a range of time, by a scan of the files."""
+        """Compare all records of a time range with a scan of the files."""
         clock = self.dice.choice(list(ClockName))
         start, end = sorted(self._times(2))
         splits = plan(
@@ -308,18 +308,18 @@ class LogMachine(RuleBasedStateMachine):
         assert found == model.between(start, end, clock), (start, end, clock)
 
     def teardown(self) -> None:
-        """Close what is open."""
+        """Close the directory."""
         if hasattr(self, "directory"):
             self.directory.close()
 
 
 def pair(found: OffsetAndTimestamp | None) -> tuple[int, int] | None:
-    """Offset and time of an answer."""
+    """Return offset and time of a lookup's result."""
     return None if found is None else (found.offset, found.timestamp)
 
 
 def read_all(files: FileSystem, path: str) -> bytes:
-    """A file's bytes."""
+    """Return a file's bytes."""
     file = files.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -328,7 +328,7 @@ def read_all(files: FileSystem, path: str) -> bytes:
 
 
 def write_all(files: FileSystem, path: str, content: bytes) -> None:
-    """A new file, on disk."""
+    """Write a new file and sync it."""
     file = files.open(path, create=True)
     if content:
         file.pwrite(content, 0)
@@ -337,7 +337,7 @@ def write_all(files: FileSystem, path: str, content: bytes) -> None:
 
 
 def _damaged(damage: str, content: bytes, dice: random.Random, others: list[bytes]) -> bytes | None:
-    """What an index file holds afterwards, None where it has gone."""
+    """Return a damaged index file's content, None if it is removed."""
     return {
         "remove": None,
         "empty": b"",

@@ -1,4 +1,4 @@
-"""What a log should hold and answer: a list, scanned from end to end for every question."""
+"""Model of a log: a list, scanned from end to end for every lookup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class Entry:
-    """One record: its timestamp as a consumer sees it, when it was appended, -1 where unknown."""
+    """One record: its timestamp for consumers, and its append time, -1 if unknown."""
 
     offset: int
     timestamp: int
@@ -19,7 +19,7 @@ class Entry:
     value: bytes
 
     def time(self, clock: ClockName) -> int:
-        """Its time on a clock in ms, negative where it has none."""
+        """Return its time on a clock in ms, negative if it has none."""
         return self.timestamp if clock is ClockName.RECORD else self.append_ms
 
 
@@ -29,11 +29,11 @@ class Span:
 
     Attributes:
         base: Its base offset.
-        end: Offset behind its last one.
-        size_bytes: Of its log file.
-        mtime_ms: When that was last changed.
-        fallback_ms: What stands in for append times that are not known.
-        is_doubted: Whether rows may have been lost of times that batches still tell.
+        end: Its end offset, exclusive.
+        size_bytes: Size of its log file.
+        mtime_ms: Modification time of that file.
+        fallback_ms: The time used for unknown append times.
+        is_doubted: Whether rows of append times may be lost that batches still have.
     """
 
     base: int
@@ -46,10 +46,10 @@ class Span:
 
 @dataclass
 class Model:
-    """What the log should hold; entries below the log start are those still on disk.
+    """Expected content of the log; entries below the log start are those still on disk.
 
     Attributes:
-        durable_end: Offset below which no crash may take anything.
+        durable_end: Offset below which every record survives a crash.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -58,40 +58,40 @@ class Model:
     durable_end: int = 0
 
     def visible(self) -> list[Entry]:
-        """The records that may be read."""
+        """Return the readable records."""
         return [entry for entry in self.entries if entry.offset >= self.log_start]
 
     def add(self, timestamp: int, append_ms: int, value: bytes) -> None:
-        """A record behind the last one."""
+        """Append a record."""
         self.entries.append(Entry(self.log_end, timestamp, append_ms, value))
         self.log_end += 1
 
     def cut(self, end: int) -> None:
-        """Nothing is left from `end` on."""
+        """Remove everything from `end` on."""
         self.entries = [entry for entry in self.entries if entry.offset < end]
         self.log_end = end
         self.durable_end = min(self.durable_end, end)
 
     def first_at(self, target: int, clock: ClockName) -> tuple[int, int] | None:
-        """The earliest record at or after a time: (offset, its time)."""
+        """Return the earliest record at or after a time: (offset, its time)."""
         found = (e for e in self.visible() if e.time(clock) >= target)
         entry = next(found, None)
         return None if entry is None else (entry.offset, entry.time(clock))
 
     def between(self, start_ms: int, end_ms: int, clock: ClockName) -> list[tuple[int, bytes]]:
-        """Offset and value of every record with a time in [start_ms, end_ms)."""
+        """Return offset and value of every record with a time in [start_ms, end_ms)."""
         return [(e.offset, e.value) for e in self.visible() if start_ms <= e.time(clock) < end_ms]
 
     def latest(self) -> tuple[int, int] | None:
-        """The first record with the largest timestamp: (offset, timestamp)."""
+        """Return the first record with the largest timestamp: (offset, timestamp)."""
         timed = [e for e in self.visible() if e.timestamp >= 0]
         found = max(timed, key=lambda e: (e.timestamp, -e.offset), default=None)
         return None if found is None else (found.offset, found.timestamp)
 
     def counted(self, span: Span, clock: RetentionClock) -> tuple[int, int]:
-        """The time that retention counts a segment's age from, in ms: at least and at most.
+        """Return bounds, in ms, of the time from which retention counts a segment's age.
 
-        With the cap and no zone map a bound may stand in for the exact time, never a smaller one.
+        With the cap and without a zone map, an upper bound may replace the exact time.
         """
         inside = [e for e in self.entries if span.base <= e.offset < span.end]
         largest = max((e.timestamp for e in inside), default=UNKNOWN)
@@ -113,7 +113,9 @@ class Model:
     def expired(
         self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
     ) -> tuple[int, int]:
-        """How many of the oldest segments go, at least and at most: deleted ones, then by age."""
+        """Return bounds of the number of expired segments, from the oldest: deleted ones, then by
+        age.
+        """
         below = 0
         while below < len(spans) - 1 and spans[below].end <= self.log_start:
             below += 1
@@ -131,6 +133,6 @@ class Model:
         return counts[0], counts[1]
 
     def drop_before(self, offset: int) -> None:
-        """The files of everything before `offset` have gone."""
+        """Remove the entries before `offset`, whose files are deleted."""
         self.entries = [entry for entry in self.entries if entry.offset >= offset]
         self.log_start = max(self.log_start, offset)

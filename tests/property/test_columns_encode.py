@@ -1,4 +1,4 @@
-"""Tables to batches: byte for byte what the plain builder makes, and back again by columns."""
+"""Tables to batches: the same bytes as the plain builder's, and decoded to equal columns."""
 
 import pyarrow as pa
 from hypothesis import given
@@ -29,7 +29,7 @@ rows = st.lists(
 
 
 def as_table(records: list[NewRecord]) -> pa.Table:
-    """The records as columns."""
+    """Return the records as columns."""
     pairs = [[{"key": h.key, "value": h.value} for h in record.headers] for record in records]
     return pa.table(
         {
@@ -73,7 +73,7 @@ def test_batches_end_before_they_grow_too_large(records: list[NewRecord], batch_
         count = batch.record_count
         assert batch.view == build_batch(left[:count], default_timestamp=NOW_MS)
         assert batch.size_bytes <= batch_bytes or count == 1
-        if left[count:]:  # it could not have taken one more
+        if left[count:]:  # one more record would not have fitted
             larger = build_batch(left[: count + 1], default_timestamp=NOW_MS)
             assert len(larger) > batch_bytes
         del left[:count]

@@ -1,4 +1,4 @@
-"""Columns == the plain record path, for any batches of any format, codec and filter."""
+"""Columns equal the plain records, for any batches of any format, codec and filter."""
 
 from collections.abc import Iterator
 
@@ -18,14 +18,14 @@ Row = dict[str, object]
 
 
 def plain_rows(log: bytes) -> Iterator[tuple[Batch, Record]]:
-    """Every record with its batch, by the plain path."""
+    """Yield every record with its batch, by the plain code."""
     for batch in walk(log):
         for record in batch.records():
             yield batch, record
 
 
 def as_row(batch: Batch, record: Record) -> Row:
-    """What the columns should say of a record; times as integers."""
+    """Return the expected columns of a record; times as integers."""
 
     def known(number: int) -> int | None:
         return None if number == -1 else number
@@ -47,7 +47,7 @@ def as_row(batch: Batch, record: Record) -> Row:
 
 
 def as_rows(batches: list[pa.RecordBatch]) -> list[Row]:
-    """The rows of record batches, times as integers: Python's datetime can't hold all of them."""
+    """Return the rows of record batches; times as integers, since some exceed Python's datetime."""
     rows: list[Row] = []
     for batch in batches:
         batch.validate(full=True)
@@ -114,7 +114,7 @@ def test_a_time_range_takes_exactly_its_records_and_counts_those_without(
     stats = DecodeStats()
     found = as_rows(list(decode(log, Selection(record_time=(start, end)), stats=stats)))
     data = [(b, r) for b, r in plain_rows(log) if not b.is_control]
-    last = end if end == INT64_MAX else end - 1  # INT64_MAX as the end leaves nothing out
+    last = end if end == INT64_MAX else end - 1  # INT64_MAX as the end excludes nothing
     assert found == [
         as_row(b, r)
         for b, r in data

@@ -1,8 +1,8 @@
-"""Compaction against a dict: any order of appends, transactions, cleanings, crashes and restarts.
+"""Compaction compared with a dict: any order of appends, transactions, cleanings and crashes.
 
 200 sequences in a plain run, 20,000 in a sweep, and as many of the generational scheduler
-(test_generations_model.py); 120 and 20,000 where versions decide, by either scheduler. See
-compaction_life.py for steps and questions.
+(test_generations_model.py); 120 and 20,000 with versions, by either scheduler. See
+compaction_life.py for steps and checks.
 """
 
 import random
@@ -17,7 +17,8 @@ from tidelog.env import Env
 from tidelog.storage.compaction.cleaner import Worker
 from tidelog.storage.compaction.worker import InProcess
 
-# So many sequences run in a plain run, and in a sweep beside them; a tenth on the plain cleaner.
+# Number of sequences in a plain run, and of further ones in a sweep; a tenth uses the plain
+# cleaner.
 QUICK, SWEPT = 200, 19_800
 CHUNKS, SWEPT_CHUNKS = 5, 38
 STEPS = 8
@@ -34,7 +35,7 @@ GENERATIONAL = {
 }
 VERSIONED = (TIMES, HEADERS, TIMES | GENERATIONAL, HEADERS | GENERATIONAL)
 VERSIONED_NAMES = ("timestamp", "header", "timestamp-generational", "header-generational")
-# Of each of the four.
+# For each of the four combinations.
 VERSIONED_QUICK, VERSIONED_SWEPT = 30, 5_000
 
 
@@ -43,7 +44,9 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """A map so small that a head takes several passes, two times in three."""
+    """Return a plain worker, in two of three cases with a map so small that a head takes several
+    passes.
+    """
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 
@@ -57,7 +60,7 @@ def live(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
 
 
 def live_with_versions(seeds: Iterable[int], settings: Mapping[str, str]) -> None:
-    """On the real cleaner alone: the plain one knows no versions."""
+    """Run sequences with the real cleaner only: the plain one does not support versions."""
     for seed in seeds:
         try:
             Life(seed, real, settings).run(STEPS)
@@ -88,7 +91,7 @@ def test_the_highest_version_of_each_key_is_always_there(settings: Mapping[str, 
 def test_tombstones_go_that_one_full_pass_had_to_keep(
     seed: int, settings: Mapping[str, str]
 ) -> None:
-    """The pass that maps what lies around a tombstone keeps it; the next one lets it go."""
+    """The pass that maps the records around a tombstone keeps it; the next one removes it."""
     live_with_versions([seed], settings)
 
 
@@ -107,7 +110,7 @@ def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [*range(3), *map(rarely, range(3, 6))])
 def test_records_younger_than_the_minimum_lag_are_seen_by_everybody(seed: int) -> None:
-    """However often it is cleaned: the model asks whether a cleaning may have met what has gone."""
+    """Holds for any number of cleanings; `Life` records which cleanings may have met a record."""
     life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
     for _ in range(10):
         life.append()

@@ -1,4 +1,4 @@
-"""Any settings in range: they read, print and read again as the same; out of range they don't."""
+"""Any valid settings survive parsing and printing; values out of range are rejected."""
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ WORDS = {
 
 
 def texts_for(key: ConfigKey) -> st.SearchStrategy[str]:
-    """Texts in a key's range, by what its documentation says is allowed."""
+    """Return a strategy of texts in a key's documented range."""
     if key.name in WORDS:
         return st.sampled_from(WORDS[key.name])
     match key.kind.type_name:
@@ -51,7 +51,7 @@ def settings_of(keys: tuple[ConfigKey, ...]) -> st.SearchStrategy[dict[str, str]
     return st.fixed_dictionaries({}, optional={key.name: texts_for(key) for key in keys})
 
 
-# The two lags may contradict each other, which is another rule.
+# Random compaction lags may contradict each other, which another rule rejects.
 FREE_KEYS = tuple(key for key in TOPIC_CONFIGS if key.name != "min.compaction.lag.ms")
 
 

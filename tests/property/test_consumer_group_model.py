@@ -1,7 +1,7 @@
-"""Members of the consumer protocol come, go, crash, lose answers and come back in any order.
+"""Members of the consumer protocol join, leave, crash, lose responses and rejoin in any order.
 
-No partition is ever read by two members; whatever happened, members that do their part then share
-all partitions of what they read, and a new process goes on with the same group.
+No partition ever has two readers. Afterwards, members that send heartbeats share all partitions of
+their topics, and a new process continues with the same group.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ FENCED = {ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.
 
 
 class Consumers(RuleBasedStateMachine):
-    """What clients believe, beside what the coordinator says."""
+    """The clients' view of the group, beside the coordinator's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Consumers(RuleBasedStateMachine):
         self.unanswered.discard(name)
 
     def _beat(self, name: str) -> HeartbeatResult:
-        """Ask; who missed the last answer says everything again, and so is told everything."""
+        """Send a heartbeat; after a lost response it repeats all fields to get a full response."""
         repeats = name in self.unanswered
         asked = HeartbeatRequest(
             group_id=GROUP,
@@ -68,7 +68,7 @@ class Consumers(RuleBasedStateMachine):
 
     @rule(name=NAMES, topics=TOPICS, assignor=st.sampled_from([None, "range", "uniform"]))
     def join(self, name: str, topics: set[str], assignor: str | None) -> None:
-        """Come, or begin anew with nothing."""
+        """Join, or start over with nothing."""
         self._forget(name)
         self.epochs[name], self.owned[name] = 0, {}
         self.topics[name] = frozenset(topics)
@@ -89,7 +89,7 @@ class Consumers(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def lose_an_answer(self, name: str) -> None:
-        """The coordinator goes on; the member does not know, and asks again."""
+        """The coordinator processes a heartbeat, but the member gets no response and repeats it."""
         if name not in self.epochs:
             return
         if self._beat(name).code in FENCED:
@@ -109,7 +109,7 @@ class Consumers(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def crash_for_good(self, name: str) -> None:
-        """A member is silent until its session has ended; the others are not."""
+        """Let a member be silent until its session has ended; the others continue."""
         self._forget(name)
         for _ in range(2):
             self.world.wait(SESSION_MS // 2 + 1)
@@ -132,7 +132,7 @@ class Consumers(RuleBasedStateMachine):
         assert all(count == 1 for count in readers.values()), readers
 
     def teardown(self) -> None:
-        """All that are there do their part: everything is read."""
+        """Assert that all members get to read all partitions by sending heartbeats."""
         for _ in range(12):
             for name in list(self.epochs):
                 self._take(name, self._beat(name))

@@ -1,9 +1,9 @@
-"""Deleting a disposable file changes no answer, on either clock.
+"""Deleting a disposable file changes no result of a reader, on either clock.
 
-Logs that another program began, went on with or cut; compacted ones; transactions; records without
-a time; a clock that stands and jumps; a log start inside a segment. Each kind of file that can be
-made again is deleted, of all segments and of one, and every answer of a reader is compared with the
-one before.
+The logs were created, continued or cut by another program, or compacted. They have transactions,
+records without a time, a clock that pauses and jumps, and a log start inside a segment. Each kind
+of file that can be rebuilt is deleted, of all segments and of one, and every result of a reader is
+compared with the one before.
 """
 
 import random
@@ -28,10 +28,11 @@ from tidelog.storage.log.log import Log
 from tidelog.types import ClockName, Codec, IsolationLevel, NewRecord, TopicPartition
 
 NAME = TopicPartition(TOPIC, 0)
-# Files that are made again from others, or that only explain. `segment-notes` and
+# Files that are rebuilt from others, or that are only informative. `segment-notes` and
 # `compaction-statistics` belong to the partition, the others to a segment.
-# Not `.txnindex`: without a zone map nothing tells a missing one from that of a segment in which no
-# transaction was aborted, for which Kafka writes none.
+#
+# Not `.txnindex`: without a zone map a missing one looks like that of a segment without aborted
+# transactions, for which Kafka writes none.
 SIDECARS = (".zones", ".index", ".timeindex")
 WHOLE = ("segment-notes", "compaction-statistics")
 STEPS = 14
@@ -40,7 +41,7 @@ LIVES, SWEPT = 4, 1_000
 
 @dataclass
 class Life:
-    """One log, made by a seed."""
+    """One log, created by a seed."""
 
     seed: int
     dice: random.Random = field(init=False)
@@ -74,7 +75,7 @@ class Life:
         return self.directory.log(TOPIC, 0)
 
     def run(self) -> None:
-        """Some steps, and a clean stop."""
+        """Take some steps, then stop cleanly."""
         steps = (
             *[self.append] * 8,
             *[self.pass_time] * 4,
@@ -146,7 +147,7 @@ class Life:
         self._open()
 
     def write_beside(self) -> None:
-        """Another program goes on with the last segment, and stops without a mark."""
+        """Append to the last segment as another program does, which stops without a mark."""
         end = self.log.log_end_offset
         self.directory.close()
         name = max(name for name in logs.names(self.env) if name.endswith(".log"))
@@ -166,7 +167,7 @@ class Life:
 
 
 def ranges(life: Life) -> Iterator[RequestedRange]:
-    """Ranges to be asked for: the same before and after."""
+    """Yield the ranges to read, the same before and after."""
     dice = random.Random(life.seed + 1)
     yield RequestedRange()
     yield RequestedRange(start_ms=0)
@@ -178,7 +179,7 @@ def ranges(life: Life) -> Iterator[RequestedRange]:
 
 
 def answers(life: Life, *, is_writable: bool = False) -> dict[object, object]:
-    """Every answer of a reader."""
+    """Return every result of a reader."""
     env = life.env
     found: dict[object, object] = {}
     options = LogDirOptions(create=True) if is_writable else LogDirOptions()
@@ -226,7 +227,7 @@ def timed_answers(
         found["scan", place] = table.to_pylist()
         found["count", place] = number.records
         assert number.records == table.num_rows, place
-        # Of a range of record times `strict` alone meets every record without a time.
+        # With a range of record times, only `strict` reads every record without a time.
         if clock is ClockName.APPEND:
             assert number.without_time == stats.without_time, place
             assert not number.is_least

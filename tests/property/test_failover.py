@@ -1,7 +1,7 @@
-"""A failover misses no record while latency keeps its bound; `verify` sees when it doesn't.
+"""A failover misses no record while latency is within its bound; otherwise `verify` reports it.
 
-Two clusters get the same records with latencies of their own, so in orders of their own; the group
-stands anywhere; timestamp types, numbers of partitions and clock skew vary.
+Two clusters get the same records with different latencies, so in different orders. The group's
+position is arbitrary; timestamp types, numbers of partitions and clock skew vary.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,8 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """A with a position, B, the largest latency of A alone, and of both, and the largest skew."""
+    """Draw A with a position, B, the largest latency of A alone and of both, and the largest skew.
+    """
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
@@ -83,7 +84,7 @@ def _verdict(a: MemoryCluster, b: MemoryCluster, plan: FailoverPlan, folder: Pat
 
 
 def _values(cluster: MemoryCluster, starts: dict[TopicPartition, int]) -> set[bytes | None]:
-    """What lies at or behind the offsets."""
+    """Return the values at or after the offsets."""
     return {
         record.value
         for partition, start in starts.items()
@@ -181,7 +182,8 @@ def test_records_that_never_reached_a_are_told(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """In clusters without delay a margin of L repeats what was created within L, and no more."""
+    """In clusters without delay a margin of L repeats the records created within L, and no others.
+    """
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]
@@ -192,5 +194,5 @@ def test_repeats_are_bounded_by_the_margin(
     verdict = _verdict(a, b, plan, tmp_path_factory.getbasetemp())
     assert plan.mapped[TOPIC].mapping is PartitionMapping.SAME
     assert verdict.missed == 0
-    # One more than the margin: of create times the earlier neighbour's counts.
+    # One more than the margin: with create times the previous record's time counts.
     assert verdict.duplicates <= 100 // step + 1

@@ -1,7 +1,6 @@
-"""Whatever a mirror copies and whenever a group stops, its map misses nothing.
+"""A failover by a mirror's map misses nothing, whatever is copied and wherever a group stops.
 
-Against the search by time: where both answer, the map never starts earlier than nothing at all
-allows, and `verify` finds nothing missed.
+`verify` confirms it.
 """
 
 import pytest
@@ -22,7 +21,8 @@ GROUP, TOPIC, NOW = "billing", "orders", 1_000_000
 
 @st.composite
 def mirrors(draw: st.DrawFn) -> MemoryMirror:
-    """A mirror that has run a few batches, with gaps, several partitions and old records on B."""
+    """Draw a mirror that has run a few batches, with gaps, several partitions and old records on B.
+    """
     count = draw(st.integers(1, 3))
     partitioning = draw(st.sampled_from([Partitioning.KEPT, Partitioning.KEY]))
     on_b = count if partitioning is Partitioning.KEPT else draw(st.integers(1, 3))

@@ -1,9 +1,9 @@
-"""Any life of a leader and its standby: after following, both hold the same where both hold any.
+"""Any history of a leader and its standby: after following, both have the same common records.
 
-Where the leader has lost its newest records and written none since, the standby keeps its own.
+If the leader has lost its newest records and written none since, the standby keeps its own.
 
-The leader appends, stops, loses its newest records, deletes its oldest; the standby stops, deletes,
-is promoted for a while and comes back. Epochs are used twice here, as no controller would allow.
+The leader appends, stops, loses its newest records, deletes its oldest. The standby stops, deletes,
+is promoted for a while and returns. Epochs are used twice here, which no controller would allow.
 """
 
 from dataclasses import dataclass, field
@@ -70,7 +70,10 @@ class Life:
             assert self.agrees()
 
     def agrees(self) -> bool:
-        """Whether both hold the same; if not, nothing was dropped of a standby that is ahead."""
+        """Follow; return whether both have the same records.
+
+        If they differ, the standby is ahead and has dropped nothing.
+        """
         with follow(self.leader, self.env) as follower:
             (copy,) = follower.copies.values()
             before = records_from(copy.log, copy.log.log_start_offset)

@@ -1,8 +1,8 @@
-"""What generational compaction may do to a log, whatever its estimates say: nothing that hurts.
+"""Generational compaction keeps the log correct, however wrong its estimates are.
 
-The log is a list of segments of (offset, key, value or None); a cleaning follows the rules of the
-engine to the letter. Plans come from the real planner, fed with estimates that are drawn, so wrong
-ones are the rule. Horizons count as expired from the first cleaning on, the hardest case.
+The log is a list of segments of (offset, key, value or None); a cleaning follows the engine's rules
+exactly. The real planner makes the plans from drawn estimates, so most estimates are wrong.
+Horizons count as expired from the first cleaning on, which is the hardest case.
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ class Segment:
     end: int
     entries: list[Entry]
     cleaned_to: int
-    is_marked: bool = False  # its tombstones were met by a cleaning, so they may go with the next
+    is_marked: bool = False  # a cleaning has met its tombstones, so the next one may remove them
 
 
 @dataclass
 class Model:
-    """A log, and what a reader of all of it must end with."""
+    """A log, and the expected result of reading all of it."""
 
     segments: list[Segment] = field(default_factory=list)
     end: int = 0
@@ -73,7 +73,7 @@ class Model:
     def clean(
         self, groups: Sequence[tuple[tuple[int, ...], bool]], map_from: int, mapped_to: int
     ) -> None:
-        """Groups of bases, and whether what is expired in them goes."""
+        """Clean groups of base offsets, each with whether its expired tombstones are removed."""
         latest = {
             key: offset
             for each in self.segments
@@ -95,7 +95,7 @@ class Model:
             proven = after_merging(
                 after_cleaning(part.cleaned_to, map_from, mapped_to) for part in parts
             )
-            # A segment of new tombstones beside marked ones: all wait for the later horizon.
+            # If a segment has new and marked tombstones, all wait for the later horizon.
             made[bases[0]] = Segment(bases[0], parts[-1].end, entries, proven, is_marked=True)
             gone.update(bases)
         kept = [
@@ -129,7 +129,8 @@ class Model:
             self._check_proof(each)
 
     def _check_proof(self, segment: Segment) -> None:
-        """No record of a segment is superseded below the offset that it is cleaned to."""
+        """Assert that no record of a segment is superseded below the offset to which it is cleaned.
+        """
         newer = [(o, key) for each in self.segments for o, key, _ in each.entries]
         for offset, key, _ in segment.entries:
             assert not any(other == key and offset < at < segment.cleaned_to for at, other in newer)
@@ -141,11 +142,12 @@ def _append(model: Model, random: Random) -> None:
 
 
 def _clean_by_kafka(model: Model, _random: Random) -> None:
-    """Its cleaner maps from the checkpoint on, rewrites all, drops every expired tombstone."""
+    """Clean as Kafka does: map from the checkpoint on, rewrite all, drop every expired tombstone.
+    """
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
-        each.cleaned_to = model.end  # by its checkpoint; nothing else is known of what it left
+        each.cleaned_to = model.end  # by Kafka's checkpoint; nothing else is known about its result
 
 
 def _clean_by_plan(model: Model, random: Random) -> None:
@@ -164,12 +166,13 @@ def _clean_by_plan(model: Model, random: Random) -> None:
 
 
 def _full_at(map_from: int, map_to: int, random: Random) -> int:
-    """The map may be full anywhere."""
+    """Return a random offset at which the map is full."""
     return random.choice([map_to, random.randint(map_from, map_to)])
 
 
 def _clean_anything(model: Model, random: Random) -> None:
-    """Groups and mapped offsets that no scheduler would choose; only what goes is decided."""
+    """Clean groups and mapped offsets that no scheduler would choose, by the same rules of removal.
+    """
     facts = model.facts([1.0] * len(model.segments))
     part = random.random()
     wanted = [each.base for each in model.segments if random.random() < part]
@@ -193,7 +196,7 @@ STEPS = (_append, _append, _clean_anything, _clean_anything, _clean_by_plan, _cl
 
 @pytest.mark.parametrize("first", [*range(4), *map(rarely, range(4, 8))])
 def test_no_deleted_key_returns_and_no_last_value_goes(first: int) -> None:
-    """200 logs each; drawn from seeds, since what goes wrong needs many steps in a row."""
+    """200 logs each, drawn by seeds, since a failure needs many steps in a row."""
     for seed in range(first * 200, first * 200 + 200):
         random, model = Random(seed), Model()
         _append(model, random)
@@ -221,7 +224,8 @@ def test_a_tombstone_stays_where_an_older_segment_was_not_cleaned_against_it() -
 
 
 def _facts(count: int, keys: float) -> list[SegmentFacts]:
-    """Segments of 100 bytes; the last two were never cleaned, and half of them is garbage."""
+    """Return segments of 100 bytes; the last two were never cleaned, and half of them is garbage.
+    """
     whole = SegmentFacts(
         base_offset=0,
         end_offset=10,
@@ -248,7 +252,7 @@ def _facts(count: int, keys: float) -> list[SegmentFacts]:
 def test_all_keys_are_mapped_where_their_number_is_uncertain(
     count_error: float, map_keys_max: float, map_from: int
 ) -> None:
-    """And where the map holds them, with something to spare: a map that is full counts nothing."""
+    """All keys are mapped if the map has spare room: a full map gives no exact count."""
     demand = Demand(
         cleanable_end=60,
         active_bytes=0,

@@ -1,6 +1,6 @@
-"""The model test of compaction with the generational scheduler: every step and question of it.
+"""The model test of compaction with the generational scheduler: the same steps and checks.
 
-Space for little more than what is alive, so that cleanings are due often.
+The limit of space is little more than the live data, so that cleanings are often due.
 """
 
 import pytest

@@ -1,7 +1,7 @@
-"""Groups under anything that members, time and crashes can do, against what must always hold.
+"""Invariants of groups under any behavior of members, time and crashes.
 
-One generation has one assignment; everybody who syncs gets it; nobody commits who is not in it;
-what was committed stays; in the end members that do their part all have an assignment.
+A generation has one assignment, which every syncing member gets. Only members of the generation can
+commit. Committed offsets stay. In the end all members that follow the protocol have an assignment.
 """
 
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ SETTLING_ROUNDS = 60
 
 @dataclass(eq=False)
 class Client:
-    """A member as it sees itself.
+    """A member's own view.
 
     Attributes:
-        instance_id: Its name, where it is static.
-        member_id: What it was given; empty before.
-        joined: The generation it believes to be in, None where it has to join.
-        has_assignment: Whether it knows what it got in that generation.
+        instance_id: Its instance id, if it is static.
+        member_id: Its id from the coordinator; empty before.
+        joined: The generation in which it believes to be, None if it has to join.
+        has_assignment: Whether it has the assignment of that generation.
     """
 
     instance_id: str | None
@@ -40,7 +40,7 @@ class Client:
     seen: list[JoinResult] = field(default_factory=list)
 
     def forget(self, *, whole: bool) -> None:
-        """It has to join again; `whole` where its id is nobody's any more."""
+        """Require a new join; with `whole` without the id, which is invalid."""
         self.joined, self.has_assignment = None, False
         if whole:
             self.member_id = ""
@@ -125,7 +125,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.obey(client, self.world.members.heartbeat(GROUP, ref, joined.generation))
 
     def obey(self, client: Client, code: ErrorCode) -> None:
-        """What a client does on an error."""
+        """React to an error as a client does."""
         if code in {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}:
             client.forget(whole=False)
         elif code is not ErrorCode.NONE:
@@ -144,7 +144,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data(), comes_back=st.booleans())
     def crash(self, data: st.DataObject, comes_back: bool) -> None:
-        """A member says nothing any more; a static one may come back without its id."""
+        """Silence a member; a static one may return without its id."""
         client = self.choose(data)
         self.clients.remove(client)
         if comes_back and client.instance_id is not None:
@@ -158,7 +158,7 @@ class GroupMachine(RuleBasedStateMachine):
         self.hear()
 
     def play(self, clients: Sequence[Client]) -> None:
-        """Each does what a client does next."""
+        """Let each client take its next step."""
         for client in clients:
             if client.joined is None:
                 self.join(client)
@@ -172,7 +172,7 @@ class GroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """A member commits as what it was in any generation; only the current one counts."""
+        """Commit with a member's identity in any generation; only the current one is accepted."""
         client = self.choose(data)
         if not client.seen:
             return
@@ -210,12 +210,12 @@ class GroupMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.world.restart()
         for client in self.clients:
-            if client.join is not None or client.sync is not None:  # its connection is no more
+            if client.join is not None or client.sync is not None:  # its connection is closed
                 client.join = client.sync = None
                 client.forget(whole=False)
         group = self.group
         known = 0 if group is None else group.generation
-        # What was not written down comes to nothing, and its number is used again.
+        # Unwritten changes are lost, and their numbers are reused.
         self.tokens = {at: token for at, token in self.tokens.items() if at <= known}
         self.hear()
 
@@ -223,7 +223,7 @@ class GroupMachine(RuleBasedStateMachine):
     def disk(self, is_broken: bool) -> None:
         self.world.refuse_records(refuse=is_broken)
 
-    # -- what clients hear -------------------------------------------------------------------
+    # -- responses to clients ----------------------------------------------------------------
 
     def choose(self, data: st.DataObject) -> Client:
         return self.clients[data.draw(st.integers(0, len(self.clients) - 1))]
@@ -257,7 +257,7 @@ class GroupMachine(RuleBasedStateMachine):
             known = self.tokens.setdefault(joined.generation, said.assignment)
             assert said.assignment == known, "two assignments in one generation"
 
-    # -- what always holds -------------------------------------------------------------------
+    # -- invariants --------------------------------------------------------------------------
 
     @invariant()
     def offsets_stay(self) -> None:
@@ -284,7 +284,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert all(group.supports("consumer", member.protocols) for member in members)
 
     def teardown(self) -> None:
-        """Members that do their part get there."""
+        """Assert that members that follow the protocol get an assignment."""
         self.disk(is_broken=False)
         for _ in range(SETTLING_ROUNDS):
             self.play(self.clients)

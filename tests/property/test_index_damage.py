@@ -1,4 +1,5 @@
-"""No damage of an index hides, changes or deletes a record: it is found, rebuilt and reported."""
+"""No damage of an index hides, changes or deletes a record: it is detected, repaired and reported.
+"""
 
 import random
 
@@ -35,7 +36,7 @@ def all_bases(env: SeededEnv) -> list[int]:
 
 
 def hurt(env: SeededEnv, name: str, damage: Damage, source: random.Random) -> bool:
-    """Damage a file; whether anything was changed."""
+    """Damage a file; return whether the damage changed it."""
     file = env.files.open(f"{PARTITION}/{name}")
     data = file.pread(file.size(), 0)
     file.close()
@@ -71,7 +72,7 @@ def test_damaged_indexes_of_finished_segments_change_no_answer(
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
             _ = segment.offset_index, segment.time_index
-        # What was missing is written again by opening for writing, and then no more to be told of.
+        # Opening for writing rewrites a missing index, so nothing is left to report.
         assert bool(directory.reports) == (is_hurt and not (writes and damage(source, b"") is None))
 
 
@@ -83,7 +84,7 @@ def test_damaged_indexes_of_finished_segments_change_no_answer(
 def test_damaged_indexes_without_a_zone_map_change_no_answer(
     damage: Damage, suffixes: set[str], seed: int
 ) -> None:
-    """As in a foreign directory, the last segment's too: only the log can prove an entry."""
+    """As in a foreign directory, including the last segment: only the log can prove an entry."""
     env, source = mended_log(), random.Random(seed)
     finished = finished_bases(env)
     for base in finished:

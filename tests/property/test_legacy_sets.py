@@ -1,4 +1,4 @@
-"""Message sets of old producers come out equal, in their format, with the log's offsets."""
+"""Message sets of old producers are stored equal, in the topic's format, with the log's offsets."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ records = st.lists(
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A set as an old client sends it, and where it goes."""
+    """A set as an old client sends it, and its target topic."""
 
     records: list[NewRecord]
     magic: int
@@ -40,7 +40,7 @@ class Sent:
 
     @property
     def data(self) -> bytes:
-        """What is sent; clients count from wherever they like."""
+        """Return the sent bytes; clients may start with any offset."""
         return bytes(
             build_legacy_set(
                 self.records, magic=self.magic, codec=self.codec, base_offset=self.base
@@ -48,7 +48,7 @@ class Sent:
         )
 
     def validate(self, data: bytearray) -> PendingAppend:
-        """What the leader makes of it."""
+        """Return the leader's result of validating a set."""
         given = {
             "compression.type": "producer" if self.target is None else _name(self.target),
             "message.timestamp.type": "LogAppendTime" if self.stamps else "CreateTime",
@@ -72,7 +72,8 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The error that it has to get: the time's if any record has one, else the key's."""
+        """The expected error code: of a record's time if any record has one, else of a missing key.
+        """
         found = set()
         for record in self.records:
             time = record.timestamp
@@ -84,7 +85,7 @@ class Sent:
         return min(found) if found else None
 
     def expected(self, index: int) -> tuple[object, ...]:
-        """What a reader has to find of one record."""
+        """Return a record as a reader must get it."""
         record = self.records[index]
         time = record.timestamp if self.magic else -1
         if self.magic and self.stamps:
@@ -134,7 +135,7 @@ def test_what_goes_in_comes_out_with_new_offsets(sent: Sent) -> None:
 
 
 def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> None:
-    """What the log is told of the append, and the format."""
+    """Check the summary of the append for the log, and the format."""
     count = len(found)
     kind = TimestampType.LOG_APPEND_TIME if sent.stamps else TimestampType.CREATE_TIME
     codec = sent.codec if sent.target is None else sent.target
@@ -151,7 +152,7 @@ def check_summary(sent: Sent, result: PendingAppend, found: list[Record]) -> Non
 
 @given(sent_sets, st.data())
 def test_a_flipped_bit_is_refused_or_changes_no_record(sent: Sent, data: st.DataObject) -> None:
-    """Offset and length are outside of the checksum; a set that is cut shorter is a prefix."""
+    """The checksum does not cover offset and length; a shortened set is a prefix."""
     damaged = bytearray(sent.data)
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8

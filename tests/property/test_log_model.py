@@ -1,7 +1,7 @@
-"""The log against a list: any order of appends, rolls, cuts, deletions, crashes and restarts.
+"""The log compared with a list: any order of appends, rolls, cuts, deletions, crashes and restarts.
 
-Eight tests, each with settings of its own: together 400 sequences of 15 steps in a plain run,
-50,000 in a sweep. See log_machine.py for the steps and the questions after each.
+Eight tests with different settings: together 400 sequences of 15 steps in a plain run, 50,000 in a
+sweep. log_machine.py defines the steps and the checks after each.
 """
 
 from typing import ClassVar
@@ -26,7 +26,7 @@ class SmallSegments(LogMachine):
 
 
 class LargeSegments(LogMachine):
-    """Many batches between two index entries; hardly ever a roll that nobody asked for."""
+    """Many batches between two index entries; rolls are almost only explicit."""
 
     CONFIGS: ClassVar[Configs] = (
         {},
@@ -35,13 +35,13 @@ class LargeSegments(LogMachine):
 
 
 class LogAppendTime(LogMachine):
-    """Both clocks are one; rolls by time."""
+    """Both clocks have the same times; segments roll by time."""
 
     CONFIGS: ClassVar[Configs] = ({**STAMPED, "segment.ms": "5000"}, {**STAMPED, **SMALL})
 
 
 class CreateTimeRolls(LogMachine):
-    """Rolls by the times of records, earlier by chance."""
+    """Segments roll by record times, at times earlier by jitter."""
 
     CONFIGS: ClassVar[Configs] = (
         {"segment.ms": "5000", "index.interval.bytes": "0"},
@@ -50,13 +50,13 @@ class CreateTimeRolls(LogMachine):
 
 
 class FullIndexes(LogMachine):
-    """Three entries fill an index and roll the segment."""
+    """An index of three entries is full and rolls the segment."""
 
     CONFIGS: ClassVar[Configs] = ({"segment.index.bytes": "36", "index.interval.bytes": "1"},)
 
 
 class Retention(LogMachine):
-    """Records grow old, whatever the clock does."""
+    """Records age, whatever the clock does."""
 
     CONFIGS: ClassVar[Configs] = tuple(
         {**config, "tidelog.retention.clock": clock.value}
@@ -70,13 +70,13 @@ class Retention(LogMachine):
 
 
 class FlushedAppends(LogMachine):
-    """Every acknowledged record outlives a power loss."""
+    """Every acknowledged record survives a power loss."""
 
     CONFIGS: ClassVar[Configs] = ({**SMALL, "flush.messages": "1"}, {"flush.messages": "1"})
 
 
 class Kernels(LogMachine):
-    """The searches by kernels instead of the plain ones."""
+    """Searches use kernels instead of the plain code."""
 
     CONFIGS: ClassVar[Configs] = (
         SMALL,
@@ -104,7 +104,7 @@ def test_log_equals_the_model(machine: type[LogMachine]) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            # Shrinking takes minutes here.
+            # No shrinking: it takes minutes here.
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             max_examples=SEQUENCES.get(profile, settings().max_examples) // len(MACHINES),
             stateful_step_count=STEPS,

@@ -1,4 +1,4 @@
-"""An offset map against a list of every record that was copied, looked through from the front."""
+"""An offset map compared with a list of every copied record, scanned from the front."""
 
 from dataclasses import dataclass
 from operator import sub
@@ -25,7 +25,7 @@ SOURCES, TARGETS, OFFSETS = 2, 2, 60
 
 @dataclass(frozen=True, slots=True)
 class CopiedRecord:
-    """One record, where it was and where it went."""
+    """One record, its place in the source and in the target."""
 
     source: int
     offset: int
@@ -37,7 +37,8 @@ class CopiedRecord:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[CopiedRecord]]:
-    """Batches of a mirror: per batch some records of each source, in any order, to any target."""
+    """Draw batches of a mirror: per batch some records of each source, in any order, to any target.
+    """
     ends = [draw(st.integers(0, 3)) for _ in range(TARGETS)]
     nexts = [0] * SOURCES
     history = []
@@ -63,7 +64,7 @@ def histories(draw: st.DrawFn) -> list[list[CopiedRecord]]:
 
 
 def map_rows(records: list[CopiedRecord], cut: int) -> tuple[MapRow, ...]:
-    """Rows as a mirror makes them: runs at one distance, else what `cut` records take together."""
+    """Return rows as a mirror writes them: runs at one distance, else groups of `cut` records."""
     groups: dict[tuple[int, int], list[CopiedRecord]] = {}
     for one in records:
         groups.setdefault((one.source, one.target), []).append(one)

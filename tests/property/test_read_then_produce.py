@@ -1,4 +1,4 @@
-"""What `tidelog read` writes, `tidelog produce` reads back to the same records, in each format."""
+"""`tidelog produce` reads the output of `tidelog read` back to the same records, in each format."""
 
 import json
 import struct
@@ -44,7 +44,7 @@ times = st.integers(0, NOW)
 
 
 def record_lists(contents: st.SearchStrategy[bytes | None]) -> st.SearchStrategy[list[NewRecord]]:
-    """Records with headers, whose names may repeat."""
+    """Return a strategy of records with headers, whose names may repeat."""
     headers = st.lists(st.builds(Header, texts, contents), max_size=3).map(tuple)
     one = st.builds(NewRecord, key=contents, value=contents, timestamp=times, headers=headers)
     return st.lists(one, min_size=1, max_size=5)
@@ -167,6 +167,6 @@ def test_text_columns_of_parquet_tell_empty_from_null(keys: list[str | None]) ->
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_times_that_python_has_not(kind: str) -> None:
-    last = 253_402_300_799_999  # the year 9999 ends
+    last = 253_402_300_799_999  # the end of the year 9999
     given = [NewRecord(value=b"v", timestamp=last + later) for later in (0, 1, 2**43)]
     round_trip(given, kind)

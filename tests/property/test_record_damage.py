@@ -1,4 +1,4 @@
-"""Damaged and made-up bytes: only typed errors or fewer batches, never a wrong record."""
+"""Damaged and synthetic bytes: only typed errors or fewer batches, never a wrong record."""
 
 import contextlib
 import struct
@@ -22,7 +22,7 @@ SMALL_LIMIT = 1 << 20
 
 
 def read_until_error(data: bytes) -> list[Expected]:
-    """The records before the first typed error, or all."""
+    """Return the records before the first typed error, or all."""
     found: list[Expected] = []
     with contextlib.suppress(TidelogError):
         for batch in walk(data):
@@ -34,7 +34,7 @@ def read_until_error(data: bytes) -> list[Expected]:
 
 
 def touch_everything(batch: Batch) -> None:
-    """Ask a batch all that can be asked; only typed errors may come out."""
+    """Call every method of a batch; only typed errors may be raised."""
     with contextlib.suppress(TidelogError):
         list(batch.records(limit=SMALL_LIMIT))
     with contextlib.suppress(TidelogError):
@@ -83,7 +83,7 @@ def test_a_hole_never_gives_a_wrong_record(built: Built, data: st.DataObject) ->
     start = data.draw(st.integers(0, len(built.data) - 1))
     end = data.draw(st.integers(start + 1, len(built.data)))
     zeroed = built.data[:start] + bytes(end - start) + built.data[end:]
-    # Offsets lie outside of checksums: everything else of a record that is found is right.
+    # The checksum does not cover offsets: everything else of a decoded record is right.
     contents = [replace(e, offset=0) for e in built.expected]
     assert all(replace(found, offset=0) in contents for found in read_until_error(zeroed))
 
@@ -108,7 +108,7 @@ def test_arbitrary_bytes_in_a_right_frame(magic: int, length: int, rest: bytes) 
             touch_everything(batch)
 
 
-# Bytes that look like records: small lengths and deltas, mostly.
+# Bytes that resemble records: mostly small lengths and deltas.
 recordish = st.lists(
     st.sampled_from([0, 1, 2, 3, 4, 6, 8, 12, 14, 0x80, 0xFF]) | st.integers(0, 255), max_size=60
 ).map(bytes)
@@ -149,7 +149,7 @@ def test_arbitrary_messages_behind_a_right_checksum(
     wrap = compressed and codec in [*LEGACY_CODECS]
     value = compress(Codec(codec), body, magic=magic) if wrap else body
     data = build_legacy_message(None, value, magic=magic, offset=9, attributes=codec)
-    # And one whose fields are arbitrary too.
+    # And one batch whose fields are arbitrary too.
     loose = bytearray(_frame(magic, 200, bytes(4) + bytes((codec,)) + (body * 200)[:195]))
     loose = loose if len(loose) == 212 else data[:]
     loose[12:16] = struct.pack(">I", crc32(loose[MAGIC_AT:]))

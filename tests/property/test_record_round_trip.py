@@ -1,4 +1,4 @@
-"""Any records through any format and codec come back equal."""
+"""Any records in any format and codec are decoded to equal ones."""
 
 from itertools import pairwise
 
@@ -32,7 +32,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN, Codec, NewRecord
 
 
 def read_all(data: bytes) -> list[Expected]:
-    """What is in the batches of `data`, in order."""
+    """Return the content of the batches in `data`, in order."""
     return [
         Expected(r.offset, r.timestamp, r.create_timestamp, r.key, r.value, r.headers)
         for batch in walk(data)

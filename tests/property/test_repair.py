@@ -1,4 +1,4 @@
-"""A repair makes derived files as if freshly built, whatever befell them; answers stay the same."""
+"""A repair restores derived files as if freshly built after any damage; lookups stay the same."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ def contents(env: SeededEnv) -> dict[str, bytes | None]:
 
 
 def answers(env: SeededEnv) -> list[object]:
-    """Every record, and lookups on both clocks."""
+    """Return every record, and lookups on both clocks."""
     with LogDir.open(PATH, env=env) as directory:
         log = directory.reader("t", 0)
         committed = [each.offset for each in log.records(isolation=IsolationLevel.READ_COMMITTED)]
@@ -91,7 +91,7 @@ def lookups(log: LogView) -> list[OffsetAndTimestamp | None]:
 
 
 def freshly_built(env: SeededEnv) -> dict[str, bytes]:
-    """The indexes and zone maps that the log gives now."""
+    """Return the indexes and zone maps as built from the log."""
     built: dict[str, bytes] = {}
     with LogDir.open(PATH, env=env) as directory:
         for segment in directory.reader("t", 0).segments:
@@ -133,7 +133,7 @@ def test_a_repair_gives_back_what_was_damaged(names: set[str], damage: Damage, s
         if name in built:
             assert found == built[name] or is_unseen_cut(name, changed, damaged)
         elif name.endswith(files.SNAPSHOT_SUFFIX) and changed is None:
-            assert found is None  # old ones go in the course of things
+            assert found is None  # obsolete files are deleted in normal operation
         elif name != files.APPEND_TIME_CHECKPOINT_FILE:
             assert found == BEFORE[f"{PARTITION}/{name}"]
 
@@ -141,7 +141,7 @@ def test_a_repair_gives_back_what_was_damaged(names: set[str], damage: Damage, s
 def do_damage(
     env: SeededEnv, names: set[str], damage: Damage, source: random.Random
 ) -> dict[str, bytes | None]:
-    """The files that were really changed, and what they hold now."""
+    """Damage the files; return the changed ones with their new content."""
     damaged = {}
     for name in sorted(names):
         data = BEFORE[f"{PARTITION}/{name}"]
@@ -156,7 +156,10 @@ def do_damage(
 
 
 def is_unseen_cut(name: str, changed: bytes | None, damaged: Mapping[str, bytes | None]) -> bool:
-    """A sparser offset index is as right as any, and its zone map could not tell of the rest."""
+    """Whether a file is an index cut short that a check can't detect.
+
+    A sparser offset index is valid, and only its zone map would show the missing entries.
+    """
     data = BEFORE[f"{PARTITION}/{name}"]
     assert data is not None
     is_cut = changed is not None and data.startswith(changed)

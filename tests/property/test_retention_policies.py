@@ -1,7 +1,7 @@
-"""Retention by each clock against a model that looks at every record.
+"""Retention by each clock compared with a model that reads every record.
 
-The log may keep longer than the policy says where only a bound is known (without zone maps), never
-shorter; with zone maps it deletes exactly what the model deletes.
+Without zone maps only a bound may be known: then the log may keep segments longer than the policy,
+never shorter. With zone maps it deletes exactly what the model deletes.
 """
 
 from math import gcd
@@ -21,13 +21,13 @@ SPAN_MS = 1_000
 
 
 class Appended(NamedTuple):
-    """One record as the model knows it."""
+    """One record of the model."""
 
     timestamp: int
     append_ms: int
 
 
-# A step: how far the clock goes on, and the timestamps of the batch relative to it (None is -1).
+# A step: the advance of the clock, and the batch's timestamps relative to it (None is -1).
 _TIMES = st.lists(
     st.one_of(st.none(), st.integers(-3 * SPAN_MS, 3 * SPAN_MS)), min_size=1, max_size=3
 )
@@ -36,18 +36,20 @@ _SEGMENTS = st.lists(_STEPS, min_size=1, max_size=5)
 
 
 def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
-    """The time of a segment by the policy's definition, record by record."""
+    """Return the time of a segment by the policy's definition, record by record."""
     timed = [record for record in records if record.timestamp >= 0]
     last_ms = max(record.append_ms for record in records)
     if clock is RetentionClock.APPEND or not timed:
-        return last_ms  # nothing was written later, so it is the file's time as well
+        return last_ms  # nothing was written later, so it is also the file's modification time
     if clock is RetentionClock.RECORD:
         return max(record.timestamp for record in timed)
     return max(min(record.timestamp, record.append_ms) for record in timed)
 
 
 def may_be_rounded(records: list[Appended]) -> bool:
-    """Whether all append times are multiples of some step, which the setting may once have been."""
+    """Whether all append times are multiples of some resolution, which the setting may once have
+    had.
+    """
     times = {record.append_ms for record in records}
     return len(times) > 1 and gcd(*times) > 1
 
@@ -55,7 +57,7 @@ def may_be_rounded(records: list[Appended]) -> bool:
 def model_deletes(
     model: list[list[Appended]], clock: RetentionClock, retention_ms: int, now_ms: int
 ) -> int:
-    """How many segments go, from the oldest on, up to the first that stays."""
+    """Return the number of expired segments, from the oldest up to the first that stays."""
     count = 0
     for records in model:
         if now_ms - counted_ms(records, clock) <= retention_ms:

@@ -1,7 +1,7 @@
-"""A share partition under anything that members and time can do, against a record-by-record model.
+"""A share partition under any behavior of members and time, compared with a model per record.
 
-The model keeps one row per offset and is told of each rule in its plainest form; both must give
-the same records, the same codes, and be in the same state after every step.
+The model keeps one row per offset and implements each rule in its plainest form. Both must return
+the same records and codes, and have the same state after every step.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class Row:
 
 
 class Model:
-    """Rows from the start offset to the end, each treated alone."""
+    """Rows from the start offset to the end, each treated independently."""
 
     def __init__(self) -> None:
         self.rows: dict[int, Row] = {}
@@ -56,7 +56,7 @@ class Model:
             self.start += 1
 
     def acquired(self, given: dict[int, int], member: str, deadline: int) -> None:
-        """Records were given, each with the number of its delivery."""
+        """Mark records as acquired, each with its delivery count."""
         for offset in sorted(given):
             while self.end <= offset:
                 self.rows[self.end] = Row(RecordState.ARCHIVED)
@@ -103,7 +103,7 @@ class Model:
 
 @st.composite
 def batches_of_log(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """Batches from some offset on, now and then with offsets between them that are not there."""
+    """Draw batches from some offset on, at times with missing offsets between them."""
     at, found = 0, []
     while at < LOG_END:
         at += draw(st.sampled_from([0, 0, 0, 0, 3]))
@@ -173,21 +173,23 @@ class ShareMachine(RuleBasedStateMachine):
         self.model.advance()
 
     def _check_wants(self, given: dict[int, int], read: list[tuple[int, int]], most: int) -> None:
-        """Beyond what was wanted there is only the rest of one batch of the log."""
+        """Assert that records beyond the requested number are only the rest of one batch of the
+        log.
+        """
         if len(given) > most:
             behind = sorted(given)[most - 1 :]
             (whole,) = [each for each in read if each[0] <= behind[0] <= each[1]]
             assert behind[-1] <= whole[1]
 
     def _skip(self, fetch_offset: int, base: int) -> None:
-        """What lay between is not in the log any more."""
+        """Archive the available offsets between, which are no longer in the log."""
         for offset in range(max(fetch_offset, self.model.start), min(base, self.model.end)):
             row = self.model.rows[offset]
             if row.state is RecordState.AVAILABLE:
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _hide(self, given: dict[int, int], aborted: list[tuple[int, int]]) -> None:
-        """What is hidden was given to nobody, so the model learns of it from the other side."""
+        """Copy the state of aborted records from the partition: they are delivered to no member."""
         for batch in self.known.batches():
             for offset in range(batch.first, min(batch.last + 1, self.model.end)):
                 row = self.model.rows.get(offset)
@@ -201,7 +203,7 @@ class ShareMachine(RuleBasedStateMachine):
                 row.be(RecordState.ARCHIVED, row.count)
 
     def _fill(self) -> None:
-        """Offsets up to the end that nobody was given are hidden, or not in the log."""
+        """Archive the undelivered offsets up to the end: aborted, or not in the log."""
         while self.model.end < self.known.end:
             self.model.rows[self.model.end] = Row(RecordState.ARCHIVED)
             self.model.end += 1
@@ -302,7 +304,9 @@ class ShareMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What was kept comes back: all but locks and what was not written."""
+        """Restart from the stored state, without locks; does nothing while there are unwritten
+        changes.
+        """
         if self.changes:
             return
         kept = [batch for batch in self.known.batches() if batch.state is not RecordState.ACQUIRED]

@@ -1,4 +1,5 @@
-"""A log of ours is sound at any moment of any life, and closed it gives no finding that counts."""
+"""A log of ours is valid at any moment, and after a clean stop a check finds nothing that counts.
+"""
 
 import random
 from dataclasses import replace
@@ -87,7 +88,7 @@ class Life:
             self.sequences[producer] = 0 if last is None else last.last_sequence + 1
 
     def start_again(self) -> None:
-        """After a clean stop, a stop without one, or a crash that lost what was not synced."""
+        """Start after a clean stop, an abandoned process, or a crash that lost unsynced changes."""
         how = self.source.choice(("close", "abandon", "crash"))
         if how == "close":
             self.directory.close()
@@ -100,13 +101,16 @@ class Life:
 
 
 def closed_findings(env: SeededEnv) -> list[str]:
-    """What counts after a clean stop; a zone map that recovery dropped may be built later."""
+    """Return the findings that count after a clean stop.
+
+    A zone map that recovery dropped may be built later.
+    """
     found = counting(look(env))
     return [str(each) for each in found if not each.path.endswith(files.ZONES_SUFFIX)]
 
 
 def crashed(env: SeededEnv) -> SeededEnv:
-    """The disk as a power loss leaves it that keeps nothing but what was synced."""
+    """Return the disk after a power loss that keeps only synced changes."""
     disk = reopen(env.files.crash(Keep.SYNCED), clock=env.clock)
     return replace(env, files=disk)
 

@@ -1,7 +1,8 @@
-"""The append clock against a list with one time per record: never a wrong time, whatever breaks.
+"""The append clock compared with a list of one time per record: never a wrong time after any
+damage.
 
-The model is a list of `int | None`, one entry per offset. A simulated disk takes the bytes that
-the clock hands back, as the log core writes them.
+The model is a list of `int | None`, one entry per offset. A simulated disk stores the bytes that
+the clock returns, as the log core writes them.
 """
 
 from dataclasses import dataclass, field
@@ -21,11 +22,11 @@ Op = tuple[str, int, int]
 
 @dataclass
 class Writer:
-    """A log without records: their times, the clock under test, and its file."""
+    """A log without records: their times, the tested clock, and its file."""
 
     granularity_ms: int = 1
     now_ms: int = 5
-    serial: int = 0  # stands for a batch's checksum: no two batches have the same
+    serial: int = 0  # replaces a batch's checksum: no two batches have the same
     expected: list[int | None] = field(default_factory=list)
     batch_ends: dict[int, int] = field(default_factory=dict)
     times: AppendTimes = field(default_factory=lambda: AppendTimes(BASE, TOPIC))
@@ -51,7 +52,7 @@ class Writer:
         self.expected += [self.now_ms - self.now_ms % self.granularity_ms] * count
 
     def foreign(self, count: int) -> None:
-        """Somebody else appended: the holder notices when it opens the log."""
+        """Append as another program; the holder notices it when it opens the log."""
         if self.expected:
             self.disk += self.times.mark_unknown(self.end)
         self.batch_ends[self.end] = self.end + count
@@ -151,7 +152,7 @@ def test_questions_by_time_and_range_agree_with_the_list(
 
 @given(ops, st.data())
 def test_a_cut_file_is_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """Cut anywhere, also at a row's border, where nothing looks broken."""
+    """Cut at any byte, also at a row's border, where the file looks complete."""
     writer = written(ops)
     cut = data.draw(st.integers(0, len(writer.disk)), "cut")
     times, _ = AppendTimes.decode(writer.disk[:cut], BASE, TOPIC)
@@ -198,9 +199,9 @@ def test_every_single_row_zeroed_lost_or_swapped_is_never_wrong(
 def test_a_lost_cut_under_later_rows_is_never_wrong(
     before: list[Op], after: list[Op], data: st.DataObject
 ) -> None:
-    """The file was cut, rows were written behind the cut; a crash kept some of either.
+    """The file was cut and extended by new rows; a crash kept some of either.
 
-    Only what was synced is sure, which the cut is: so the rows left of it are as they were.
+    Only synced bytes are certain. The cut is synced, so the rows before it are unchanged.
     """
     writer = written(before)
     old = writer.disk
@@ -213,12 +214,12 @@ def test_a_lost_cut_under_later_rows_is_never_wrong(
     torn = (new[:kept] + old[kept:])[:size]
     times, _ = AppendTimes.decode(torn, BASE, TOPIC)
     if torn[cut : cut + 20] == old[cut : cut + 20]:
-        return  # nothing of the new rows: the canary below
+        return  # no new row was kept: the canary below
     assert_never_wrong(times, writer.expected, writer.end)
 
 
 def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
-    """The canary: why the cut has to be synced before the log goes on."""
+    """The canary: shows why the cut has to be synced before further appends."""
     writer = written([("append", 1, 0), ("append", 1, 1)])
     old = writer.disk
     writer.run([("truncate", 2, 0), ("append", 1, 0)])
@@ -228,7 +229,7 @@ def test_a_lost_cut_without_any_later_row_needs_the_cut_to_be_durable() -> None:
 
 @given(ops, st.data())
 def test_rows_of_a_lost_log_tail_are_never_wrong(ops: list[Op], data: st.DataObject) -> None:
-    """Rows that outlived their records go; the last time before them stays sure."""
+    """Rows without their records are dropped; the last time before them stays certain."""
     writer = written(ops)
     lost = data.draw(st.integers(0, len(writer.expected)), "lost")
     expected = writer.expected[: len(writer.expected) - lost]

@@ -1,4 +1,4 @@
-"""The indexes against sorted lists, with zero tails, cuts and any bytes."""
+"""Indexes compared with sorted lists, with zero tails, cuts and arbitrary bytes."""
 
 from contextlib import suppress
 from itertools import accumulate, pairwise
@@ -12,7 +12,7 @@ from tidelog.types import INT32_MAX
 
 BASE = 1 << 40
 
-# Mostly even steps, as in a real log, with leaps that proportional search guesses wrong.
+# Mostly even steps, as in a real log, with jumps that mislead proportional search.
 leaps = st.one_of(st.integers(1, 9), st.integers(1, 9), st.integers(1, 1_000_000))
 entries = st.lists(st.tuples(leaps, leaps), max_size=60).map(
     lambda steps: list(
@@ -26,7 +26,7 @@ entries = st.lists(st.tuples(leaps, leaps), max_size=60).map(
 
 
 def near(values: list[int]) -> st.SearchStrategy[int]:
-    """Anything, but mostly a value of the list or one next to it."""
+    """Return a strategy of numbers: mostly values of the list and their neighbors."""
     close = [value + delta for value in values for delta in (-1, 0, 1)]
     anything = st.integers(-5, INT32_MAX)
     return st.one_of(anything, st.sampled_from(close)) if close else anything

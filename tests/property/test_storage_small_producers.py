@@ -1,4 +1,4 @@
-"""Producers against a plain list of everything that was written."""
+"""Producer states compared with a plain list of everything that was written."""
 
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ Step = tuple[str, int, int, int, int]
 
 TRANSACTIONAL = (2, 3)
 NEAR_THE_WRAP = 17  # a producer whose sequences begin just below the largest
-# Kind, producer, count, how far the sequence and the epoch are from what is next.
+# Kind, producer, count, and the difference of sequence and epoch from the next ones.
 step = st.tuples(
     st.sampled_from(["data"] * 5 + ["again", "commit", "abort"]),
     st.sampled_from([1, *TRANSACTIONAL, NEAR_THE_WRAP]),
@@ -33,7 +33,7 @@ def sequence_after(sequence: int, count: int) -> int:
 
 @dataclass
 class Log:
-    """Every batch that was taken, and what can be worked out from that alone."""
+    """Every accepted batch, and facts derived from that list alone."""
 
     batches: list[Batch] = field(default_factory=list)
     end: int = 0
@@ -56,7 +56,8 @@ class Log:
         return sequence_after(data[-1].last_sequence, 1) if data else 0
 
     def open_since(self, producer: int, before: int) -> int | None:
-        """First offset of the producer's transaction that is open just before an offset."""
+        """Return the first offset of the producer's transaction that is open just before an offset.
+        """
         first = None
         for batch in self.batches:
             if batch.producer_id != producer or batch.base_offset >= before:
@@ -105,7 +106,7 @@ def build(log: Log, step: Step) -> Batch:
 
 
 def verdict(log: Log, batch: Batch) -> str:
-    """What Kafka's rules say of a client's batch (or a coordinator's marker)."""
+    """Return the result by Kafka's rules for a client's batch or a coordinator's marker."""
     producer, epoch = batch.producer_id, batch.producer_epoch
     data = log.data_of(producer, epoch)
     newest = log.epoch_of(producer)
@@ -159,7 +160,7 @@ def test_every_verdict_and_transaction_follows_from_what_was_written(steps: list
 
 @given(st.lists(step, min_size=15, max_size=60), st.integers(0, 60))
 def test_a_log_replayed_from_a_snapshot_gives_the_same_state(steps: list[Step], cut: int) -> None:
-    """All but batches older than each producer's last one, which snapshots don't keep."""
+    """Compares all but the batches before each producer's last one, which snapshots don't keep."""
     log, states = Log(), ProducerStates()
     snapshot = states.encode_snapshot()
     replay_from = 0

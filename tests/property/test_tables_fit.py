@@ -1,4 +1,4 @@
-"""No line of a table is wider than the terminal, whatever its cells, and JSON loses nothing."""
+"""No line of a table is wider than the terminal, whatever its cells, and JSON omits nothing."""
 
 import io
 import json

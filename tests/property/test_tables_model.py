@@ -1,8 +1,8 @@
-"""Tables as of a time and diffs between two, against a dict that is filled record by record.
+"""Tables as of a time and diffs between two times, compared with a dict filled record by record.
 
-Create times out of order and missing, a clock that stands and runs, tombstones, records without a
-key, transactions that commit, abort and stay open, versions in headers that are missing or no
-numbers, segments that roll; with all keys in memory at once and in shares.
+Cases: create times out of order and missing, a clock that pauses and runs, tombstones, records
+without a key, transactions that commit, abort and stay open, missing and invalid versions in
+headers, segments that roll. Keys are read all at once, and in shares.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,7 @@ VERSIONS = (None, b"", b"\0" * 7, *((n).to_bytes(8, "big", signed=True) for n in
 
 
 class Step(NamedTuple):
-    """What happens to the log."""
+    """One change of the log."""
 
     name: str
     key: bytes | None = None
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A committed record as the model knows it."""
+    """A committed record of the model."""
 
     key: bytes | None
     value: bytes | None
@@ -79,19 +79,21 @@ def step() -> st.SearchStrategy[Step]:
 
 @dataclass
 class Model:
-    """The committed records in order, and those of the transaction that is open."""
+    """The committed records in order, and those of the open transaction."""
 
     committed: list[Seen] = field(default_factory=list)
     open: list[Seen] = field(default_factory=list)
 
     def visible(self) -> list[Seen]:
-        """What a reader of committed records sees: nothing behind an open transaction's begin."""
+        """Return the records visible to read_committed: none after the start of an open
+        transaction.
+        """
         first = self.open[0].offset if self.open else None
         found = sorted(self.committed, key=lambda seen: seen.offset)
         return [seen for seen in found if first is None or seen.offset < first]
 
     def table(self, strategy: str, at_ms: int | None, clock: ClockName) -> dict[bytes, Seen]:
-        """The winner of each key."""
+        """Return the winner of each key."""
         best: dict[bytes, Seen] = {}
         for seen in self.visible():
             if seen.key is None:
@@ -105,13 +107,13 @@ class Model:
 
 
 def rank(seen: Seen, strategy: str) -> int:
-    """What decides before the offset does."""
+    """Return the value by which a strategy ranks a record, before its offset."""
     if strategy == "timestamp":
         return seen.record_ms
     if strategy == "header":
         is_version = seen.version is not None and len(seen.version) == 8
         told = int.from_bytes(seen.version or b"", "big", signed=True)
-        # The lowest version is still one.
+        # The lowest version still outranks a missing one.
         return max(told, 1 - 2**63) if is_version else -(2**63)
     return 0
 
@@ -119,7 +121,7 @@ def rank(seen: Seen, strategy: str) -> int:
 def play_steps(
     taken: list[Step], strategy: str, given: Mapping[str, str] | None = None
 ) -> tuple[SeededEnv, Model, int]:
-    """A closed directory and its model, and the time that steps are about."""
+    """Return a closed directory, its model, and the time around which the steps are."""
     env = seeded_env(5)
     middle = env.clock.now_ms()
     config = {"index.interval.bytes": "200", "internal.segment.bytes": "700", **(given or {})}
@@ -241,7 +243,7 @@ def test_a_diff_is_what_two_tables_differ_in(
             row["before"],
             row["after"],
             row["beforeOffset"],
-            # Of a deletion the tombstone's, which is in neither table.
+            # A deletion has the offset of its tombstone, which is in neither table.
             -1 if row["change"] == "deleted" else row["afterOffset"],
         )
         for row in rows.to_pylist()
@@ -297,7 +299,8 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
     assert caught.value.exact_since_ms == middle + 10
     rows = Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
     assert rows["value"].to_pylist() == [b"2"]
-    # Another cleaner's checkpoint beside no history: the offsets tell that a record is missing.
+    # Without a history, another cleaner's checkpoint and a gap in the offsets show a missing
+    # record.
     env.files.remove(f"{PATH}/{TOPIC}-0/{HISTORY_FILE}")
     with pytest.raises(InexactTable, match="left no history"):
         Table(source=records_of(env), topic=TOPIC, at_ms=middle + 10).to_table()
@@ -305,7 +308,7 @@ def test_a_table_from_before_a_compaction_says_since_when_it_is_exact() -> None:
 
 @pytest.mark.parametrize("later_ms", [None, 10])
 def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> None:
-    """Else a key whose new record lies behind what is read would be in no row."""
+    """Otherwise a key whose newer record is after the planned end would be in no row."""
     put = [Step("put", b"a", b"1"), Step("put", b"a", b"2"), Step("put", b"b", b"1"), Step("roll")]
     env, _, middle = play_steps(put, "offset", {"cleanup.policy": "compact"})
     at_ms = None if later_ms is None else middle + later_ms
@@ -324,7 +327,7 @@ def test_a_compaction_beyond_the_planned_end_is_told(later_ms: int | None) -> No
 
 
 def test_a_question_says_what_it_asks_and_an_inexact_one_is_refused_at_once() -> None:
-    """DuckDB's errors would come only once it reads, in its own words."""
+    """DuckDB would raise an error only during reading, with a text of its own."""
     taken = [Step("put", b"a", b"1", 0), Step("put", b"a", b"2", 10), Step("roll")]
     env, _, middle = play_steps(taken, "offset", {"cleanup.policy": "compact"})
     clean(env)
@@ -347,7 +350,7 @@ def test_a_damaged_checkpoint_of_the_cleaner_is_no_matter_of_tables() -> None:
 
 
 def test_a_compaction_between_two_shares_is_told() -> None:
-    """Keys that are too many are read for again and again, behind the first row too."""
+    """With too many keys the log is read several times, also after the first row."""
     env = seeded_env(6)
     new_dir(env, {"cleanup.policy": "compact"}).close()
     overwrite(env, [b"a"], 7)
@@ -367,7 +370,7 @@ def test_a_compaction_between_two_shares_is_told() -> None:
 
 
 def overwrite(env: SeededEnv, keys: Sequence[bytes], time_ms: int) -> None:
-    """Newer records of keys, in a segment of their own."""
+    """Append newer records of keys, in a segment of their own."""
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
         log = directory.log(TOPIC, 0)
         log.append([NewRecord(key=key, value=b"3", timestamp=time_ms) for key in keys])
@@ -375,7 +378,7 @@ def overwrite(env: SeededEnv, keys: Sequence[bytes], time_ms: int) -> None:
 
 
 def clean(env: SeededEnv) -> None:
-    """Compact what may be compacted."""
+    """Compact everything that can be compacted."""
     with LogDir.open(PATH, env=env, options=WRITABLE) as directory:
         directory.log(TOPIC, 0).flush()
         worker = InProcess(env)

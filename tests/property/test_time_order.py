@@ -1,4 +1,4 @@
-"""Order by time and the last records, against a plain model: sort everything, then cut.
+"""Order by time and the last records, compared with a plain model: sort everything, then cut.
 
 Partitions have records in any order of times, records without a time, gaps of compaction, control
 batches, and offsets below which retention has deleted.
@@ -20,7 +20,7 @@ Row = tuple[int, int, int | None]  # offset, record time, append time
 
 @dataclass
 class Memory:
-    """Partitions in memory, read as a source reads them; counts the rows that were read."""
+    """Partitions in memory, read like a source; counts the read rows."""
 
     partitions: dict[TopicPartition, list[Row]]
     clock: ClockName
@@ -98,7 +98,8 @@ def partitions(draw: st.DrawFn) -> dict[TopicPartition, list[Row]]:
 
 @st.composite
 def rows(draw: st.DrawFn) -> list[Row]:
-    """Rows with gaps between offsets; append times rise or are unknown, record times don't rise."""
+    """Draw rows with gaps between offsets; known append times rise, record times are in any order.
+    """
     offset, append_ms, made = draw(st.integers(0, 50)), 0, []
     for _ in range(draw(st.integers(0, 150))):
         append_ms += draw(st.integers(0, 3))
@@ -186,5 +187,5 @@ def test_the_last_records_of_a_log_in_order_are_read_from_its_end() -> None:
     assert [one.offset for one in order.last(3)] == [99_999] * 3
     windows = [(one.start_offset or 0, one.end_offset or 0) for one in read if one.times is None]
     assert sum(end - start for start, end in windows) <= 3 * 64
-    # What lies before is asked for times that are late enough, and nothing else.
+    # Earlier offsets are read only by a range of late enough times.
     assert all(one.start_ms == 99_999 for one in read if one.times is not None)

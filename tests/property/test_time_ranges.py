@@ -1,8 +1,8 @@
 """Time ranges through the library: exactly the records of a full scan, on both clocks.
 
-Create times out of order, equal, missing and extreme; a clock that stands, runs and is set back;
-segments, transactions, a log start; splits of a few bytes, so that they cut inside segments; with
-and without zone maps, of a zone for each batch or larger.
+Cases: create times out of order, equal, missing and extreme; a clock that pauses, runs and is set
+back; segments, transactions, a log start; splits of a few bytes, so that they cut inside segments;
+with and without zone maps, of a zone for each batch or larger.
 """
 
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ def steps(draw: st.DrawFn) -> list[tuple[str, object]]:
 def build(
     taken: list[tuple[str, object]], config: dict[str, str], start: float
 ) -> tuple[SeededEnv, list[Row], int]:
-    """A closed directory, the rows that may be read, and the clock's middle."""
+    """Return a closed directory, its readable rows, and the clock's middle."""
     env = seeded_env(3)
     middle = env.clock.now_ms()
     directory = new_dir(env, {"index.interval.bytes": "200", **config})
@@ -111,7 +111,7 @@ CONFIGS = st.sampled_from(
 
 
 def is_in(ms: int | None, begin: int, end: int) -> bool:
-    """Whether a time lies in [begin, end), where the largest end there can be is no end."""
+    """Whether a time is in [begin, end); the largest possible end means no end."""
     return ms is not None and begin <= ms and (ms < end or end == INT64_MAX)
 
 
@@ -161,7 +161,10 @@ def zone_rows(
     forgotten: set[int],
     limits: Limits,
 ) -> tuple[SeededEnv, list[Row], int]:
-    """As `build`, every record in a finished segment with a zone map; some append times lost."""
+    """Return the result of `build` with every record in a finished segment with a zone map.
+
+    Some append times are removed.
+    """
     env, rows, middle = build([*taken, ("roll", None)], config, start)
     with LogDir.open(PATH, env=env) as directory:
         spans = [(s.base_offset, s.end_offset) for s in directory.reader(TOPIC, 0).segments[:-1]]
@@ -280,7 +283,7 @@ def test_a_lookup_names_the_first_record_of_its_range(
             row for row in rows if (time := row.times[clock]) is not None and time >= middle + a
         ]
         if found is not None and found.offset not in every:
-            # Aborted records and markers have times as well, and Kafka names them too.
+            # Aborted records and markers have times as well, and Kafka returns them too.
             assert not late or found.offset < late[0].offset
         else:
             assert (found and found.offset) == (late[0].offset if late else None)

@@ -1,4 +1,4 @@
-"""Every printed time reads back; local times agree with a brute-force look at the zone."""
+"""Every printed time is parsed back; local times agree with a brute-force search of the zone."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import pairwise
@@ -28,7 +28,7 @@ YEAR_9999_MS = 253_402_214_400_000
 zones = st.sampled_from(ZONES)
 timestamps = st.integers(0, YEAR_9999_MS)
 recent = st.integers(0, 2_000_000_000)
-# Clock changes of New York, Sao Paulo and Zurich, so that most examples lie beside one.
+# Times around clock changes of New York, Sao Paulo and Zurich, so that most examples are near one.
 change_seconds = st.builds(
     lambda change, shift: change + shift,
     st.sampled_from([1_362_898_800, 1_383_458_400, 1_508_036_400, 1_698_541_200, 1_680_361_200]),
@@ -48,7 +48,7 @@ def test_what_is_printed_reads_back(timestamp: int, zone: str | None) -> None:
 def test_local_time_is_read_as_a_look_at_the_zone_finds_it(seconds: int, zone: str) -> None:
     target = ZoneInfo(zone)
     wall = datetime.fromtimestamp(seconds, target).replace(tzinfo=None, fold=0)
-    # Every instant within a day and a half that shows this wall time, by offsets seen around it.
+    # Every instant within a day and a half that shows this wall time, by the offsets around it.
     offsets = {
         datetime.fromtimestamp(seconds + hours * 1800, target).utcoffset()
         for hours in range(-60, 61)
@@ -76,7 +76,7 @@ def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
     try:
         start, end = parse_range(f"{day} {zone}", now_ms=NOW)
     except InvalidTime:
-        # Some zones are still in 1969 at the epoch.
+        # At the epoch some zones are still in 1969.
         assert day.year == 1969 or day == datetime(1970, 1, 1, tzinfo=UTC).date()
         return
     assert start <= seconds * 1000 < end
@@ -85,7 +85,7 @@ def test_days_follow_each_other_without_a_gap(seconds: int, zone: str) -> None:
 
 
 def local_midnight(day: date, zone: str) -> int:
-    """Return the first second of a day, by a look at every quarter of an hour around it."""
+    """Return the first second of a day, by a search of every quarter of an hour around it."""
     target = ZoneInfo(zone)
     noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
     quarters = range(noon - 40 * 3600, noon + 40 * 3600, 900)
@@ -94,7 +94,7 @@ def local_midnight(day: date, zone: str) -> int:
 
 @given(st.one_of(st.integers(10**6, 2 * 10**9), change_seconds), zones)
 def test_words_of_days_and_times_of_day_follow_the_clock_in_the_zone(now: int, zone: str) -> None:
-    """A plain model: the day comes from the clock in the zone, its start from a search."""
+    """A plain model: the day is that of the clock in the zone, its start is searched."""
     today = datetime.fromtimestamp(now, ZoneInfo(zone)).date()
     starts = [local_midnight(today + timedelta(days=days), zone) for days in range(-1, 3)]
     for word, (start, end) in zip(
@@ -172,7 +172,7 @@ def test_lengths_and_ranges_add_up(start: int, length: int, unit: str) -> None:
 
 @given(st.integers(0, 10**15), st.integers(1, 10**6))
 def test_rounding_up_keeps_from_and_until_exact(ns: int, width_ns: int) -> None:
-    """A whole ms t lies in the range read exactly if it lies in the range written."""
+    """A whole ms t is in the parsed range exactly if it is in the written range."""
     base = 1_600_000_000 * 10**9
 
     def iso(instant: int) -> str:

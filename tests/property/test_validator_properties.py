@@ -1,4 +1,4 @@
-"""The validator against a model that decides by rule, and its two passes against each other."""
+"""The validator compared with a model of its rules, and its two passes with each other."""
 
 from dataclasses import dataclass
 
@@ -48,7 +48,7 @@ records = st.lists(
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that the model knows, as the validator gets them too."""
+    """The settings of the model and of the validator."""
 
     stamps: bool
     compacted: bool
@@ -78,7 +78,7 @@ settings = st.builds(
 
 
 def expected_code(batch: list[NewRecord], rules: Settings) -> int | None:
-    """Kafka's code for a refused batch, None for one that is taken."""
+    """Return Kafka's code for a refused batch, None for an accepted one."""
     found = set()
     for record in batch:
         time = record.timestamp
@@ -145,7 +145,7 @@ def test_passes_find_what_a_look_at_every_record_finds(batch: list[NewRecord]) -
 
 
 def outcome(body_check: BodyCheck, body: bytes, count: int, base: int) -> BodyFacts | None:
-    """The facts, None where the body is refused."""
+    """Return the facts, None if the body is refused."""
     try:
         return BodyFacts(*body_check(body, count, base))
     except CorruptRecord:
@@ -187,7 +187,7 @@ def test_flipped_bit_is_refused_or_changes_nothing(
         result = Validator(PARTITION, config).validate(bytes(sent), context)
     except TidelogError:
         return
-    # Only the leader epoch lies outside the CRC and is not looked at: it is written over.
+    # Only the leader epoch is outside the CRC and not checked: the leader overwrites it.
     assert bit // 8 in range(12, 16)
     found = [record for view in result.batches for record in view.records()]
     assert [(r.key, r.value, r.timestamp) for r in found] == [
