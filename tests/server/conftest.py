@@ -1,4 +1,4 @@
-"""A broker of ours in this process, for tests with real clients."""
+"""Our broker in this process, for tests with real clients."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tidelog.server.security import bearer_tokens
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_doors() -> Iterator[None]:
-    """Ten seconds to come in are few where the machine stands still between two steps."""
+    """Extend the authentication timeout of ten seconds, which a paused machine could exceed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sasl_session, "DEADLINE_MS", PATIENCE_S * 1000)
         patch.setattr(listener, "TLS_TIMEOUT_S", PATIENCE_S)
@@ -29,5 +29,5 @@ broker = broker_fixture(SETTINGS)
 
 @pytest.fixture
 def data(tmp_path: Path) -> str:
-    """Where brokers of one test keep their files."""
+    """Return the directory of one test's brokers."""
     return str(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""Thousands of connections that say next to nothing, and as many descriptors as they take."""
+"""Thousands of nearly idle connections, and their descriptors."""
 
 import resource
 import select
@@ -11,9 +11,9 @@ from typing import Final
 
 from tests.worlds.waiting import PATIENCE_S
 
-# Asked for beside those of the sockets: our own files, and those of whatever runs beside.
+# Descriptors beyond the sockets: our own files, and those of other code in this process.
 MARGIN: Final = 500
-# Hundredths of a second that a process may use in a second of rest.
+# Hundredths of a second of CPU time that an idle process may use per second.
 RESTING_TICKS: Final = 4
 # ApiVersions v0, correlation id 1, without a client's name.
 QUESTION: Final = bytes.fromhex("0000000a0012000000000001ffff")
@@ -21,7 +21,7 @@ QUESTION: Final = bytes.fromhex("0000000a0012000000000001ffff")
 
 @contextmanager
 def descriptors(count: int) -> Iterator[bool]:
-    """Whether so many sockets may be open for a block; the soft limit is raised for that."""
+    """Raise the soft limit for a block; yield whether `count` sockets can be open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + MARGIN
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -36,7 +36,7 @@ def descriptors(count: int) -> Iterator[bool]:
 
 
 class Crowd:
-    """Connections that have asked one question each, and say nothing since."""
+    """Connections that have sent one request each, and nothing since."""
 
     def __init__(self, bootstrap: str, count: int) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -52,11 +52,11 @@ class Crowd:
             raise
 
     def is_left_alone(self) -> bool:
-        """Whether nothing has come on any of them: no answer, no end."""
+        """Whether no connection has received anything: no response, no disconnect."""
         return not self._ready(0)
 
     def await_end(self) -> None:
-        """Return when the other side has closed all of them; raises TimeoutError."""
+        """Return when the broker has closed all of them; raises TimeoutError."""
         for each in self._sockets:
             each.settimeout(PATIENCE_S)
             try:
@@ -77,14 +77,14 @@ class Crowd:
 
 
 class Rest:
-    """Whether a process has used no CPU time to speak of for a second; Linux only."""
+    """Whether a process has used almost no CPU time for a second; Linux only."""
 
     def __init__(self, pid: int) -> None:
         self._stat = Path(f"/proc/{pid}/stat")
         self._ticks, self._since = -1, time.monotonic()
 
     def has_come(self) -> bool:
-        """Ask again and again."""
+        """Return the result so far; call it repeatedly."""
         fields = self._stat.read_text().rpartition(")")[2].split()
         ticks = int(fields[11]) + int(fields[12])
         now = time.monotonic()
@@ -94,13 +94,13 @@ class Rest:
 
 
 def memory_bytes(pid: int) -> int:
-    """Proportional set size of a process; Linux only."""
+    """Return the proportional set size of a process; Linux only."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def _read_answer(sock: socket.socket) -> None:
-    """Take one answer off."""
+    """Receive one response."""
     data = b""
     while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
         got = sock.recv(1 << 16)

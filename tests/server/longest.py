@@ -1,4 +1,4 @@
-"""Requests with the longest lists, made from the declarations: each list of each API in turn."""
+"""Requests with the longest lists, from the declarations: each list of each API in turn."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -11,7 +11,7 @@ from tidelog.server.api.table import ROWS
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Values that let a request come further than the first check of its element.
+# Values with which a request passes the first check of its element.
 VALUES: dict[str, object] = {
     "resource_type": 2,
     "pattern_type": 3,
@@ -56,7 +56,7 @@ class Long(NamedTuple):
 
 
 def longest_lists() -> Iterator[Long]:
-    """Every list of every API that is served, in the last version that has it."""
+    """Return every list of every served API, in the last version that has it."""
     for row in ROWS:
         api = BY_KEY[row.key]
         versions = range(row.first, row.last + 1)
@@ -77,12 +77,12 @@ def _paths(kind: "type[DataclassInstance]", version: int) -> Iterator[tuple[str,
 
 
 def request_of(long: Long, count: int, name: str | None) -> "DataclassInstance":
-    """A request whose list has `count` elements, and all others one.
+    """Return a request whose list has `count` elements, and every other list one.
 
     Args:
-        long: Which list.
-        count: How many elements.
-        name: All names, and 0 for all numbers; None for a different one in each element.
+        long: The long list.
+        count: Its number of elements.
+        name: All names, with 0 for all numbers; None for a different one in each element.
     """
     return _struct(long.api.request, long.version, long.path, count, name, 0)
 

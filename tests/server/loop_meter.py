@@ -13,15 +13,14 @@ import tidelog
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime import loop
 
-# What one client may hold the loop for. The machine may be slow for a moment: what is measured
-# too long is measured once more.
+# Limit for one client. The machine may be slow for a moment, so a measurement above it is repeated.
 HELD_MAX_S = 0.1
 
 
 class LoopMeter(selectors.DefaultSelector):
-    """Measures the CPU time of the loop's thread between two looks at the sockets.
+    """Measures the CPU time of the loop's thread between two polls of the sockets.
 
-    That is all that callbacks of one iteration took, so at least what the longest one took.
+    This is the time of all callbacks of one iteration, so at least that of the longest one.
     """
 
     def __init__(self) -> None:
@@ -39,13 +38,13 @@ class LoopMeter(selectors.DefaultSelector):
         return found
 
     def take(self) -> float:
-        """The longest iteration in seconds since this was last called."""
+        """Return the longest iteration in seconds since the last call."""
         longest, self.longest_ns = self.longest_ns, 0
         return longest / 1e9
 
 
 class MeteredBroker:
-    """A broker in this process, and what its loop was held for."""
+    """A broker in this process, and the time for which its loop was blocked."""
 
     def __init__(self, broker: Broker, meter: LoopMeter) -> None:
         self.broker = broker
@@ -53,11 +52,13 @@ class MeteredBroker:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port of its listener."""
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """CPU seconds of the longest iteration since this was last called, the present one too."""
+        """Return the CPU seconds of the longest iteration since the last call, including the
+        current one.
+        """
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()
@@ -67,7 +68,7 @@ class MeteredBroker:
 def metered_broker(
     path: str, patch: pytest.MonkeyPatch, settings: Mapping[str, object]
 ) -> Iterator[MeteredBroker]:
-    """A broker on asyncio's own loop, with a meter."""
+    """Run a broker on asyncio's own loop, with a meter."""
     meter = LoopMeter()
 
     def run(main):  # type: ignore[no-untyped-def]
@@ -77,7 +78,7 @@ def metered_broker(
     patch.setattr(loop, "run", run)
     with tidelog.broker(path, settings=settings) as broker:
         gc.collect()
-        gc.freeze()  # what other tests have left is no work of the broker's
+        gc.freeze()  # garbage of other tests is not the broker's work
         try:
             yield MeteredBroker(broker, meter)
         finally:

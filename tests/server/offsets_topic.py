@@ -1,7 +1,7 @@
-"""A `__consumer_offsets` as large as wanted, that nobody has compacted: written as files.
+"""Writes an uncompacted `__consumer_offsets` of any size as files.
 
-Each group commits the same partitions again and again, one batch a commit; only the last commit
-differs, so what is found tells whether all was read.
+Each group commits the same partitions repeatedly, one batch a commit. Only the last commit differs,
+so the loaded offsets show whether everything was read.
 """
 
 from pathlib import Path
@@ -26,26 +26,26 @@ COMMIT_MS: Final = 1_700_000_000_000
 
 
 def last_offset(number: int) -> int:
-    """What group `number` has committed last, for each of its partitions."""
+    """Return the last committed offset of group `number`, for each of its partitions."""
     return 1000 + number
 
 
 def group_name(number: int) -> str:
-    """Its name."""
+    """Return the group's name."""
     return f"readers of flights {number:06}"
 
 
 def write_offsets_topic(
     path: Path, *, size_bytes: int, partitions: int, groups: int, places: int
 ) -> None:
-    """Make a directory with such a topic, closed cleanly.
+    """Create a directory with such a topic, closed cleanly.
 
     Args:
-        path: The directory; new.
-        size_bytes: Of all logs together, about; at least two commits of each group.
-        partitions: Of the topic.
-        groups: How many commit.
-        places: How many partitions of a topic each of them commits.
+        path: The new directory.
+        size_bytes: Approximate size of all logs; at least two commits of each group are written.
+        partitions: Number of partitions of `__consumer_offsets`.
+        groups: Number of groups.
+        places: Number of partitions of one topic that each group commits.
     """
     config = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES)}
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
@@ -59,7 +59,7 @@ def write_offsets_topic(
         folder = path / f"{OFFSETS_TOPIC}-{number}"
         if members:
             _write_log(folder, members, places, size_bytes * len(members) // groups)
-    # A recovery writes what a broker that was stopped leaves beside the logs.
+    # A recovery writes the files that a stopped broker leaves beside the logs.
     (path / CLEAN_SHUTDOWN_FILE).unlink()
     with LogDir.open(str(path), options=LogDirOptions(create=True)) as log_dir:
         for number in range(partitions):
@@ -103,7 +103,7 @@ def _write_log(folder: Path, members: list[int], places: int, size_bytes: int) -
 
 
 def _place(data: bytearray, sizes: "Longs", offset: int, places: int) -> None:
-    """Give batches their base offsets, which no checksum covers."""
+    """Set the base offsets of batches, which no checksum covers."""
     starts = np.cumsum(sizes) - sizes
     bases = (offset + places * np.arange(len(sizes))).astype(">i8").view(np.uint8)
     array = np.frombuffer(data, np.uint8)

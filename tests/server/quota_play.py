@@ -1,4 +1,4 @@
-"""Clients with quotas at a world whose clock the test moves."""
+"""Clients with quotas of a broker whose clock the test moves."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -44,7 +44,7 @@ EVERYBODY: Entity = (("user", None),)
 def altering(
     values: Mapping[str, float | None], entity: Entity = EVERYBODY, *, trial: bool = False
 ) -> AlterClientQuotasRequest:
-    """Set one entity's quotas; None forgets one."""
+    """Return a request that sets one entity's quotas; None removes one."""
     alteration = QuotaAlteration(
         entity=[QuotaEntity(entity_type=kind, entity_name=name) for kind, name in entity],
         ops=[
@@ -56,7 +56,7 @@ def altering(
 
 
 class Client:
-    """One connection to a world, whose clock the test moves."""
+    """One connection to a broker whose clock the test moves."""
 
     def __init__(self, world: World, clock: ManualClock, name: str = "app") -> None:
         self._world = world
@@ -66,13 +66,13 @@ class Client:
         self._seen = 0
 
     def send(self, api: "AnyApi", version: int, request: "DataclassInstance") -> int:
-        """Ask; how many bytes that was, without the length."""
+        """Send a request; return its size in bytes, without the length."""
         data = b"".join(self._asker.request(api, version, request))
         self._talk.feed(data)
         return len(data) - 4
 
     async def answer(self) -> "DataclassInstance | None":
-        """The next answer, None where none comes."""
+        """Return the next response, None if there is none."""
         for _ in range(TURNS):
             await asyncio.sleep(0)
         sent = self._talk.transport.sent
@@ -81,14 +81,14 @@ class Client:
         return self._asker.next_response()
 
     async def answered(self) -> "DataclassInstance":
-        """The next answer, however many turns it takes: what it waits for may be a thread."""
+        """Return the next response after any number of turns: it may wait for a thread."""
         patience = Patience()
         while (found := await self.answer()) is None:
             patience.check("an answer")
         return found
 
     async def produce(self, *, acks: int = -1) -> tuple[int, int]:
-        """Append one record; the throttle time, and the request's size."""
+        """Append one record; return the throttle time and the request's size."""
         request = produce_request(TOPIC, bytes(build_batch([NewRecord(value=b"v" * 500)])))
         request.acks = acks
         size = self.send(PRODUCE, 9, request)
@@ -112,12 +112,14 @@ class Client:
         return answer
 
     async def is_silent(self) -> bool:
-        """Whether a further request is not answered yet."""
+        """Whether a further request gets no response yet."""
         self.send(API_VERSIONS, 3, ApiVersionsRequest())
         return await self.answer() is None
 
     async def is_answered_after(self, delay_ms: int) -> bool:
-        """Whether what was asked is answered once time has passed, and not a moment before."""
+        """Whether the pending request gets its response after this delay, and not a millisecond
+        earlier.
+        """
         self._clock.advance(delay_ms - 1)
         self._world.node.timers.run_due()
         if await self.answer() is not None:
@@ -129,12 +131,12 @@ class Client:
 
 
 class BusyClock(ManualClock):
-    """A clock on which `work_ms` pass from one look to the next, where anything is to take time."""
+    """A clock that advances `work_ms` with each reading, to simulate work."""
 
     work_ms = 0
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds, after that much work."""
+        """Return nanoseconds after that much work."""
         self.advance(self.work_ms)
         return super().monotonic_ns()
 
@@ -143,7 +145,7 @@ Steps = Callable[[World, BusyClock], Coroutine[object, object, None]]
 
 
 def play(folder: Path, steps: Steps) -> None:
-    """Run a test on a world with a topic."""
+    """Run a test on a broker with a topic."""
 
     async def run() -> None:
         clock = BusyClock(1_700_000_000_000)
@@ -163,7 +165,7 @@ def play(folder: Path, steps: Steps) -> None:
 async def set_quota(
     world: World, clock: ManualClock, entity: Entity, **values: float | None
 ) -> None:
-    """Set quotas and return when they hold."""
+    """Set quotas; return once they apply."""
     client = Client(world, clock, "admin")
     client.send(ALTER_CLIENT_QUOTAS, 1, altering(values, entity))
     answer = await client.answered()

@@ -1,7 +1,7 @@
 """A relay between clients and a broker that reads every response and may change it.
 
-For faults that lie between brokers: a leader that is gone, an address that nobody can reach. What
-passes is kept, so that a test can say what a client was told.
+It simulates faults between brokers: a lost leader, an unreachable address. It records the messages,
+so that a test can inspect the responses.
 """
 
 import socket
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 1 << 16
 _DEAD_NODE: Final = 77
-# Port 9, "discard", is one at which no test listens.
+# No test listens at port 9 ("discard").
 DEAD_ADDRESS: Final = "127.0.0.1:9"
 
 
 class Relay(Closing):
-    """Listens on a port of its own; each client gets a connection of its own to the broker."""
+    """Listens on a port of its own; each client gets its own connection to the broker."""
 
     def __init__(self, upstream: str, change: "Change") -> None:
         """Listen at once.
@@ -93,7 +93,7 @@ class Relay(Closing):
 
 
 def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
-    """The next frame without its length, empty at the end of the stream."""
+    """Return the next frame without its length, empty at the end of the stream."""
     while (found := frames.next()) is None:
         data = connection.recv(_CHUNK)
         if not data:
@@ -103,11 +103,11 @@ def _next_frame(connection: socket.socket, frames: Frames) -> bytes:
 
 
 class Led:
-    """Changes what clients are told of brokers: all are at the relay's address, one is dead.
+    """Changes the brokers in responses: all have the relay's address, one is unreachable.
 
     Attributes:
-        address: What the broker's clients are told as its address.
-        dead: Partitions by number whose leader can't be reached.
+        address: The address that clients get for the broker.
+        dead: Numbers of the partitions whose leader can't be reached.
     """
 
     def __init__(self, *dead: int) -> None:

@@ -1,4 +1,4 @@
-"""A broker whose log lies ahead of the clock: what producers are told, what an operator can do."""
+"""A broker whose log is ahead of the clock: errors for producers, and remedies for operators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ POLICY_VIOLATION = 44
 
 @pytest.fixture
 def ahead(tmp_path: Path) -> Path:
-    """A directory whose last record was appended three hours from now, by another's clock."""
+    """Create a directory whose last record was appended three hours from now, by another clock."""
     env = replace(os_env(), clock=WallAheadClock(AHEAD_MS))
     data = tmp_path / "data"
     with tidelog.broker(str(data), settings=SETTINGS, env=env) as broker:
@@ -46,12 +46,12 @@ def running(data: Path) -> Iterator[Broker]:
 
 
 def operator(data: Path) -> Cli:
-    """A command line beside the broker, under the machine's clock."""
+    """Return a command line beside the broker, on the machine's clock."""
     return Cli(data, ManualClock(SystemClock().now_ms()))
 
 
 def deliver(broker: Broker | str) -> KafkaError | None:
-    """What a producer is told of one record, None where it was taken."""
+    """Produce one record; return its error, None if it was accepted."""
     address = broker if isinstance(broker, str) else broker.bootstrap_servers
     told: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": address})

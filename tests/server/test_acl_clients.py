@@ -1,4 +1,4 @@
-"""What users with different rights may write and read, through real clients."""
+"""Topics that users with different rights may write and read, through real clients."""
 
 import asyncio
 from collections.abc import Callable
@@ -55,9 +55,9 @@ USERS: Final[dict[str, tuple[list[Rule], str, str]]] = {
     ),
     "from-there": ([allow("ALL", name="*", host="10.1.2.3")], "", "open"),
 }
-# How long a reader is watched that must not get anything.
+# Time for which a reader without rights is watched.
 DENIED_S: Final = 2
-# Most reads that may end before a refusal arrives.
+# Maximum number of reads before the refusal arrives.
 ATTEMPTS_MAX: Final = 20
 TOPICS: Final = ("flights", "fleet", "secret", "open")
 QUICK: Final = frozenset({("reader", "flights"), ("writer", "flights")})
@@ -83,7 +83,7 @@ def add_rules(broker: Broker) -> None:
 def _add_rules(broker: Broker, boss: RawClient) -> None:
     rules = [creation(user, rule) for user, (some, _, _) in USERS.items() for rule in some]
     rules.append(creation("*", allow("READ", name="open")))
-    # librdkafka asks for its group's coordinator whether it needs one or not.
+    # librdkafka always looks up its group's coordinator.
     rules.append(creation("*", allow("READ", ResourceType.GROUP, "none")))
     said = boss.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=rules))
     assert not any(each.error_code for each in said.results)
@@ -198,7 +198,7 @@ def test_who_may_write_and_read(broker: Broker, user: str, topic: str, client: s
     key = Key(protocol=SASL, mechanism="PLAIN", user=user, password=PASSWORD)
     writes, reads = CLIENTS[client]
     may_read = topic in readable.split()
-    # A client that may not even see a topic asks for ever, and tells nobody why.
+    # A client that may not see a topic retries forever, and reports nothing.
     wait_s = TIMEOUT_S if may_read else DENIED_S
     assert writes(place(broker), key, topic) == (topic in writable.split())
     assert reads(place(broker), key, topic, wait_s) == may_read

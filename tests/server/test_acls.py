@@ -1,4 +1,4 @@
-"""ACLs of a broker of ours: where they are kept, and what they hold against every request."""
+"""ACLs of our broker: where they are stored, and their checks of every request."""
 
 import errno
 import subprocess
@@ -62,7 +62,7 @@ BATCH: Final = bytes(build_batch([NewRecord(value=b"v")]))
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """A broker where boss may do everything, and the others what rules say."""
+    """Return settings of a broker with the super user boss; rules decide for the others."""
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in USERS))
     found = {
@@ -76,7 +76,7 @@ def settings_in(folder: Path, **more: str) -> dict[str, str]:
 
 
 def start(folder: Path, **more: str) -> Broker:
-    """A broker on a directory that outlives it."""
+    """Start a broker on a directory that outlives it."""
     return tidelog.broker(str(folder / "data"), settings=settings_in(folder, **more))
 
 
@@ -84,19 +84,19 @@ broker = broker_fixture(settings_in, topics={"flights": 1, "secret": 1})
 
 
 def login(broker: Broker, user: str) -> RawClient:
-    """A user's connection."""
+    """Return a user's connection."""
     return logged_in(broker, plain(user, PASSWORD))
 
 
 def add(broker: Broker, user: str, *rules: Rule) -> list[int]:
-    """Add rules as boss; the error codes."""
+    """Add rules as boss; return the error codes."""
     with login(broker, "boss") as boss:
         asked = CreateAclsRequest(creations=[creation(user, rule) for rule in rules])
         return [each.error_code for each in boss.ask(CREATE_ACLS, 3, asked).results]
 
 
 def remove_all(broker: Broker) -> int:
-    """Remove all rules as boss; how many there were."""
+    """Remove all rules as boss; return their number."""
     every = everything()
     names = DeleteAclsFilter.__dataclass_fields__
     wanted = DeleteAclsFilter(**{name: getattr(every, name) for name in names})
@@ -106,14 +106,14 @@ def remove_all(broker: Broker) -> int:
 
 
 def rules_of(broker: Broker) -> int:
-    """How many rules there are."""
+    """Return the number of rules."""
     with login(broker, "boss") as boss:
         found = boss.ask(DESCRIBE_ACLS, 3, everything())
         return sum(len(resource.acls) for resource in found.resources)
 
 
 def produced(broker: Broker, user: str, topic: str = "flights") -> int:
-    """The error code of one record."""
+    """Produce one record; return the error code."""
     with login(broker, user) as client:
         return client.produce(topic, BATCH).error_code
 
@@ -169,7 +169,7 @@ def test_a_rule_of_a_kind_that_nobody_knows_keeps_the_broker_shut(tmp_path: Path
 
 
 class FullDisk(OsFileSystem):
-    """A disk that has no room for rules while it is full."""
+    """A disk without space for rules while it is full."""
 
     def __init__(self) -> None:
         self.is_full = False
@@ -181,7 +181,7 @@ class FullDisk(OsFileSystem):
 
 
 class LateFailure(OsFileSystem):
-    """A disk that tells of a failure when the new file already has its name."""
+    """A disk that reports a failure after the new file already has its name."""
 
     def __init__(self) -> None:
         self.fails = False
@@ -296,7 +296,7 @@ def test_an_expression_finds_topics_that_the_member_may_see(broker: Broker) -> N
 
 
 def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> HeartbeatAssignment:
-    """What a member is assigned, once its expression was looked up."""
+    """Return a member's assignment, once its expression was evaluated."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         said = client.ask(CONSUMER_GROUP_HEARTBEAT, 1, joining)
@@ -318,7 +318,7 @@ def _assigned(client: RawClient, joining: ConsumerGroupHeartbeatRequest) -> Hear
 
 
 def test_each_api_has_a_guard() -> None:
-    """One that is served and has none is for those alone who may do all to the cluster."""
+    """Served APIs without a guard require the right to all operations on the cluster."""
     guarded = {row.key for row in ROWS if row.guard}
     assert {row.key for row in ROWS} - OPEN_TO_ALL <= guarded
     assert all(guard_of(key) not in {None, closed} for key in guarded)

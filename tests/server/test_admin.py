@@ -1,4 +1,4 @@
-"""Topics, settings, log dirs and the cluster, through two clients' admin interfaces."""
+"""Topics, settings, log dirs and the cluster, through the admin interfaces of two clients."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -38,20 +38,20 @@ def admin(broker: Broker) -> AdminClient:
 
 @pytest.fixture
 def java_like(broker: Broker) -> Iterator[KafkaAdminClient]:
-    """kafka-python's admin client, which asks in the newest versions."""
+    """kafka-python's admin client, which uses the newest versions."""
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
     yield client
     client.close()
 
 
 def create(admin: AdminClient, *topics: NewTopic, trial: bool = False) -> list[str]:
-    """Create topics; the names of the errors, empty where there is none."""
+    """Create topics; return the error names, empty for success."""
     futures = admin.create_topics(list(topics), validate_only=trial)
     return [error_of(future) for future in futures.values()]
 
 
 def error_of(future: object) -> str:
-    """The name of the error that a future brings, empty for none."""
+    """Return the name of a future's error, empty without one."""
     try:
         future.result(timeout=TIMEOUT_S)  # type: ignore[attr-defined] # no types there
     except KafkaException as error:
@@ -60,21 +60,21 @@ def error_of(future: object) -> str:
 
 
 def settings_of(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
-    """All settings of a topic or broker."""
+    """Return all settings of a topic or broker."""
     (future,) = admin.describe_configs([ConfigResource(kind, name)]).values()
     found: dict[str, ConfigEntry] = future.result(timeout=TIMEOUT_S)
     return found
 
 
 def alter(admin: AdminClient, *entries: ConfigEntry, trial: bool = False) -> str:
-    """Change settings of the topic; the error's name, empty for none."""
+    """Change settings of the topic; return the error's name, empty for success."""
     resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=list(entries))
     (future,) = admin.incremental_alter_configs([resource], validate_only=trial).values()
     return error_of(future)
 
 
 def entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
-    """One change."""
+    """Return one change."""
     return ConfigEntry(name, value, incremental_operation=operation)
 
 
@@ -175,7 +175,7 @@ class TestSettings:
         create(admin, NewTopic(TOPIC, 1))
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0})
         producer.produce(TOPIC, bytes(100))
-        assert producer.flush(TIMEOUT_S) == 0  # the partition is open
+        assert producer.flush(TIMEOUT_S) == 0  # opens the partition
         small = entry("max.message.bytes", "150", AlterConfigOpType.SET)
         clock = entry("tidelog.retention.clock", "append", AlterConfigOpType.SET)
         assert alter(admin, small, clock, trial=True) == ""
@@ -231,7 +231,7 @@ def test_newest_versions_of_each(java_like: KafkaAdminClient, broker: Broker) ->
     assert [len(topic["partitions"]) for topic in described] == [2]
     dirs = java_like.describe_log_dirs()
     assert broker.data in str(dirs)
-    # One broker, one directory: what asks for just these changes nothing, anything else can't be.
+    # One broker with one directory: a request for exactly these changes nothing, others fail.
     place = KafkaPartition(TOPIC, 0)
     elected = java_like.elect_leaders(0, {TOPIC: [0, 1]}).replica_election_results
     assert [(part[0], part[1]) for part in elected[0][1]] == [(0, 84), (1, 84)]

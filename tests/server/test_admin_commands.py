@@ -30,7 +30,7 @@ broker = broker_fixture(
 
 
 class Shell:
-    """Commands on a broker, in this process."""
+    """Runs commands on a broker, in this process."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -270,7 +270,7 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
 
 
 class LocalShell(Shell):
-    """Commands on a directory."""
+    """Runs commands on a directory."""
 
     def __init__(self, cli: Cli) -> None:
         super().__init__("")

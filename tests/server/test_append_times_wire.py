@@ -1,4 +1,4 @@
-"""Append times over the wire: beside the records, in lookups, on a standby, in rows of a reader."""
+"""Append times over the wire: with records, in lookups, on a standby, in rows of a reader."""
 
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ TOPIC = "late"
 
 
 def put(broker: Broker, config: dict[str, str] | None = None) -> list[int]:
-    """Records with times long ago, in three appends; when each record was appended."""
+    """Append old records in three parts; return each record's append time."""
 
     def append(node: Node) -> list[int]:
         if node.topics.find(TOPIC) is None:
@@ -152,5 +152,5 @@ def test_any_client_sees_the_time_as_a_header_where_the_topic_says_so(
     assert [message.headers() for message in seen] == [
         [("own", b"1"), ("tidelog.append.time", time.to_bytes(8, "big"))] for time in times
     ]
-    # A copy of the log is a copy: what asks for append times gets the batches as they are.
+    # A copy of the log is exact: a request for append times gets the batches unchanged.
     assert AppendRuns(ask_times(broker)).time_of(0) == times[0]

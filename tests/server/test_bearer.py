@@ -1,4 +1,4 @@
-"""Log-ins by tokens (OAUTHBEARER): three clients; keys from a file and from an address."""
+"""Authentication by tokens (OAUTHBEARER): three clients; keys from a file and from a URL."""
 
 import contextlib
 import importlib.util
@@ -42,7 +42,7 @@ REFRESH_MS: Final = 1_000_000
 
 
 def settings_in(folder: Path, **more: str) -> dict[str, str]:
-    """A broker with keys in a file."""
+    """Return settings of a broker with keys in a file."""
     keys = folder / "keys.json"
     if not keys.exists():
         keys.write_bytes(key_set(OLD.shown()))
@@ -69,7 +69,7 @@ def test_a_token_through_each_client(broker: Broker, client: str) -> None:
 
 
 def outcome(broker: Broker, made: str) -> bool:
-    """Whether a token lets in."""
+    """Whether a token authenticates."""
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         said = say(client, bearer(made))
@@ -104,12 +104,12 @@ def test_nothing_is_answered_between_a_bad_token_and_the_end(broker: Broker) -> 
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
         assert not is_served(client)
-    # Who goes on as if he were in has failed as well.
+    # A client that continues as if authenticated has failed as well.
     assert broker.call(lambda node: dict(node.metrics.logins)) == {("OAUTHBEARER", "failed"): 1}
     with RawClient(place(broker)) as client:
         shake(client, "OAUTHBEARER")
         assert say(client, bearer("nonsense")).auth_bytes
-        # A good one comes too late.
+        # A valid token after an invalid one is too late.
         good = bearer(token(OLD, "RS256", claims()))
         assert say(client, good).error_code == FAILED
         assert is_closed(client)
@@ -149,11 +149,11 @@ def test_only_algorithms_of_the_list(tmp_path: Path) -> None:
         assert outcome(running, token(OLD, "PS256", claims()))
 
 
-# -- keys at an address --------------------------------------------------------------------------
+# -- keys at a URL -------------------------------------------------------------------------------
 
 
 class Site:
-    """Keys on this machine; what is answered can be changed."""
+    """Serves keys on this machine; the response can be changed."""
 
     def __init__(self, certificate: Path | None = None) -> None:
         self.keys = key_set(OLD.shown())
@@ -170,7 +170,7 @@ class Site:
                 self.wfile.write(site.keys)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         scheme = "http"
@@ -202,7 +202,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def names(keys: KeyUrl, key_id: str | None = None) -> list[str | None]:
-    """The keys that are found."""
+    """Return the names of the keys for a key id."""
     return [key.key_id for key in keys.find(key_id)]
 
 
@@ -224,7 +224,7 @@ def test_keys_are_fetched_in_time_and_for_a_new_name(site: Site) -> None:
     keys = KeyUrl(Env(clock=clock), site.url, REFRESH_MS)
     site.keys = key_set(OLD.shown(), NEW.shown())
     assert names(keys) == ["old"]
-    # A name that nobody knows may be a new one; not asked for again at once.
+    # An unknown name may be a new one; the next request for it must wait.
     assert names(keys, "new") == []
     assert site.asked == 1
     clock.advance(AGAIN_MS)
@@ -319,16 +319,16 @@ def test_an_answer_that_is_no_http_keeps_the_old_keys(site: Site) -> None:
 
 
 class Dripping(BaseHTTPRequestHandler):
-    """Answers a byte at a time, for as long as somebody listens."""
+    """Sends a response one byte at a time, as long as the client reads."""
 
     ended = threading.Event()
     in_head = False
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """A key set whose end never comes."""
+        """Send a key set that never ends."""
         with contextlib.suppress(OSError):
             if not self.in_head:
                 self.send_response(200)
@@ -338,7 +338,7 @@ class Dripping(BaseHTTPRequestHandler):
 
 
 class DrippingHead(Dripping):
-    """Likewise, in the middle of a header."""
+    """Sends a header one byte at a time, without end."""
 
     in_head = True
 

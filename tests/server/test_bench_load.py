@@ -1,4 +1,4 @@
-"""The benchmark's load generators do what clients do, and see it done."""
+"""The benchmark's load generators work like clients, and count the completed work."""
 
 import os
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def address_of(broker: Broker) -> Address:
 
 @dataclass
 class Served:
-    """A broker in this process as the benchmark has one in its own."""
+    """A broker in this process, in the form of the benchmark's broker process."""
 
     bootstrap: str
     tls_port: int = 0
@@ -49,12 +49,12 @@ class Served:
 def test_all_that_transactions_wrote_is_committed(broker: Broker, kind: Kind) -> None:
     Topics(Served(broker.bootstrap_servers)).create("ledger", kind.partitions)
     producers = [begun(address_of(broker), kind, "ledger", n) for n in range(kind.producers)]
-    # Each commits at least one, however little time there is.
+    # Each commits at least one, however short the time is.
     done = sum(run_all(producers, 0) for _ in range(3))
     for each in producers:
         each.close()
     assert done == 3 * kind.producers
-    # Of each transaction its records and a marker.
+    # Each transaction has its records and a marker.
     end = done * (RECORDS // kind.partitions + 1)
     with RawClient(broker.bootstrap_servers) as client:
 

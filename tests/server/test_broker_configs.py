@@ -1,4 +1,4 @@
-"""Settings of the broker that are changed while it runs: at once, for good, and for topics too."""
+"""Settings changed on a running broker apply at once, lastingly, and to topics."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ Change = tuple[str, int, str | None]
 def alter(
     broker: Broker, who: str, *changes: Change, trial: bool = False, kind: int = BROKER
 ) -> tuple[int, str]:
-    """Change settings of the broker, of all, or of a topic; error code and text."""
+    """Change settings of the broker, of all brokers, or of a topic; return error code and text."""
     resource = IncrementalAlterConfigsResource(
         resource_type=kind,
         resource_name=who,
@@ -57,7 +57,7 @@ def alter(
 
 
 def described(broker: Broker, name: str, key: str, kind: int = BROKER) -> DescribedConfig:
-    """One setting as it is shown."""
+    """Return one setting as described."""
     (found,) = all_described(broker, name, key, kind=kind)
     return found
 
@@ -110,7 +110,7 @@ def test_where_it_listens_is_told_whoever_chose_that(data: str) -> None:
 
 
 def codes(broker: Broker, topic: str) -> int:
-    """What an append of some 2,000 bytes is answered."""
+    """Return the error code of an append of some 2,000 bytes."""
     with RawClient(broker.bootstrap_servers) as client:
         batch = bytes(build_batch([NewRecord(value=b"v" * 2000)]))
         return client.produce(topic, batch).error_code
@@ -158,7 +158,7 @@ def test_who_names_nothing_goes_back_to_the_start(data: str) -> None:
 
 
 def test_what_has_no_effect_here_is_kept_and_shown(data: str) -> None:
-    """Clients' tests and tools set what Kafka lets them set."""
+    """Clients' tests and tools set any of Kafka's settings."""
     threads, relogin = "background.threads", "sasl.kerberos.min.time.before.relogin"
     with start_with(data, background_threads="8") as broker:
         changes = [(threads, SET, "9"), (relogin, SET, "58000")]
@@ -254,7 +254,7 @@ def test_another_brokers_settings_are_not_ours(data: str) -> None:
 
 THROTTLED = "leader.replication.throttled.replicas"
 INVALID_CONFIG = 40
-# Half of what a string of the protocol holds, and a little more.
+# A little more than half of the maximum length of a string in the protocol.
 HALVES = [",".join(f"{half}{n:04}:0" for n in range(2100)) for half in (1, 2)]
 
 

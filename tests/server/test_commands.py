@@ -1,4 +1,4 @@
-"""Commands with `--bootstrap`, and `tidelog.connect`, on a broker of ours."""
+"""Commands with `--bootstrap`, and `tidelog.connect`, on our broker."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ from tidelog.remote.view import Watermarks
 from tidelog.server.embedded import Broker
 from tidelog.types import IsolationLevel, NewRecord, TopicPartition
 
-# The tests' records are old: the default of a week would delete them.
+# The tests' records are old: the default retention of a week would delete them.
 ours = broker_fixture(SETTINGS | {"log.retention.ms": "-1"}, is_temporary=True, scope="module")
 
 
@@ -48,7 +48,7 @@ class TestConnectToOurs(Suite):
 
 
 def test_both_clocks_of_our_own_records(log: RemoteDirectory, shell: Shell) -> None:
-    """Create times run backwards, append times forwards; the topic is searched by the latter."""
+    """Create times decrease, append times increase; the topic is searched by the latter."""
     name = fresh(log, tidelog_lookup_clock="append")
     now = log.point("now")
     for number in range(6):
@@ -111,7 +111,7 @@ def test_a_count_by_append_time_looks_all_partitions_up_at_once(
 
 
 def appended_ms(log: RemoteDirectory, name: str) -> list[int]:
-    """When the records were appended, as the columns tell."""
+    """Return the append times of the records, from the columns."""
     rows = log.read(name, columns=["appendTimestamp"]).read_all()
     return [round(row["appendTimestamp"].timestamp() * 1000) for row in rows.to_pylist()]
 
@@ -153,7 +153,8 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
 
 
 def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirectory) -> None:
-    """Through it append times are not told, as behind TLS or SASL; stamps are seen."""
+    """With librdkafka, append times are unavailable, as with TLS or SASL; LogAppendTime is visible.
+    """
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):
         log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])
@@ -216,7 +217,7 @@ def test_a_follower_tells_when_what_comes_was_appended(log: RemoteDirectory, she
 def test_a_follower_ends_where_a_transaction_marker_is_the_last_offset(
     log: RemoteDirectory, *, commits: bool
 ) -> None:
-    """No record comes with the marker's offset, nor behind it."""
+    """No record has the marker's offset, or a later one."""
     name = fresh(log)
     log.append(name, [NewRecord(value=b"there")])
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""Commits that carry a text: groups that have some are shown and moved, and ours carry none."""
+"""Commits with metadata text: such groups are shown and reset, and our own commits have none."""
 
 import pytest
 from tests.contracts.broker_commands import Shell, only
@@ -17,7 +17,7 @@ from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)
-# What the client library finds behind a text of this length is chance: several lengths and tries.
+# The client library reads memory after a text, which depends on its length: several attempts.
 TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 
@@ -31,7 +31,7 @@ def shell(broker: Broker) -> Shell:
 
 
 def commit(address: str, group: str, text: str) -> None:
-    """Commit offset 3 as a consumer that notes a text with it."""
+    """Commit offset 3 with a metadata text, as some consumers do."""
     part = OffsetCommitRequestPartition(
         partition_index=0, committed_offset=3, committed_metadata=text
     )
@@ -43,7 +43,7 @@ def commit(address: str, group: str, text: str) -> None:
 
 
 def offset_and_text(address: str, group: str) -> tuple[int, str | None]:
-    """Offset and text, as they are on the wire."""
+    """Return offset and text as on the wire."""
     topic = OffsetFetchTopic(name="t", partition_indexes=[0])
     with RawClient(address) as client:
         answer = client.ask(OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=[topic]))

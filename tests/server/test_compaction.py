@@ -1,4 +1,5 @@
-"""A broker that compacts: by itself and when asked, while clients go on; what fails is named."""
+"""A broker that compacts, by itself and on request, during use by clients; failures are reported.
+"""
 
 import io
 import threading
@@ -22,7 +23,7 @@ from tidelog.storage.compaction.worker import CleanerProcess
 from tidelog.types import TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# A process begins, and may have to compile kernels first.
+# A process starts, and may have to compile kernels first.
 START_S = 600
 TOPIC = "places"
 NAME = TopicPartition(TOPIC, 0)
@@ -33,7 +34,7 @@ CONFIG = {
     "segment.ms": "86400000",
 }
 SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
-# Nothing is cleaned unless somebody asks.
+# Only requests start a cleaning.
 BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
 BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
 
@@ -42,7 +43,7 @@ broker = broker_fixture(BY_HAND, fill=lambda node: node.topics.create(TOPIC, 1, 
 
 
 def produce_keys(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, bytes]:
-    """Values of ten keys; what the last of each is."""
+    """Produce values of ten keys; return the last value of each."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     table = {}
     for number in range(first, first + count):
@@ -50,7 +51,7 @@ def produce_keys(broker: Broker, count: int, *, first: int = 0) -> dict[bytes, b
         producer.produce(TOPIC, value, key)
         table[key] = value
         if number % 20 == 19:
-            assert producer.flush(TIMEOUT_S) == 0  # a batch
+            assert producer.flush(TIMEOUT_S) == 0  # one batch
     assert producer.flush(TIMEOUT_S) == 0
     return table
 
@@ -67,7 +68,7 @@ def consumer_of(broker: Broker) -> Consumer:
 
 
 def read(consumer: Consumer) -> list[tuple[int, bytes, bytes]]:
-    """All up to the end."""
+    """Return offset, key and value of all records up to the end."""
     found: list[tuple[int, bytes, bytes]] = []
     while True:
         message = consumer.poll(TIMEOUT_S)
@@ -103,7 +104,7 @@ def test_clients_see_each_key_once_afterwards(broker: Broker) -> None:
 
 
 def test_a_consumer_goes_on_where_segments_went(broker: Broker) -> None:
-    """It has begun to read the old segments; nothing that is left is missed."""
+    """The consumer has started with the old segments; it misses no remaining record."""
     table = produce_keys(broker, 2_000)
     consumer = consumer_of(broker)
     first = consumer.consume(1, timeout=TIMEOUT_S)[0]
@@ -174,7 +175,7 @@ def test_a_damaged_partition_is_named_and_works_on(broker: Broker, tmp_path: Pat
 
 
 def listen(node: Node, done: threading.Event) -> None:
-    """Let it be known when something was cleaned."""
+    """Set the event after a cleaning."""
     tally = node.metrics.cleaner
     plain = tally.cleaned
 
@@ -187,7 +188,7 @@ def listen(node: Node, done: threading.Event) -> None:
 
 
 def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
-    """Nobody asks it to."""
+    """No request starts the cleaning."""
     with tidelog.broker(str(tmp_path / "data"), settings=BY_ITSELF) as broker:
         broker.call(lambda node: node.topics.create(TOPIC, 1, CONFIG))
         done = threading.Event()
@@ -199,7 +200,9 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_path: Path) -> None:
-    """The process of a job ends; the partition stays as it was, the next job gets a new one."""
+    """If the process of a job dies, the partition stays unchanged and the next job starts another
+    one.
+    """
     worker = CleanerProcess(1e308)
     worker.stop()
     with pytest.raises(CleaningFailed, match="stopped"):
@@ -214,7 +217,7 @@ def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_pa
 
 
 def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
-    """`__consumer_offsets` of ours: what groups have committed is there after a restart."""
+    """After compaction and a restart, `__consumer_offsets` still has the committed offsets."""
     produce_keys(broker, 20)
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"}
     consumer = Consumer({**settings, "enable.auto.commit": False})

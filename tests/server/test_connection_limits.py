@@ -1,4 +1,4 @@
-"""How many may be connected, in all and from one address; what a failed log-in costs."""
+"""Limits of connections, in all and per address, and the cost of a failed authentication."""
 
 import socket
 from contextlib import suppress
@@ -36,7 +36,7 @@ OVERRIDES: Final = "max.connections.per.ip.overrides"
 
 
 def stays(broker: Broker) -> RawClient | None:
-    """A new connection, None where it was closed at once."""
+    """Return a new connection, None if it was closed at once."""
     client = RawClient(broker.bootstrap_servers)
     try:
         client.ask(METADATA, 9, MetadataRequest(topics=[]))
@@ -65,7 +65,7 @@ def test_so_many_may_be_connected(settings: dict[str, str], count: int) -> None:
         assert len(let_in) == count
         assert running.call(lambda node: node.metrics.connections_refused) == 2
         if let_in:
-            # Who goes makes room for another one.
+            # A disconnect frees a slot.
             let_in.pop().close()
             patience = Patience()
             while (again := stays(running)) is None:
@@ -142,6 +142,6 @@ def test_what_is_no_request_counts_as_malformed() -> None:
         host, _, port = running.bootstrap_servers.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE_S) as raw:
             raw.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            with suppress(ConnectionResetError):  # as who has not read all may end it
+            with suppress(ConnectionResetError):  # the client has not read everything
                 assert raw.recv(1) == b""
         assert running.call(lambda node: node.metrics.malformed_requests) == 1

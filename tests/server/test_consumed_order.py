@@ -1,4 +1,4 @@
-"""Records that come through librdkafka keep the order of offsets, whatever brokers send."""
+"""Records read through librdkafka keep the order of offsets, whatever brokers send."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tidelog.types import NewRecord, TopicPartition
 
 BATCHES, EACH = 20, 10
 NAME = TopicPartition("t", 0)
-# A setting that only librdkafka knows, so that it reads.
+# Only librdkafka supports this setting, so reads use librdkafka.
 THROUGH_LIBRDKAFKA = {"reconnect.backoff.ms": "50"}
 
 
@@ -26,7 +26,7 @@ def log_path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
-    """A broker with a topic of 20 batches, 10 records each."""
+    """Run a broker with a topic of 20 batches, 10 records each."""
     with tidelog.broker(str(tmp_path / "data"), settings=SETTINGS) as broker:
         servers = broker.bootstrap_servers
         with tidelog.connect(servers) as writer:
@@ -39,7 +39,7 @@ def cluster(tmp_path: Path) -> Iterator[RemoteDirectory]:
 
 
 def move(path: Path, batch: int, offset: int) -> None:
-    """Write another base offset into a batch, as a flipped bit does: no checksum covers it."""
+    """Write another base offset into a batch, like a flipped bit: no checksum covers it."""
     with path.open("r+b") as file:
         at = [found.at for found in walk(file.read())][batch]
         file.seek(at)

@@ -1,4 +1,4 @@
-"""The control channel of a running broker: what is attached by others, its clients see at once."""
+"""The control channel of a running broker: clients see segments that another process attaches."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ from tidelog.storage.tier_manager.mover import MoveOptions
 from tidelog.types import NewRecord, TopicPartition
 
 TIMEOUT_S = PATIENCE_S
-# A send that waits for so long is taken for one that will never end.
+# A send that blocks this long counts as blocked forever.
 BLOCKED_S = 1
 ENDLESS_BYTES = 32 << 20
 TOPIC = "tides"
@@ -53,7 +53,7 @@ PARTITION = TopicPartition(TOPIC, 0)
 
 
 def stage(broker: Broker, name: str, texts: list[str]) -> list[StagedSegment]:
-    """A segment with records of these values, staged as by another process."""
+    """Stage a segment with records of these values, as another process does."""
     env = os_env()
     config = broker.call(lambda node: node.log_dir.topic(TOPIC).config)
     pool = FilePool(env.files)
@@ -74,14 +74,14 @@ def produce_texts(broker: Broker, texts: list[str]) -> None:
 
 
 def consumer_of(broker: Broker, offset: int) -> Consumer:
-    """A consumer of the topic's only partition."""
+    """Return a consumer of the topic's only partition."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "unused"})
     consumer.assign([Place(TOPIC, 0, offset)])
     return consumer
 
 
 def values(consumer: Consumer, count: int) -> list[str]:
-    """The next values."""
+    """Return the next values."""
     found = [message.value() for message in consumer.consume(count, timeout=TIMEOUT_S)]
     return [value.decode() for value in found if value is not None]
 
@@ -125,7 +125,7 @@ def test_waiting_consumer_gets_what_another_process_attaches(broker: Broker) -> 
     produce_texts(broker, ["a"])
     consumer = consumer_of(broker, 0)
     assert values(consumer, 1) == ["a"]
-    # The next fetch waits at the end of the log; what is attached meanwhile must end it.
+    # The next fetch waits at the end of the log; an attached segment must complete it.
     waiting: list[str] = []
     thread = threading.Thread(target=lambda: waiting.extend(values(consumer, 2)))
     thread.start()
@@ -207,7 +207,7 @@ def test_who_asks_for_a_tier_hears_of_a_segment_that_is_left_behind(
 
 
 def make_two_segments(broker: Broker) -> None:
-    """A finished segment with a record in each of four batches, and an active one."""
+    """Create a finished segment of four batches with one record each, and an active one."""
 
     def append(node: Node) -> None:
         partition = node.partitions.get(TOPIC, 0)
@@ -222,7 +222,7 @@ def make_two_segments(broker: Broker) -> None:
 
 
 def stage_cleaned(data: str, kept: tuple[int, ...]) -> NewSegment:
-    """These batches of the first segment, staged as by another process."""
+    """Stage the kept batches of the first segment, as another process does."""
     path = Path(data) / f"{TOPIC}-0" / f"{0:020}.log"
     cleaned = b"".join(
         bytes(batch.view) for batch in walk(path.read_bytes()) if batch.base_offset in kept
@@ -287,7 +287,7 @@ def test_asker_that_reads_no_answers_is_read_no_further(broker: Broker) -> None:
                 sent += found.send(question * 1000)
         assert sent < ENDLESS_BYTES
         found.settimeout(TIMEOUT_S)
-        # What was taken is answered, one by one.
+        # Each received request gets a response.
         reader, answers = FrameReader(), 0
         while answers < sent // len(question):
             answers += len(list(reader.feed(found.recv(1 << 16))))
@@ -304,7 +304,7 @@ def test_channel_goes_with_the_broker(tmp_path: Path) -> None:
 
 
 def command(*words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
+    """Run a command; return its exit code, stdout and stderr."""
     raw, err = io.BytesIO(), io.StringIO()
     out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     surroundings = Surroundings(stdin=io.BytesIO(), stdout=out, stderr=err, variables={})

@@ -1,4 +1,4 @@
-"""A broker that syncs, rolls, deletes and comes back: with a real client, on a real disk."""
+"""A broker that syncs, rolls, deletes and restarts: with a real client, on a real disk."""
 
 from pathlib import Path
 
@@ -58,10 +58,10 @@ def test_retention_goes_on_beside_clients(tmp_path: Path) -> None:
     }
     with tidelog.broker(str(tmp_path), settings=settings) as broker:
         assert produce_and_note(broker, 4000, 1000) == list(range(4000))
-        # What stays is less than retention.bytes and a segment: about 2,080 records.
+        # The rest is less than retention.bytes and a segment: about 2,080 records.
         until(broker, lambda node: node.partitions.get("t", 0).log.log_start_offset > 1900)
         assert broker.call(lambda node: node.partitions.get("t", 0).last_deletion_ms)
-        # Of a log that starts where its first segment does Kafka keeps no line there for long.
+        # If a log starts with its first segment, Kafka removes its line from the checkpoint.
         until(broker, lambda node: f"t 0 {first_unsafe(node)}" in checkpoint(tmp_path))
         until(broker, lambda _: not (tmp_path / "t-0" / f"{0:020}.log").exists())
         until(broker, lambda _: not any((tmp_path / "t-0").glob("*.deleted")))
@@ -125,7 +125,7 @@ def test_a_damaged_partition_serves_its_sound_prefix_and_takes_nothing(
 
 
 def consume(broker: Broker, topic: str, count: int | None = None) -> list[bytes]:
-    """Values of the first records, or of all until the end of the partition."""
+    """Return values of the first records, or of all until the end of the partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Fetch over the wire: limits, waits, epochs, ids, sessions, pieces of files, damage."""
+"""Fetch over the wire: limits, waits, epochs, ids, sessions, parts of files, damage."""
 
 import os
 from pathlib import Path
@@ -39,7 +39,7 @@ def create(broker: Broker, partitions: int = 1, **config: str) -> None:
 
 
 def put(broker: Broker, count: int = 1, *, partition: int = 0, batch_bytes: int = 16_384) -> None:
-    """Append records of about 1 KB, 20 at a time, in batches of about that many bytes."""
+    """Append records of about 1 KB, 20 at a time, in batches of about `batch_bytes`."""
 
     def append(node: Node) -> None:
         found = node.partitions.get(TOPIC, partition)
@@ -82,7 +82,7 @@ def fetch(broker: Broker, what: FetchRequest, version: int = 12) -> dict[int, Pa
 
 
 def offsets(data: PartitionData) -> list[int]:
-    """All offsets, after a check of each batch; none may be cut."""
+    """Return all offsets, after a check of each batch; no batch may be cut."""
     batches = list(walk(data.batches))
     assert sum(batch.size_bytes for batch in batches) == len(data.batches)
     assert all(batch.is_valid() for batch in batches)
@@ -267,7 +267,7 @@ def test_answer_stays_whole_while_its_segment_is_rolled_and_deleted(broker: Brok
     put(broker, 4_000)
     with RawClient(broker.bootstrap_servers) as client:
         client.send(FETCH, 12, request(partition(0, 0, max_bytes=INT32_MAX)))
-        # The client takes nothing yet: most of the answer still lies in the file.
+        # The client receives nothing yet: most of the response is still in the file.
         client.await_answer()
         broker.call(_drop_all)
         got = offsets(parts(client.receive(FETCH))[0])

@@ -1,6 +1,6 @@
-"""The first consumer group of a broker: no client is told to come again later.
+"""The first consumer group of a broker: no client has to retry later.
 
-Clients that are told COORDINATOR_LOAD_IN_PROGRESS pause: librdkafka for three seconds.
+After COORDINATOR_LOAD_IN_PROGRESS clients pause: librdkafka for three seconds.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 LATER = {14, 15, 16}
 CLIENTS = 4
 ID_NEEDED = 79
-# Prints what the first request about a group holds the loop for.
+# Prints for how long the first request about a group blocks the loop.
 FIRST_OF_A_PROCESS = """
 import tempfile
 import pytest
@@ -145,7 +145,7 @@ def by_aiokafka(address: str) -> None:
 
 @contextmanager
 def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
-    """An address of the broker, and the errors that clients there are answered, by API."""
+    """Run a relay; yield its address, and the errors in responses to its clients, by API."""
     led = Led()
     errors: list[tuple[str, int]] = []
 
@@ -162,7 +162,7 @@ def listened(broker: Broker) -> Iterator[tuple[str, list[tuple[str, int]]]]:
 
 @pytest.mark.parametrize("read", [by_confluent, by_kafka_python, by_aiokafka])
 def test_no_client_is_told_to_come_again(tmp_path: Path, read: Callable[[str], None]) -> None:
-    for number in range(3):  # each broker in its own state, the third one behind a restart
+    for number in range(3):  # each broker in its own state, the third one after a restart
         data = str(tmp_path / f"data-{min(number, 1)}")
         with tidelog.broker(data) as broker:
             if number < 2:
@@ -186,7 +186,7 @@ def join(group: str) -> JoinGroupRequest:
 
 
 def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> None:
-    """The second one found the topic made, and read what had nothing in it."""
+    """Before, the second request found the topic created, and read its still empty content."""
     for _ in range(3):
         with tidelog.broker() as broker:
             clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]
@@ -202,7 +202,7 @@ def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> N
 
 
 def test_the_first_group_of_a_process_leaves_the_loop_to_others() -> None:
-    """What groups use is imported in a thread: by a request at once after the start, too."""
+    """Modules of groups are imported in a thread, also for a request right after the start."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_OF_A_PROCESS], capture_output=True, text=True, check=True
     )

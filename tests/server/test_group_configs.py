@@ -1,4 +1,4 @@
-"""Settings of single groups: what members hear, restarts, bounds."""
+"""Settings of single groups: responses to members, restarts, bounds."""
 
 from pathlib import Path
 
@@ -26,13 +26,13 @@ from tidelog.server.embedded import Broker
 from tidelog.storage.directory.broker_files import CLUSTER_FILE
 
 GROUP = 32
-# The topic of groups is being made, or read.
+# The offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 SET, DELETE = range(2)
 
 
 def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
-    """The error code of one change."""
+    """Return the error code of one change."""
     change = IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
     resource = IncrementalAlterConfigsResource(
         resource_type=GROUP, resource_name=group, configs=[change]
@@ -43,7 +43,7 @@ def alter(broker: Broker, group: str, name: str, operation: int, value: str | No
 
 
 def heartbeat_interval_ms(broker: Broker, group: str) -> int:
-    """What a member that joins is told."""
+    """Return the heartbeat interval in the response to a joining member."""
     request = ConsumerGroupHeartbeatRequest(
         group_id=group,
         member_id="m",

@@ -1,4 +1,4 @@
-"""Groups as real clients make them: rebalances, static and cooperative members, a restart."""
+"""Groups of real clients: rebalances, static and cooperative members, a restart."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from tidelog.storage.directory.broker_files import (
 )
 
 PARTITIONS = 4
-# What a client says while its broker is away or reads its groups; it asks again, but not for long.
+# Errors of clients while the broker is down or loads its groups; clients retry only for a while.
 NOT_READY = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -35,13 +35,12 @@ NOT_READY = {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
 }
-# Nobody is taken for dead where the machine stands still for a while; who could not say good-bye
-# is in time.
+# Long enough that a busy machine expires no member, short enough for members that could not leave.
 SESSION_MS = PATIENCE_S * 500
 
 
 def make_filled_topic(broker: Broker, topic: str, count: int = 40) -> None:
-    """A topic with records in all its partitions."""
+    """Create a topic with records in all its partitions."""
     broker.call(lambda node: node.topics.create(topic, PARTITIONS))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 5})
     for number in range(count):
@@ -50,7 +49,7 @@ def make_filled_topic(broker: Broker, topic: str, count: int = 40) -> None:
 
 
 def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
-    """A subscribed consumer; settings with underscores for dots."""
+    """Run a subscribed consumer; settings with underscores for dots."""
     settings: dict[str, str | int | bool] = {
         "bootstrap.servers": broker.bootstrap_servers,
         "group.id": group,
@@ -67,7 +66,7 @@ def member(broker: Broker, group: str, topic: str, **more: str) -> Consumer:
 
 
 def settle(consumers: Sequence[Consumer], each: int) -> None:
-    """Poll until every consumer has so many partitions."""
+    """Poll until every consumer has `each` partitions."""
     patience = Patience()
     while any(len(consumer.assignment()) != each for consumer in consumers):
         patience.check([consumer.assignment() for consumer in consumers])
@@ -76,7 +75,7 @@ def settle(consumers: Sequence[Consumer], each: int) -> None:
 
 
 def take(consumer: Consumer, count: int) -> list[bytes]:
-    """The next so many values."""
+    """Return the next `count` values."""
     found: list[bytes] = []
     while len(found) < count:
         message = consumer.poll(PATIENCE_S)
@@ -89,7 +88,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 
 def committed_by(consumer: Consumer, topic: str) -> list[int]:
-    """What is committed, once the broker is ready to tell."""
+    """Return the committed offsets, once the broker is ready."""
     places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     patience = Patience()
     while True:
@@ -122,7 +121,7 @@ def test_librdkafka_rebalances_and_goes_on_after_a_restart(tmp_path: Path) -> No
 
 
 def test_librdkafka_rebalances_cooperatively(broker: Broker) -> None:
-    """Who was there keeps what it may keep, and reads on, while a second member comes."""
+    """The first member keeps reading its remaining partitions while a second one joins."""
     make_filled_topic(broker, "flights")
     first = member(broker, "gentle", "flights", partition_assignment_strategy="cooperative-sticky")
     settle([first], 4)
@@ -153,9 +152,9 @@ def test_static_member_comes_back_without_a_rebalance(broker: Broker) -> None:
 
 
 def test_members_go_on_over_a_restart(tmp_path: Path) -> None:
-    """The broker goes and comes again; its members do not rebalance."""
+    """The broker restarts; its members do not rebalance."""
     data = str(tmp_path / "data")
-    port = free_port()  # which nobody is given while the broker is away
+    port = free_port()  # reserved while the broker is down
     with tidelog.broker(data, port=port, settings=SETTINGS) as broker:
         make_filled_topic(broker, "flights")
         consumer = member(broker, "readers", "flights")
@@ -190,7 +189,7 @@ def test_kafka_python_rebalances(broker: Broker) -> None:
                     )
                 )
             )
-            # Where it joins before it knows the topic, kafka-python 3.0.12 may stop for ever.
+            # If it joins before it knows the topic, kafka-python 3.0.12 may hang forever.
             until_so(lambda: bool(made.partitions_for_topic("flights")))
             return made
 
@@ -256,7 +255,7 @@ def test_aiokafka_rebalances(broker: Broker) -> None:
 
 
 def commits(consumer: Consumer, place: TopicPartition) -> bool:
-    """Commit; False where the broker is not ready for it yet."""
+    """Commit; return False if the broker is not ready yet."""
     try:
         consumer.commit(offsets=[place], asynchronous=False)
     except KafkaException as error:
@@ -267,7 +266,7 @@ def commits(consumer: Consumer, place: TopicPartition) -> bool:
 
 
 def generation(broker: Broker, group: str) -> int:
-    """The group's generation, as the coordinator knows it."""
+    """Return the group's generation from the coordinator."""
 
     def ask(node: Node) -> int:
         found = node.groups.find(group)

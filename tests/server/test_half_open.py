@@ -1,4 +1,4 @@
-"""Clients that come and never get in: they have their time, take little, and hold up nobody."""
+"""Clients that never complete their authentication: limited in time and cost, no harm to others."""
 
 import asyncio
 import socket
@@ -37,11 +37,11 @@ VERSIONS_FRAME: Final = len(FRAME).to_bytes(4, "big") + FRAME
 SHAKE: Final = b"\0\0\0\x11\0\x11\0\1\0\0\0\1\xff\xff\0\5PLAIN"
 TOKEN: Final = b"\0\x24\0\1\0\0\0\2\xff\xff" + len(plain()).to_bytes(4, "big") + plain()
 TOKEN_FRAME: Final = len(TOKEN).to_bytes(4, "big") + TOKEN
-# How far somebody has come who says nothing more.
+# Bytes after which a client is silent.
 STAGES: Final = (
     b"",
     b"\0",
-    b"\0\1\0\0" + bytes(1000),  # the longest frame there may be, begun
+    b"\0\1\0\0" + bytes(1000),  # start of the longest allowed frame
     VERSIONS_FRAME,
     SHAKE,
     VERSIONS_FRAME + SHAKE + TOKEN_FRAME[:-1],
@@ -49,7 +49,7 @@ STAGES: Final = (
 
 
 class Crowd:
-    """A broker whose clock is ours, with somebody who is in."""
+    """A broker with a clock of the test, and an authenticated client."""
 
     def __init__(self, running: Broker, clock: StandingClock, friend: RawClient) -> None:
         self.running = running
@@ -57,7 +57,7 @@ class Crowd:
         self.friend = friend
 
     def pass_time(self, ms: int) -> None:
-        """Let what is due then happen."""
+        """Advance the clock and run due timers."""
         self.clock.ahead_ms += ms
         self.running.call(lambda node: node.timers.run_due())
 
@@ -84,7 +84,7 @@ def came(place_of: str, said: bytes) -> socket.socket:
 
 
 def is_at_its_end(sock: socket.socket) -> bool:
-    """Whether the connection is closed, behind what was answered before."""
+    """Whether the connection is closed, after the earlier responses."""
     with suppress(ConnectionError):
         while sock.recv(1 << 16):
             pass
@@ -136,13 +136,13 @@ def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -
         for client in guessing:
             shake(client, "PLAIN")
             token = SaslAuthenticateRequest(auth_bytes=plain(password="a guess"))
-            # The second one would be right, and comes too late.
+            # The second token would be valid, but comes too late.
             for _ in range(2):
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())
         failed = lambda node: node.metrics.logins.get(("PLAIN", "failed"))  # noqa: E731
         until_equal(COUNT, lambda: crowd.running.call(failed))
-        crowd.pass_time(59_999)  # longer than anybody else may take
+        crowd.pass_time(59_999)  # longer than any other stage allows
         assert not any(client.has_answer() for client in guessing)
         assert is_served(crowd.friend)
         crowd.pass_time(1)
@@ -160,7 +160,7 @@ def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -
 
 
 async def shaken_byte_by_byte(it: Door, version: ssl.TLSVersion) -> bytes:
-    """What is answered to ApiVersions by who sends his handshake, and that, byte by byte."""
+    """Send a handshake and ApiVersions byte by byte; return the response."""
     it.context.minimum_version = it.context.maximum_version = version
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = it.context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
@@ -213,7 +213,7 @@ def test_bytes_do_not_prolong_a_handshake(
     async def check() -> None:
         async with door(tmp_path) as it:
             streams = await it.tcp()
-            streams[1].write(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03")  # a long hello
+            streams[1].write(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03")  # a long ClientHello
             patience = Patience()
             with suppress(ConnectionError):
                 while not streams[0].at_eof():

@@ -1,4 +1,4 @@
-"""What rights hide is hidden from the side, too: cursors, names that come later, odd names."""
+"""Topics without rights are hidden indirectly too: by cursors, later creation, and odd names."""
 
 from typing import Final
 
@@ -47,7 +47,7 @@ def test_a_cursor_names_no_topic_that_is_hidden(broker: Broker) -> None:
 def test_what_is_not_there_is_not_looked_for_again_without_the_right_to_delete(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It might be there by then."""
+    """Otherwise a topic created in between could be found."""
     add(broker, "alice", allow("READ", name="flights", prefix=True))
     add(broker, "alice", allow("DELETE", name="flights-mine"))
     looked_for: list[str] = []
@@ -84,7 +84,7 @@ def test_a_group_that_is_not_there_is_missing_for_who_may_read_no_topic_of_it(
         name="flights", partitions=[OffsetDeleteRequestPartition(partition_index=0)]
     )
     with login(broker, "alice") as alice:
-        # The first question of this kind makes the topic of groups.
+        # The first request of this kind creates the topic of groups.
         find_coordinator(alice, "gone", GROUP_KEY)
         asked = OffsetDeleteRequest(group_id="gone", topics=[topic])
         said = until(

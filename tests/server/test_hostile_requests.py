@@ -1,4 +1,4 @@
-"""Small requests that ask for much: what they can make the broker do has a bound."""
+"""Small requests for much data: the broker's effort is bounded."""
 
 import contextlib
 import socket
@@ -37,7 +37,7 @@ from tidelog.server.runtime.counters import Counters
 from tidelog.types import NewRecord
 
 TIMES: Final = 1000
-# Of hundreds of kilobytes each: more than the system keeps for a connection.
+# Responses of hundreds of kilobytes each: more than the system buffers for a connection.
 ANSWERS: Final = 60
 UNKNOWN_TOPIC: Final = 3
 NEVER_MS: Final = 1 << 60
@@ -93,7 +93,7 @@ def test_client_that_asks_without_end_leaves_others_their_turn(
 
     def watched(counters: Counters, name: str, seconds: float, come: int, gone: int) -> None:
         request(counters, name, seconds, come, gone)
-        if name == "Metadata":  # the other's answer was handed to the system
+        if name == "Metadata":  # the other response is in the system's buffer
             done.append(_described(counters))
 
     monkeypatch.setattr(Counters, "request", watched)
@@ -115,7 +115,8 @@ def test_client_that_asks_without_end_leaves_others_their_turn(
             is_held.set()
             assert both_sent.wait(PATIENCE_S)
 
-        # The broker looks at nothing before both have asked, however slow this machine is.
+        # The broker reads nothing before both clients have sent a request, however slow this
+        # machine is.
         held = threading.Thread(target=broker.call, args=(hold,))
         held.start()
         assert is_held.wait(PATIENCE_S)
@@ -175,11 +176,11 @@ def test_answers_that_nobody_takes_are_not_kept_at_the_bound(
     ):
         names = [f"t{number}" for number in range(40)]
         broker.call(lambda node: [node.topics.create(name) for name in names])
-        for count in range(36, 40):  # answers of different sizes
+        for count in range(36, 40):  # responses of different sizes
             sender = silent.enter_context(RawClient(broker.bootstrap_servers))
             for _ in range(ANSWERS):
                 sender.send(DESCRIBE_CONFIGS, 4, _with_texts(names[:count]))
-        monkeypatch.setattr(clients, "STALLED_MS", 100)  # now that all is sent
+        monkeypatch.setattr(clients, "STALLED_MS", 100)  # now that everything is sent
         until_so(lambda: broker.call(lambda node: node.metrics.connections) == 1)
         assert broker.call(lambda node: _described(node.metrics)) < 4 * ANSWERS
         assert client.ask(METADATA, 9, MetadataRequest(topics=[])).topics == []
@@ -194,7 +195,7 @@ def _with_texts(topics: list[str]) -> DescribeConfigsRequest:
 
 
 def _begin(slow: contextlib.ExitStack, broker: Broker, size: int) -> None:
-    """Announce a request of 100 MiB, send so much of it, and be silent."""
+    """Announce a request of 100 MiB, send part of it, then be silent."""
     host, _, port = broker.bootstrap_servers.rpartition(":")
     sender = slow.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
     sender.sendall((100 << 20).to_bytes(4, "big") + bytes(size))

@@ -1,4 +1,4 @@
-"""Clients that send no more, or go, behind their requests: what they asked for is done."""
+"""Clients that half-close or disconnect after their requests: the requests are still processed."""
 
 import socket
 import ssl
@@ -36,7 +36,7 @@ BATCHES = 20
 
 
 def send_unacknowledged(client: RawClient) -> None:
-    """Some for each partition; nobody has written to any of them before."""
+    """Send some requests for each partition; no partition has been written before."""
     for number in range(BATCHES):
         request = produce_request(TOPIC, batch(), number % PARTITIONS)
         request.acks = 0
@@ -63,7 +63,7 @@ def fetch_request(*, wait_ms: int = 0, max_bytes: int = 1 << 20) -> FetchRequest
 
 
 def records_in(client: RawClient) -> int:
-    """Bytes of records in the next answer."""
+    """Return the bytes of records in the next response."""
     answer = cast("FetchResponse", client.receive())
     return len(cast("bytes", answer.responses[0].partitions[0].records))
 

@@ -1,4 +1,5 @@
-"""A broker in this process: clients find it, two don't get one directory, a closed one is gone."""
+"""A broker in this process: clients find it, a directory has only one broker, and it can be closed.
+"""
 
 import socket
 from pathlib import Path
@@ -30,7 +31,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Broker) -> None:
-    """As Kafka: a client that has deleted a topic and looks whether it is gone finds it gone."""
+    """As in Kafka: a client that deletes a topic and then requests its metadata sees it gone."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )
@@ -205,7 +206,7 @@ def test_where_metrics_are_served_is_told() -> None:
 def test_a_topic_that_another_program_left_without_an_id_is_read(
     tmp_path: Path, protocol: str
 ) -> None:
-    """As of Kafka before 2.8, or a backup of the logs alone: the broker gives it an id."""
+    """As left by Kafka before 2.8, or in a backup of the logs alone: the broker creates an id."""
     with tidelog.open(tmp_path / "source", writable=True) as source:
         source.create_topic("t")
         source.append("t", [NewRecord(value=b"%d" % number) for number in range(10)])

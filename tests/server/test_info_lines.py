@@ -1,4 +1,4 @@
-"""What a broker logs at info: what people look for, and never a line for each request."""
+"""Lines that a broker logs at info level: useful ones, and never one for each request."""
 
 import logging
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_a_start_tells_of_settings_listeners_and_recovery(
         assert "max.connections.per.ip=7" in told
         assert "offsets.topic.num.partitions=3" in told
         assert "secret" not in told
-        assert "num.network.threads" not in told  # as by default
+        assert "num.network.threads" not in told  # the default
         assert f"on {broker.bootstrap_servers}" in told
         assert "opened in" in told
         assert "0 topics" in told

@@ -1,4 +1,4 @@
-"""A `__consumer_offsets` that was never compacted is read in good time, while others are served."""
+"""An uncompacted `__consumer_offsets` is loaded fast, while other clients are served."""
 
 import contextlib
 from pathlib import Path
@@ -22,7 +22,7 @@ NOT_YET = {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 
 
 def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
-    """What a group has committed for each partition; None while that is being read."""
+    """Return a group's committed offset of each partition; None while it is being loaded."""
     topic = OffsetFetchTopic(name=TOPIC, partition_indexes=list(range(PLACES)))
     request = OffsetFetchRequest(group_id=group_name(number), topics=[topic])
     told = asking.ask(OFFSET_FETCH, 5, request)
@@ -33,7 +33,7 @@ def offsets_of_group(asking: RawClient, number: int) -> list[int] | None:
 
 
 def one_of_each(groups: int, partitions: int) -> dict[int, int]:
-    """A group for each partition that has one."""
+    """Return a group for each partition that has one."""
     return {partition_for(group_name(number), partitions): number for number in range(groups)}
 
 
@@ -53,7 +53,7 @@ def check_loading(path: Path, *, size_bytes: int, partitions: int, groups: int) 
             patience.check()
         for number in left:
             while (found := offsets_of_group(asking, number)) is None:
-                # What is loaded, and what is nothing of it, is served meanwhile.
+                # Loaded groups, and all other requests, are served meanwhile.
                 assert offsets_of_group(asking, first) == [last_offset(first)] * PLACES
                 assert client.produce("t", batch).error_code == 0
                 patience.check()

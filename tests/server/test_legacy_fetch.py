@@ -34,8 +34,8 @@ def fill_all_formats(node: Node) -> None:
     found.advance()
 
 
-# A broker for old clients, with records of all formats: 0 at offsets 0-2, 1 at 3-5, then 2.
-# The records are old: the default of a week would delete them.
+# A broker for old clients, with records of all formats: 0 at offsets 0-2, 1 at 3-5, then 2. The
+# records are old: the default retention of a week would delete them.
 broker = broker_fixture(
     {"tidelog.legacy.clients": "true", "log.retention.ms": "-1"},
     fill=fill_all_formats,

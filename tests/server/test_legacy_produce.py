@@ -24,7 +24,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.types import Buffer, Codec, NewRecord
 
-# The records are old: the default of a week would delete them.
+# The records are old: the default retention of a week would delete them.
 SETTINGS = {
     "tidelog.legacy.clients": "true",
     "auto.create.topics.enable": "false",
@@ -71,7 +71,7 @@ def fetch(broker: Broker, version: int, offset: int, topic: str = TOPIC) -> Buff
 
 
 def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[list[Record], str]:
-    """All records, and the formats that they came in, one digit for a batch."""
+    """Return all records, and the format of each batch as one digit."""
     seen: list[Record] = []
     magics = ""
     while len(seen) < end:
@@ -85,7 +85,9 @@ def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[li
 
 
 def send_old_sets(broker: Broker) -> int:
-    """Sets of all codecs and both formats from Produce v0 to v2, then a batch; the log end."""
+    """Send sets of all codecs and both formats by Produce v0 to v2, then a batch; return the log
+    end.
+    """
     end = 0
     for version in (0, 1, 2):
         for magic in (0, 1):
@@ -100,7 +102,9 @@ def send_old_sets(broker: Broker) -> int:
 
 
 def check(broker: Broker, end: int) -> None:
-    """What any client finds: formats as they were sent where it knows them, else converted."""
+    """Check reads by each version: a client gets the sent formats that it supports, else converted
+    ones.
+    """
     sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)
@@ -116,7 +120,7 @@ def check(broker: Broker, end: int) -> None:
             assert set(magics) == {"0", "1"}
         else:
             assert set(magics) == {"0"}
-    for offset in (12, 17, 23, 40, end - 1):  # found by time where the record has one
+    for offset in (12, 17, 23, 40, end - 1):  # found by time if the record has one
         assert lookup(broker, NOW + offset) == (offset, NOW + offset)
 
 
@@ -162,7 +166,7 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
 ) -> None:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-    topic = "t" * 100  # with a short one it allots too little for Metadata v0
+    topic = "t" * 100  # with a short name the client allocates too little for Metadata v0
     broker.call(lambda node: node.topics.create(topic, 1, {}))
     client = {
         "bootstrap.servers": broker.bootstrap_servers,
@@ -187,7 +191,7 @@ def test_librdkafka_as_if_it_spoke_to_an_old_broker(
 def test_refusals(broker: Broker) -> None:
     message = bytes(build_legacy_set(indexed_records(0, 1), magic=1))
     cases = [
-        (0, b"", TOPIC, 0),  # as Kafka: nothing to append is no error
+        (0, b"", TOPIC, 0),  # as in Kafka, nothing to append is no error
         (2, message[:-1], TOPIC, 87),
         (2, message[:-1] + b"?", TOPIC, 2),
         (2, bytes(build_batch(indexed_records(0))), TOPIC, 43),

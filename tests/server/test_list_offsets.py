@@ -51,7 +51,7 @@ filled = broker_fixture(SETTINGS, fill=append_times)
 def ask(
     broker: Broker, *wanted: tuple[int, int], version: int = LAST, **more: int
 ) -> list[ListOffsetsPartitionResponse]:
-    """Answers for (partition, timestamp)."""
+    """Return the responses for (partition, timestamp)."""
     what = ListOffsetsRequest(
         topics=[
             ListOffsetsTopic(
@@ -68,7 +68,7 @@ def ask(
 
 
 def found(broker: Broker, timestamp: int, partition: int = 0) -> tuple[int, int, int]:
-    """Offset, timestamp and epoch of an answer without error."""
+    """Return offset, timestamp and epoch of a response without error."""
     (answer,) = ask(broker, (partition, timestamp))
     assert answer.error_code == 0
     return answer.offset, answer.timestamp, answer.leader_epoch
@@ -173,7 +173,7 @@ def test_records_are_deleted_and_stay_so(filled: Broker) -> None:
     assert delete(filled, 2) == (0, 2)
     assert delete(filled, 1) == (0, 2)
     assert found(filled, -2) == (2, -1, 0)
-    # Kafka looks no further than the segment whose records are deleted; see docs/differences.md.
+    # Kafka searches no further than the segment with deleted records; see docs/differences.md.
     assert found(filled, 2_600)[0] == 4
     assert delete(filled, -1) == (0, 6)
     checkpoint = filled.call(lambda node: node.log_dir.path) + "/log-start-offset-checkpoint"

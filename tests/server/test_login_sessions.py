@@ -1,4 +1,4 @@
-"""What stays of users and sessions, and what is told of log-ins."""
+"""Lasting users and sessions, and reports about authentication."""
 
 import logging
 import socket
@@ -41,7 +41,7 @@ def test_users_are_there_after_a_new_start(tmp_path: Path) -> None:
     data, given = str(tmp_path / "data"), settings_in(tmp_path)
     with tidelog.broker(data, settings=given) as running:
         add_users(running)
-        # As a kill would find it: the file alone counts.
+        # As after a kill: only the file counts.
         kept = (tmp_path / "data" / "tidelog-metadata.log").read_bytes()
     assert PASSWORD.encode() not in kept
     (tmp_path / "data" / "tidelog-metadata.log").write_bytes(kept)
@@ -70,7 +70,7 @@ def test_a_file_of_users_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) -> None:
-    # Whose clock runs ahead by an hour is not idle.
+    # The clock advances by an hour, which must not count as idle time.
     given = settings_in(tmp_path, connections_max_reauth_ms="3600000", connections_max_idle_ms="-1")
     clock = StandingClock()
     env = replace(os_env(), clock=clock)
@@ -78,7 +78,7 @@ def test_a_session_ends_unless_it_is_renewed_by_the_same_user(tmp_path: Path) ->
         assert shake(client, "PLAIN").error_code == 0
         assert say(client, plain()).session_lifetime_ms == 3_600_000
         assert is_served(client)
-        # At once again: as Kafka, not within a second.
+        # A second handshake within a second is refused, as in Kafka.
         assert shake(client, "PLAIN").error_code == 34
         clock.ahead_ms = 3_599_999
         assert is_served(client)
@@ -101,7 +101,7 @@ def test_behind_the_end_of_a_session_there_is_a_handshake_or_nothing(tmp_path: P
                 assert shake(client, "PLAIN").error_code == 0
                 assert say(client, plain()).error_code == 0
                 assert is_served(client)
-            clock.ahead_ms += 100  # too soon to renew it, too late to hear so
+            clock.ahead_ms += 100  # too soon to renew the session, too late for a response about it
             client.send(SASL_HANDSHAKE, 1, SaslHandshakeRequest(mechanism="PLAIN"))
             assert is_closed(client)
 

@@ -1,4 +1,4 @@
-"""Who may come in: each mechanism through three clients, and what is refused."""
+"""Authentication: each mechanism through three clients, and refused attempts."""
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuth
 from tidelog.server.embedded import Broker
 from tidelog.server.net.sasl_session import FRAME_BYTES_MAX
 
-# A broker with a listener for everybody and one for users who log in.
+# A broker with a listener without authentication, and one with it.
 broker = broker_fixture(settings_in, prepare=add_users, scope="module")
 
 
@@ -47,7 +47,7 @@ def test_each_mechanism_through_each_client(broker: Broker, client: str, mechani
     assert found == b"hello"
 
 
-# -- without a client in between ----------------------------------------------------------------
+# -- without a client library -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
@@ -188,7 +188,9 @@ def test_where_nobody_has_to_log_in_both_are_refused(broker: Broker) -> None:
     )
 )
 def test_whatever_comes_before_a_log_in_lets_nobody_in(broker: Broker, frames: list[bytes]) -> None:
-    """Any bytes: answered, or closed; nobody is let in, and the broker goes on."""
+    """Any bytes get a response or a disconnect; they never authenticate, and the broker keeps
+    working.
+    """
     import socket
 
     before = let_in(broker)
@@ -210,4 +212,4 @@ def test_a_token_stays_short_where_longer_frames_may_come(
         assert shake(client, "PLAIN").error_code == 0
         token = plain(password="p" * FRAME_BYTES_MAX)
         assert say(client, token).error_code == 58
-    assert f"a token of {len(token)} bytes" in caplog.text  # and nobody has looked at it
+    assert f"a token of {len(token)} bytes" in caplog.text  # and it has not been parsed

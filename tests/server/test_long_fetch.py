@@ -1,4 +1,4 @@
-"""Fetch of more partitions than are worked on without a stop: answered whole, without a session."""
+"""A Fetch of more partitions than one turn processes: a complete response, without a session."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient
@@ -26,7 +26,7 @@ VALUE = b"v" * 1000
 
 @pytest.fixture
 def address(broker: Broker) -> str:
-    """A broker with a topic of 150 partitions."""
+    """Return the address of a broker with a topic of 150 partitions."""
     broker.call(lambda node: node.topics.create(TOPIC, partitions=150))
     return broker.bootstrap_servers
 

@@ -1,4 +1,4 @@
-"""Long AddPartitionsToTxn: the partitions of all its parts are added, or none."""
+"""A long AddPartitionsToTxn adds the partitions of all its parts, or none."""
 
 from collections.abc import Iterator
 

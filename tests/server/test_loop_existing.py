@@ -1,4 +1,4 @@
-"""No request holds the event loop, however much there is that its answer names."""
+"""No request blocks the event loop, however many objects its response contains."""
 
 import asyncio
 import gc
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from tidelog.storage.directory.broker_files import Entity
 
-# So many that 1 us for each would be noticed: as many as a broker takes of rules and users.
+# Enough to notice 1 us for each: the broker's limit of rules and users.
 MANY = 100_000
 TOPIC = "there"
 GROUP = "has much"
@@ -97,12 +97,14 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """What one of these requests holds the loop for, in CPU seconds: the least, but the first."""
+    """Return the least CPU seconds for which one of the requests blocks the loop, without the
+    first.
+    """
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:
             gc.collect()
-            gc.freeze()  # the loop pays for the garbage of the broker alone
+            gc.freeze()  # the loop collects only the broker's garbage
             metered.held_s()
             client.send(api, version, request)
             answer = client.receive()
@@ -112,7 +114,7 @@ def held_by(
 
 
 def change(metered: MeteredBroker, act: Callable[[Node], Awaitable[None]]) -> None:
-    """Run a change of the broker's own to its end."""
+    """Run a change in the broker until it is done."""
     tasks: list[asyncio.Future[None]] = []
     metered.broker.call(lambda node: tasks.append(asyncio.ensure_future(act(node))))
     until_so(tasks[0].done)

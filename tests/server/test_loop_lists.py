@@ -1,4 +1,4 @@
-"""No request holds the event loop: every list of every API very long, and the worst batches."""
+"""No request blocks the event loop: very long lists in every API, and the worst batches."""
 
 import contextlib
 import gc
@@ -41,10 +41,10 @@ from tidelog.protocol.messages.topics import (
 from tidelog.server.api.metadata import TOPICS_AT_ONCE
 from tidelog.server.api.table import ROWS
 
-# Enough that elements which take 25 us each would be noticed.
+# Enough to notice elements that take 25 us each.
 ELEMENTS = 8000
 THERE = "there"
-# Not deleted by the requests that name the other.
+# Its own name, since requests with the other names may delete their topics.
 PLAIN = "plain"
 KEYED = "keyed"
 LARGE = 250_000_000
@@ -78,10 +78,10 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 
 
 def held_by(metered: MeteredBroker, long: Long, count: int, name: str | None) -> float:
-    """What one request holds the loop for, in CPU seconds."""
+    """Return the CPU seconds for which one request blocks the loop."""
     request = request_of(long, count, name)
     gc.collect()
-    gc.freeze()  # the loop pays for the garbage of the broker alone
+    gc.freeze()  # the loop collects only the broker's garbage
     with RawClient(metered.broker.bootstrap_servers) as client:
         metered.held_s()
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Message sets of old clients that decompress to much: others have the loop meanwhile."""
+"""Message sets of old clients with much decompressed data leave the loop to other clients."""
 
 import gc
 import random
@@ -40,7 +40,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 
 @pytest.fixture(scope="module")
 def sets() -> dict[int, bytes]:
-    """A set of each format: 13 MB of messages, compressed."""
+    """Return a set of each format: 13 MB of messages, compressed."""
     draw = random.Random(7)
     values = (draw.randbytes(20).hex().encode() for _ in range(COUNT))
     records = [NewRecord(value=value, timestamp=NOW + at) for at, value in enumerate(values)]
@@ -77,7 +77,7 @@ def test_a_set_that_decompresses_to_much_leaves_the_loop_to_others(
 def test_a_set_is_appended_where_the_log_ends_however_much_others_append(
     metered: MeteredBroker, sets: dict[int, bytes], magic: int
 ) -> None:
-    """Offsets stand inside a wrapper of format 0: it is made for the place where it goes."""
+    """A wrapper of format 0 contains offsets, so it is rewritten for its place in the log."""
     topic, is_done, sent = f"shared{magic}", Event(), list[int]()
     metered.broker.call(lambda node: node.topics.create(topic, 1, LARGE))
     one = build_batch([NewRecord(value=ONE, timestamp=NOW)])

@@ -1,4 +1,4 @@
-"""A finished segment whose records are lost, over the wire: an error, and never a step over it."""
+"""A finished segment with lost records, over the wire: an error, and readers never skip it."""
 
 import logging
 from pathlib import Path
@@ -26,7 +26,8 @@ CORRUPT_MESSAGE = 2
 
 
 def make(data: Path) -> tuple[Path, int, int]:
-    """A directory of a broker: a segment in the middle of its log, and its range of offsets."""
+    """Create a broker's directory; return a segment in the middle of its log, and its offset range.
+    """
     with tidelog.open(str(data), writable=True) as log:
         log.create_topic(TOPIC, partitions=1, config={"internal.segment.bytes": "2000"})
         for number in range(COUNT):
@@ -40,7 +41,7 @@ def empty(path: Path) -> None:
 
 
 def cut(path: Path) -> None:
-    """All but the first batch is gone."""
+    """Cut a segment to its first batch."""
     data = path.read_bytes()
     path.write_bytes(data[: int.from_bytes(data[8:12], "big") + 12])
     path.with_suffix(".zones").unlink()
@@ -71,7 +72,7 @@ def damaged(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, 
 def test_fetch_and_lookups_say_so(
     damaged: tuple[Path, int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each time, and what lies before and behind is read."""
+    """Each request fails; records before and after the segment are readable."""
     data, first, end = damaged
     with (
         caplog.at_level(logging.ERROR),
@@ -92,7 +93,7 @@ def test_fetch_and_lookups_say_so(
 
 
 def consume(broker: Broker) -> tuple[int, list[int]]:
-    """How many records a consumer gets, and the errors that it is told."""
+    """Return the number of records that a consumer gets, and its errors."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,

@@ -1,4 +1,4 @@
-"""Many of everything: partitions of one fetch session, groups, clients that take nothing."""
+"""Large numbers: partitions of one fetch session, groups, clients that receive nothing."""
 
 import contextlib
 import signal
@@ -55,7 +55,7 @@ LARGE = 1 << 20
 def fetch(
     asking: RawClient, session_id: int, epoch: int, partitions: list[FetchPartition]
 ) -> FetchResponse:
-    """One fetch of a session; it waits for nothing."""
+    """Send one fetch of a session, without waiting for records."""
     topics = [FetchTopic(topic=TOPIC, partitions=partitions)] if partitions else []
     request = FetchRequest(
         session_id=session_id, session_epoch=epoch, max_bytes=LARGE, topics=topics
@@ -63,7 +63,7 @@ def fetch(
     return asking.ask(FETCH, 12, request)
 
 
-@pytest.mark.slow  # it opens 1,000 partitions
+@pytest.mark.slow  # opens 1,000 partitions
 def test_a_session_of_many_partitions_tells_what_is_new(quick_path: Path) -> None:
     wanted = [
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=LARGE)
@@ -73,7 +73,7 @@ def test_a_session_of_many_partitions_tells_what_is_new(quick_path: Path) -> Non
         broker.call(lambda node: node.topics.create(TOPIC, PARTITIONS))
         place = broker.bootstrap_servers
         with RawClient(place) as asking, RawClient(place) as writer:
-            for first in range(0, PARTITIONS, AT_ONCE):  # opened in parts, each in good time
+            for first in range(0, PARTITIONS, AT_ONCE):  # in parts, for the time limits
                 fetch(asking, 0, -1, wanted[first : first + AT_ONCE])
             begun = fetch(asking, 0, 0, wanted)
             session = begun.session_id
@@ -92,14 +92,14 @@ def test_a_session_of_many_partitions_tells_what_is_new(quick_path: Path) -> Non
 
 
 def commit(group: str, offset: int) -> OffsetCommitRequest:
-    """A commit without members."""
+    """Return a commit without members."""
     partition = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     topic = OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
     return OffsetCommitRequest(group_id=group, topics=[topic])
 
 
 def find_coordinator(asking: RawClient) -> None:
-    """Ask until there is one, as clients do."""
+    """Repeat the request until there is a coordinator, as clients do."""
     request = FindCoordinatorRequest(key="g0")
     while asking.ask(FIND_COORDINATOR, 2, request).error_code:
         pass
@@ -108,7 +108,7 @@ def find_coordinator(asking: RawClient) -> None:
 def offset_of_group(asking: RawClient, group: str) -> int:
     topic = OffsetFetchTopic(name=TOPIC, partition_indexes=[0])
     request = OffsetFetchRequest(group_id=group, topics=[topic])
-    while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:  # is being read yet
+    while (told := asking.ask(OFFSET_FETCH, 5, request)).error_code:  # is being loaded
         assert told.error_code == 14
     return told.topics[0].partitions[0].committed_offset
 
@@ -179,7 +179,7 @@ def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Pat
 @pytest.mark.slow  # 10,000 connections
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_ten_thousand_idle_connections_take_little(quick_path: Path) -> None:
-    """In another process, as people start it: that raises its own limit of descriptors."""
+    """A separate process, as users start it: it raises its own limit of descriptors."""
     with contextlib.ExitStack() as stack:
         if not stack.enter_context(descriptors(IDLE_MANY)):
             pytest.skip(f"fewer than {IDLE_MANY} descriptors may be open")

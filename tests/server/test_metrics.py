@@ -1,4 +1,4 @@
-"""The pages beside the broker: what Prometheus reads, and what probes are told."""
+"""The broker's HTTP pages: metrics for Prometheus, and health for probes."""
 
 import gzip
 import socket
@@ -24,7 +24,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Iterator[Broker]:
-    # The tests' records are old: the default of a week would delete them.
+    # The tests' records are old: the default retention of a week would delete them.
     ours = {"tidelog.metrics.listen": "127.0.0.1:0", "log.retention.ms": "-1"}
     settings = SETTINGS | ours
     with tidelog.broker(str(tmp_path / "data"), settings=settings) as running:
@@ -95,7 +95,7 @@ def test_figures_are_those_of_what_was_done(watched: Broker) -> None:
     assert of(found, "topic_records_in_total", topic="flights") == 11
     assert of(found, "topic_records_out_total", topic="flights") >= 10
     assert of(found, "topic_bytes_out_total", topic="flights") > 1000
-    assert of(found, "topic_latency_seconds_count", topic="flights") == 11  # each record
+    assert of(found, "topic_latency_seconds_count", topic="flights") == 11  # one per record
     first, last = (
         of(found, f"partition_{side}_time_seconds", **here, clock="append")
         for side in ("oldest", "newest")
@@ -135,7 +135,7 @@ def test_what_is_no_question_is_turned_away(watched: Broker, said: bytes, status
     with socket.create_connection((address.host, address.port), timeout=PATIENCE_S) as connection:
         connection.sendall(said)
         answer = b""
-        with suppress(ConnectionResetError):  # as who has not read all may end it
+        with suppress(ConnectionResetError):  # the client has not sent or read everything
             answer = connection.recv(100)
     assert answer[9:12] == status
     assert page(watched, "/healthz")[0] == 200

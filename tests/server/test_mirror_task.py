@@ -1,4 +1,4 @@
-"""A mirror's task that sends to brokers notes every row that it has sent, once and for a retry."""
+"""A mirror's task that sends to brokers records every sent row, once and in a retry."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def rows(first: int, count: int) -> pa.RecordBatch:
-    """Records of partition 0 of the source's topic, as a mirror's query has them."""
+    """Return records of partition 0 of the source's topic, as in a mirror's query."""
     offsets = range(first, first + count)
     times = [(TASK_T0_MS + n) * 1_000 for n in offsets]
     return pa.RecordBatch.from_pydict(
@@ -70,7 +70,7 @@ def test_what_was_sent_is_noted(broker: Broker) -> None:
 
 
 def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> None:
-    """A broker's defaults show only once its topic is there: then nothing of it stays."""
+    """A broker's defaults are known only after its topic is created: a refused topic is deleted."""
     source = make(f"{tmp_path}/a", "old", retention_ms=WEEK_MS)
     make(source, "young", retention_ms=WEEK_MS)
     env, settings = os_env(), {**SETTINGS, "log.retention.ms": "60000"}

@@ -1,8 +1,8 @@
-"""Damaged requests of every announced API and version: answered, refused or hung up on, no more.
+"""Damaged requests of every announced API and version get a response, an error or a disconnect.
 
-A valid frame, filled at random with names that exist, is damaged at some places and handed to a
-connection. Then: nothing that no handler foresaw is logged, the loop turns on, memory stays below
-eight times the frame and 1 MiB, and the next client is served. Some frames go over a socket.
+A valid frame, filled randomly with existing names, is damaged and sent to a connection. Then no
+unexpected error is logged, the loop keeps running, memory stays below eight times the frame and 1
+MiB, and the next client is served. Some frames use a socket.
 """
 
 import asyncio
@@ -41,12 +41,12 @@ MEMORY_FACTOR, MEMORY_BASE = 8, 1 << 20
 
 
 def announced() -> list[tuple[AnyApi, int]]:
-    """Every version of every API that is served."""
+    """Return every version of every served API."""
     return [(BY_KEY[row.key], v) for row in ROWS for v in range(row.first, row.last + 1)]
 
 
 class Filled(Sampler):
-    """Messages about topics and groups that are there, with batches that can be appended."""
+    """Messages about existing topics and groups, with valid batches."""
 
     def __init__(self, version: int, rng: random.Random, topic_id: UUID) -> None:
         super().__init__(version, rng.getrandbits(32), Fill.ANY)
@@ -76,15 +76,15 @@ def _batch(rng: random.Random) -> bytes:
 
 
 def whole_frame(rng: random.Random, api: AnyApi, version: int, topic_id: UUID) -> bytes:
-    """A valid request with its length in front."""
+    """Return a valid request with its length in front."""
     message = Filled(version, rng, topic_id).message(api.request)
     return b"".join(ClientConnection("mutated").request(api, version, message))
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:
-    """Up to four places changed, cut, doubled or grown; the length in front is right again.
+    """Return a frame changed, cut, doubled or extended at up to four places, with a correct length.
 
-    A few frames stay whole: what they hold is odd enough.
+    A few frames stay valid: their content is odd enough.
     """
     body = bytearray(frame[4:])
     for _ in range(rng.choice([0, 1, 1, 1, 1, 2, 4])):
@@ -113,7 +113,7 @@ def _damage(rng: random.Random, body: bytearray) -> None:
 
 
 async def _serves(world: World) -> None:
-    """A new client gets an answer to ApiVersions."""
+    """Assert that a new client gets a response to ApiVersions."""
     talk = world.connect()
     client = ClientConnection("next")
     asked = ApiVersionsRequest(client_software_name="n", client_software_version="1")
@@ -125,7 +125,9 @@ async def _serves(world: World) -> None:
 
 
 async def _one(world: World, frame: bytes, rng: random.Random) -> None:
-    """Some clients go before the loop has turned: what waits for them is given up unbegun."""
+    """Send a frame; some clients disconnect before the loop runs, so that their requests are
+    dropped.
+    """
     talk = world.connect()
     if rng.random() < MEASURED_SHARE:
         _measured(world, talk, frame)
@@ -137,10 +139,10 @@ async def _one(world: World, frame: bytes, rng: random.Random) -> None:
 
 
 def _measured(world: World, talk: Talk, frame: bytes) -> None:
-    """Hand it over; what is allocated meanwhile has a bound.
+    """Send a frame; the memory allocated meanwhile is bounded.
 
-    What the first request of its kind loads for all that follow (a module, a group's partition) is
-    not memory for a frame: above the bound the same frame comes once more.
+    Memory that the first request of its kind allocates permanently (a module, a group's partition)
+    does not count: above the bound the same frame is sent again.
     """
     limit = MEMORY_FACTOR * len(frame) + MEMORY_BASE
     if _peak_of(talk, frame) > limit:
@@ -157,7 +159,7 @@ def _peak_of(talk: Talk, frame: bytes) -> int:
 
 
 async def _life(folder: Path, errors: Errors, frames: int, seed: int) -> None:
-    """One broker and so many frames; whole ones first, so that what is loaded once is loaded."""
+    """Run one broker with `frames` frames; valid ones first, so that everything is loaded."""
     rng = random.Random(seed)
     world = World.open(folder, errors)
     loop = asyncio.get_running_loop()
@@ -191,7 +193,7 @@ def test_damaged_frames_harm_nobody(request: pytest.FixtureRequest, quick_path: 
 
 
 def _streams(rng: random.Random, topic_id: UUID, count: int) -> Iterator[bytes]:
-    """Damaged frames, wrong lengths in front, and noise."""
+    """Yield damaged frames, wrong lengths, and random bytes."""
     known = announced()
     for _ in range(count):
         api, version = rng.choice(known)
@@ -216,7 +218,7 @@ def test_damaged_frames_over_sockets_leave_the_broker_serving(
             sock = socket.create_connection((host, int(port)), PATIENCE_S)
             open_ones.enter_context(sock)
             sock.sendall(stream)
-        # Some of the frames are whole, and delete the topic that they name.
+        # Some of the frames are valid, and delete the topic that they name.
         broker.call(lambda node: node.topics.create(BYSTANDERS, 1))
         bystander.produce(BYSTANDERS, _batch(rng))
         assert [one.value is not None for one in bystander.read_all(BYSTANDERS)]
@@ -229,7 +231,7 @@ def _none_failed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_harness_finds_what_no_handler_foresaw() -> None:
-    """A canary: an error that escapes is collected."""
+    """A canary: an unexpected error is collected."""
     with watched() as errors:
         logging.getLogger("tidelog.server").error("planted")
     assert errors.records == ["planted"]

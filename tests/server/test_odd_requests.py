@@ -1,4 +1,4 @@
-"""Odd requests that Kafka leaves without an answer, or stumbles over: who sends one hears of it."""
+"""Odd requests that Kafka leaves unanswered or fails to process: the client gets a response."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Partitions that nobody has used yet: no request opens one on the loop, nor does retention."""
+"""Unused partitions: neither requests nor retention open one on the loop."""
 
 import asyncio
 import gc
@@ -41,7 +41,7 @@ NEVER = {"log.initial.task.delay.ms": "3600000"}
 
 @pytest.fixture
 def opened_in(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """In which threads partitions of the topic were opened."""
+    """Collect the threads in which partitions of the topic were opened."""
     threads = list[int]()
     opening = OpenPartitions._open
 
@@ -159,7 +159,7 @@ def test_broker_stops_while_retention_opens(
 
 
 def test_many_openings_make_nobody_wait_for_a_search_for_garbage(tmp_path: Path) -> None:
-    """A log has a hundred objects: those of many would be searched with all of the process."""
+    """A log has a hundred objects: opening many must not trigger a full garbage collection."""
     path, count = str(tmp_path), 1000
     with tidelog.broker(path, settings=NEVER) as broker:
         broker.call(lambda node: node.topics.create("t", count))

@@ -1,4 +1,4 @@
-"""Appends of a connection that lasts, to partitions that were added after its first append."""
+"""Appends of a lasting connection to partitions that were added after its first append."""
 
 import pytest
 

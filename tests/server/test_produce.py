@@ -1,4 +1,4 @@
-"""Produce over the wire, where Kafka can't be the judge: ours alone, or by differing on purpose."""
+"""Produce over the wire without Kafka as a reference: our own features, or intended differences."""
 
 from collections.abc import Callable, Iterator
 
@@ -48,7 +48,7 @@ def test_without_acknowledgement_nothing_is_answered(broker: Broker, client: Raw
     for _ in range(3):
         client.send(PRODUCE, 9, request)
     until(broker, lambda node: node.partitions.get(TOPIC, 0).high_watermark == 3)
-    with RawClient(broker.bootstrap_servers) as other:  # which expects no answer of those
+    with RawClient(broker.bootstrap_servers) as other:  # expects none of those responses
         assert other.produce(TOPIC, batch()).base_offset == 3
 
 

@@ -1,4 +1,4 @@
-"""Controllers and features of a broker that is its own controller, where Kafka differs."""
+"""Controller and feature requests to a broker that is its own controller, where Kafka differs."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Quotas on the wire: kept across restarts, told in answers, and connections that fall silent."""
+"""Quotas on the wire: kept across restarts, throttle times in responses, muted connections."""
 
 import asyncio
 import math
@@ -35,7 +35,7 @@ from tidelog.types import NewRecord
 
 
 def kept(asking: RawClient) -> dict[Entity, dict[str, float]]:
-    """All quotas."""
+    """Return all quotas."""
     told = asking.ask(DESCRIBE_CLIENT_QUOTAS, 1, DescribeClientQuotasRequest(components=[]))
     assert told.entries is not None
     return {
@@ -105,7 +105,7 @@ class TestKept:
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0])
     @pytest.mark.parametrize("key", ["producer_byte_rate", "request_percentage"])
     def test_what_is_no_number_is_refused(self, key: str, value: float, tmp_path: Path) -> None:
-        """What was taken must be readable at the next start."""
+        """An accepted value must be readable at the next start."""
         with (
             tidelog.broker(str(tmp_path / "d")) as broker,
             RawClient(broker.bootstrap_servers) as asking,

@@ -1,4 +1,4 @@
-"""Commits of a group's offsets that are refused, by code and version, without a group's members."""
+"""Refused commits of a group's offsets, by code and version, without members."""
 
 import pytest
 from tests.worlds.clients.raw import RawClient

@@ -1,4 +1,4 @@
-"""Sessions that end while a real client works: librdkafka renews them on the same connection."""
+"""Sessions that expire while a real client works: librdkafka renews them on the same connection."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +17,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 
 BEARER: Final = "OAUTHBEARER"
-# More than a second, within which nobody may renew twice.
+# More than the second within which a session can't be renewed again.
 LIFETIME_S: Final = 2
 RENEWALS: Final = 2
 PAUSE_S: Final = 0.05
@@ -34,7 +34,7 @@ def with_tokens(folder: Path) -> dict[str, str]:
 
 
 def new_token(_: object) -> tuple[str, float]:
-    """A token of a session's length, and when it ends."""
+    """Return a token of a session's length, and its end."""
     end_s = now_s() + LIFETIME_S
     return token(SIGNER, "RS256", claims(exp=end_s)), end_s
 
@@ -47,13 +47,13 @@ def settings_of(running: Broker, mechanism: str) -> dict[str, object]:
 
 
 def counts(node: Node, mechanism: str) -> tuple[int, int]:
-    """How often somebody has logged in by a mechanism, and how often one has come."""
+    """Return the numbers of successful authentications by a mechanism, and of all connections."""
     logins = dict(node.metrics.logins)
     return logins.get((mechanism, "ok"), 0), node.metrics.connections_opened
 
 
 class Renewing:
-    """A producer of one mechanism at a broker of its own, and what became of its records."""
+    """A producer of one mechanism with a broker of its own, and the results of its records."""
 
     def __init__(self, broker: Broker, mechanism: str) -> None:
         self.mechanism = mechanism
@@ -66,7 +66,7 @@ class Renewing:
         self._failed: list[object] = []
 
     def is_renewed(self) -> bool:
-        """Send a record; whether its sessions have been renewed often enough by then."""
+        """Send a record; return whether its sessions have been renewed often enough."""
         self._producer.produce(self.mechanism, str(self._sent), on_delivery=self._on_delivery)
         self._sent += 1
         assert self._producer.flush(TIMEOUT_S) == 0
@@ -90,7 +90,7 @@ class Renewing:
 
 
 def test_producers_renew_their_sessions(tmp_path: Path) -> None:
-    """One of each mechanism, at the same time: most of it is waiting."""
+    """One producer of each mechanism runs at the same time, since they mostly wait."""
     with ExitStack() as brokers:
         producers = []
         for mechanism in (*MECHANISMS, BEARER):

@@ -1,4 +1,4 @@
-"""Quotas of the loop's time: `request_percentage`, as the clock goes on."""
+"""Quotas of the loop's time: `request_percentage`, on a moving clock."""
 
 from pathlib import Path
 
@@ -23,7 +23,8 @@ class TestRequestTime:
             client, other = Client(world, clock), Client(world, clock)
             clock.work_ms = 30
             told = [await self._versions_ms(client) for _ in range(4)]
-            # A hundred ms of ten seconds may come at once. Who is over it waits for a window.
+            # A burst of 100 ms in ten seconds is allowed; a client over the quota waits for a
+            # window.
             assert told == [0, 0, 0, 1000]
             clock.work_ms = 0
             assert await client.is_silent()

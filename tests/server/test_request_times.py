@@ -1,4 +1,4 @@
-"""How long a request took is told to the microsecond, whatever the loop's own clock can do."""
+"""Request durations have a resolution of a microsecond, whatever that of the loop's clock."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ STEP_NS = 250_000
 
 
 class Steps(ManualClock):
-    """A quarter of a millisecond goes by whenever somebody asks for nanoseconds."""
+    """A clock that advances a quarter of a millisecond with each reading of nanoseconds."""
 
     def __init__(self) -> None:
         super().__init__(1_700_000_000_000)

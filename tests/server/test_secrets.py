@@ -1,4 +1,5 @@
-"""Nothing that opens a door is logged, counted, described or told: each mechanism, good and bad."""
+"""No secret is logged, counted, described or sent: each mechanism, valid and invalid credentials.
+"""
 
 import base64
 import hashlib
@@ -56,7 +57,7 @@ BROKER: Final = 4
 
 
 class Watch:
-    """What must not be seen, and all that was told."""
+    """The secrets to look for, and the collected responses."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder)
@@ -69,18 +70,18 @@ class Watch:
         self.secrets["private key"] = lines[2].encode()
 
     def hide(self, name: str, *secrets: bytes) -> None:
-        """Look for these, too."""
+        """Look for these secrets too."""
         self.secrets |= {f"{name} {number}": secret for number, secret in enumerate(secrets)}
 
     def seen(self, text: str) -> list[str]:
-        """The secrets that a text shows in any form."""
+        """Return the names of the secrets that a text contains in any form."""
         return [
             name for name, secret in self.secrets.items() if any(f in text for f in forms(secret))
         ]
 
 
 def forms(secret: bytes) -> list[str]:
-    """How a secret may stand in a text."""
+    """Return the forms in which a secret may appear in a text."""
     packed = base64.b64encode(secret).decode().rstrip("=")
     return [secret.decode("latin-1"), secret.hex(), packed, repr(secret)[2:-1]]
 
@@ -114,7 +115,7 @@ def broker(tmp_path: Path, watch: Watch, caplog: pytest.LogCaptureFixture) -> It
 
 
 def ensure_silent(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    """No log, metric or answer shows a secret; what was told has been looked at once."""
+    """Assert that no log, metric or response contains a secret."""
     address = broker.call(lambda node: node.metrics_address)
     url = f"http://{address}/metrics"
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as page:
@@ -143,14 +144,14 @@ def test_plain(
         with RawClient(place(broker)) as client:
             shake(client, "PLAIN")
             watch.told.append(repr(say(client, odd)))
-    # As a mechanism and bare, where something else should come.
+    # As a mechanism and without a frame, where the broker expects something else.
     with RawClient(place(broker)) as client:
         shake(client, password)
     ensure_silent(broker, watch, caplog)
 
 
 def add_user(broker: Broker, watch: Watch, mechanism: str) -> None:
-    """A user of SCRAM, whose keys are looked for from then on."""
+    """Add a user of SCRAM, and look for its keys from then on."""
     number, name = SCRAM[mechanism]
     salted = hashlib.pbkdf2_hmac(name, PASSWORD.encode(), SALT, ITERATIONS)
     client_key = hmac.digest(salted, b"Client Key", name)
@@ -257,7 +258,7 @@ def test_a_fault_of_our_own_shows_nothing_of_what_was_asked(
 
 
 def test_settings(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    """The word that opens the key is shown to nobody, whatever is asked about it or put there."""
+    """The password of the key is never shown, not even when it is set or described."""
     watch.hide("new", b"another word of it")
     value, number = "another word of it", broker.call(lambda node: str(node.node_id))
     with RawClient(broker.bootstrap_servers) as client:

@@ -1,4 +1,4 @@
-"""`tidelog serve` as people start it: a process, its one line, its end; and what it refuses."""
+"""`tidelog serve` as a process: its one line, its exit, and the configurations that it refuses."""
 
 import json
 import os
@@ -23,14 +23,14 @@ TIMEOUT_S = PATIENCE_S
 
 
 def command(*options: str) -> list[str]:
-    """A command line of `tidelog serve` on a free port."""
+    """Return a command line of `tidelog serve` on a free port."""
     start = "import sys; from tidelog.cli.app import main; sys.exit(main())"
     return [sys.executable, "-c", start, "serve", "--listen", "127.0.0.1:0", *options]
 
 
 @contextmanager
 def serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
-    """A running broker and the address that it has printed; ended at the end of the block."""
+    """Run a broker until the block ends; yield its process and its printed address."""
     process = subprocess.Popen(
         command(*options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -42,7 +42,7 @@ def serving(*options: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
 
 
 def address_of(process: "subprocess.Popen[str]") -> str:
-    """What the line says that it prints when it listens."""
+    """Return the address in the line that the broker prints once it listens."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -54,7 +54,7 @@ def address_of(process: "subprocess.Popen[str]") -> str:
 
 
 def refused(*options: str) -> tuple[int, str]:
-    """Exit code and the message of a start that fails."""
+    """Return exit code and message of a failing start."""
     done = subprocess.run(
         command(*options), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
@@ -144,7 +144,9 @@ def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> N
 
 
 def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
-    """The controller's listener is nobody's here, so `--listen` is the clients' place."""
+    """There is no controller here, so its listener is ignored and `--listen` is the clients'
+    address.
+    """
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
@@ -163,7 +165,7 @@ def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
 
 @pytest.fixture
 def hang_ups_end() -> Iterator[None]:
-    """As from a terminal, also where these tests run under nohup: what is started inherits it."""
+    """Handle SIGHUP by default, as in a terminal, even under nohup: child processes inherit it."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -171,7 +173,7 @@ def hang_ups_end() -> Iterator[None]:
 
 @pytest.fixture
 def hang_ups_are_ignored() -> Iterator[None]:
-    """As under nohup."""
+    """Ignore SIGHUP, as under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""Share groups through a broker: heartbeats, what administrators ask, rights, restarts."""
+"""Share groups through a broker: heartbeats, admin requests, rights, restarts."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -57,10 +57,10 @@ from tidelog.server.api.table import handler_of
 from tidelog.server.embedded import Broker
 from tidelog.server.runtime.threads import THREADS
 
-# The topic of groups is being made, or read.
+# The offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 GROUP = "sharers"
-# Of the loop: enough for an answer that waits for nothing.
+# Turns of the loop: enough for a response that waits for nothing.
 TURNS = 20
 
 
@@ -138,7 +138,7 @@ def test_groups_are_listed_by_type_and_state(data: str) -> None:
 
 
 def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
-    """Number, start, lag and error of partitions of `routes`; of all where none is named."""
+    """Return number, start, lag and error of partitions of `routes`; of all if none is named."""
     topic = DescribeShareGroupOffsetsRequestTopic(topic_name="routes", partitions=list(numbers))
     group = DescribeShareGroupOffsetsRequestGroup(
         group_id=GROUP, topics=[topic] if numbers else None
@@ -155,7 +155,7 @@ def offsets(broker: Broker, *numbers: int) -> list[tuple[int, int, int, int]]:
 
 
 def alter(broker: Broker, **starts: int) -> AlterShareGroupOffsetsResponse:
-    """Set where the group begins, partition 0 of each topic and one that is not there."""
+    """Set the group's start offset in partition 0 of each topic and in a missing partition."""
     topics = [
         AlterShareGroupOffsetsRequestTopic(
             topic_name=name,
@@ -205,7 +205,7 @@ def test_tools_see_and_change_where_a_group_reads(data: str) -> None:
 
 
 def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
-    """Set where partitions of `routes` begin, in two topics of that name; numbers and codes."""
+    """Set start offsets of `routes` in two topics of that name; return numbers and codes."""
     partitions = [
         AlterShareGroupOffsetsRequestPartition(partition_index=number, start_offset=start)
         for number, start in asked
@@ -223,7 +223,7 @@ def altered(broker: Broker, *asked: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_a_partition_that_is_named_often_is_changed_and_told_once(data: str) -> None:
-    """Each was written for itself: 5,000 in one request held the broker for a second."""
+    """Each used to be written separately: 5,000 in one request blocked the broker for a second."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 2))
         beat(broker, "A", 1)
@@ -240,7 +240,7 @@ def test_no_group_begins_below_0(data: str) -> None:
         beat(broker, "A", 1)
         assert altered(broker, (0, -7), (1, 3)) == [(0, 42), (1, 0)]
         assert offsets(broker) == [(1, 3, -3, 0)]
-        assert altered(broker, (1, -1)) == [(1, 0)]  # where the group's settings say
+        assert altered(broker, (1, -1)) == [(1, 0)]  # back to the group's configured start
         assert offsets(broker) == [(1, -1, -1, 0)]
 
 
@@ -256,7 +256,7 @@ def test_a_group_that_was_deleted_begins_anew(data: str) -> None:
 
 
 def test_a_share_fetch_waits_while_its_group_is_loaded(data: str) -> None:
-    """A member is not answered without records because its group is being read again."""
+    """While its group is being reloaded, a member gets no empty response."""
     with start(data) as broker:
         broker.call(lambda node: node.topics.create("routes", 1))
         beat(broker, "A", 0, "routes")

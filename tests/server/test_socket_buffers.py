@@ -1,6 +1,6 @@
-"""`socket.send.buffer.bytes`: what the system holds of a connection's answers, as Kafka sets it.
+"""`socket.send.buffer.bytes` sets the system's send buffer of a connection, as in Kafka.
 
-On the loopback its default leaves that to the system; whoever sets it is obeyed there, too.
+On the loopback the default leaves the size to the system; an explicit setting applies there too.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ SETTING: Final = "socket.send.buffer.bytes"
 
 
 async def size_of_accepted(folder: Path, protocol: str, **settings: str) -> int:
-    """The sending side's size of a connection that somebody makes, in bytes, as the system says."""
+    """Return the system's send buffer size, in bytes, of a connection that the broker has accepted.
+    """
     world = World(folder)
     given = world.settings | {"listeners": f"{protocol}://127.0.0.1:0"}
     given |= {name.replace("_", "."): text for name, text in settings.items()}
@@ -49,13 +50,13 @@ async def size_of_accepted(folder: Path, protocol: str, **settings: str) -> int:
 
 
 def _made(server: Server) -> list[Connection]:
-    """Connections that are through with all that comes before the first request."""
+    """Return the connections that are ready for their first request."""
     there = cast("list[Connection]", list(server.clients._clients))
     return [each for each in there if each._transport is not None]
 
 
 def _told(size: int) -> int:
-    """What the system says of a socket that was given so much: Linux counts its own share, too."""
+    """Return the reported size of a socket set to `size`: Linux adds its own share."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)

@@ -1,4 +1,6 @@
-"""A rebalance storm over sockets: all members of a group ask at once, half of them go and come."""
+"""A rebalance storm over sockets: all members of a group send requests at once, half of them
+rejoin.
+"""
 
 import contextlib
 import selectors
@@ -34,7 +36,7 @@ from tidelog.types import NewRecord
 GROUP = "storm"
 MEMBERS = 200
 ROUNDS = 5
-# Who has gone without a word is waited for so long.
+# The coordinator waits this long for members that left silently.
 REBALANCE_MS = 1000
 PRODUCED_IN_A_ROUND = 20
 BATCH = bytes(build_batch([NewRecord(value=b"v")]))
@@ -47,7 +49,7 @@ AGAIN = {
 
 
 class Member:
-    """A connection of its own, with one question on its way at any time.
+    """A member with its own connection and one pending request at any time.
 
     Attributes:
         assignment: None while it has none in its generation.
@@ -66,7 +68,7 @@ class Member:
         self.asking.send(LEAVE_GROUP, 3, LeaveGroupRequest(group_id=GROUP, members=[gone]))
 
     def go_on(self) -> None:
-        """Take the answer that has come, and ask the next question."""
+        """Receive the pending response, and send the next request."""
         told = self.asking.receive(self._awaited)
         assert isinstance(told, JoinGroupResponse | SyncGroupResponse | HeartbeatResponse)
         if told.error_code != ErrorCode.NONE:
@@ -126,7 +128,8 @@ def is_settled(members: list[Member]) -> bool:
 
 
 def settle(members: list[Member], client: RawClient) -> None:
-    """Let all of them talk until they agree; another client is served in between."""
+    """Process responses of all members until they are settled, and serve another client meanwhile.
+    """
     patience, served = Patience(), 0
     with selectors.DefaultSelector() as selector:
         for member in members:
@@ -145,7 +148,7 @@ def close_all(members: list[Member]) -> None:
         member.asking.close()
 
 
-@pytest.mark.slow  # 200 members, again and again
+@pytest.mark.slow  # 200 members, several times
 def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
     random = Random(1)
     with contextlib.ExitStack() as stack:
@@ -160,7 +163,7 @@ def test_others_are_served_while_a_group_storms(quick_path: Path) -> None:
             for member in members[: MEMBERS // 4]:
                 member.leave()
             for member in members[: MEMBERS // 2]:
-                member.asking.close()  # every second one of them without a word
+                member.asking.close()  # every second member leaves silently
             members[: MEMBERS // 2] = []
             members += [Member(broker) for _ in range(MEMBERS - len(members))]
             settle(members, client)

@@ -1,4 +1,4 @@
-"""Reads of what lies only in the tier: records, times, where the local part begins."""
+"""Reads of records that are only in the tier: records, times, the start of the local part."""
 
 import logging
 from pathlib import Path
@@ -24,7 +24,7 @@ COUNT = 200
 
 
 def append_to_tier(node: Node, store: Path) -> None:
-    """Records in many segments, all finished ones only in the tier."""
+    """Append records in many segments; all finished ones are only in the tier."""
     config = {
         "internal.segment.bytes": "10000",
         "remote.storage.enable": "true",

@@ -1,4 +1,4 @@
-"""TLS: three clients, certificates as keys, new ones while it runs, doors that stay shut."""
+"""TLS: three clients, certificates as keys, reloaded certificates, refused connections."""
 
 import logging
 import socket
@@ -27,7 +27,7 @@ SETTINGS = {
 
 
 class World:
-    """A broker with three doors, and who may go through them."""
+    """A broker with three listeners, and its users."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -38,7 +38,7 @@ class World:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The broker's."""
+        """The broker's settings."""
         return SETTINGS | {
             "ssl.keystore.location": str(self.server),
             "ssl.key.password": "key-word",
@@ -47,7 +47,7 @@ class World:
         }
 
     def key(self, protocol: str) -> Key:
-        """The right one for a door."""
+        """Return valid credentials for a listener."""
         authority = self.authority.path
         if protocol == "SSL":
             return Key(protocol="SSL", authority=authority, certificate=self.client)
@@ -81,19 +81,19 @@ def test_each_door_through_each_client(
     topic = f"{client}-{protocol}"
     create_topic(broker.bootstrap_servers, Key(), topic)
     place = f"127.0.0.1:{broker.ports[protocol]}"
-    # Larger than what a transport takes at a time.
+    # Larger than a transport accepts in one write.
     value = bytes(range(256)) * 3000
     assert ROUND_TRIPS[client](place, world.key(protocol), topic, value) == value
 
 
 def connected(port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """A connection after its handshake."""
+    """Return a connection after its handshake."""
     sock = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
     return context.wrap_socket(sock, server_hostname="127.0.0.1")
 
 
 def serial_number(port: int, context: ssl.SSLContext) -> str:
-    """Of the certificate that a broker shows."""
+    """Return the serial number of the broker's certificate."""
     with connected(port, context) as sock:
         found = sock.getpeercert()
         assert found is not None
@@ -101,7 +101,7 @@ def serial_number(port: int, context: ssl.SSLContext) -> str:
 
 
 def is_let_in(port: int, context: ssl.SSLContext) -> bool:
-    """Whether ApiVersions is answered."""
+    """Whether ApiVersions gets a response."""
     frame = b"\0\x12\0\0\0\0\0\1\xff\xff"
     try:
         with connected(port, context) as sock:
@@ -162,7 +162,7 @@ def test_certificates_are_read_again_while_it_runs(
         with caplog.at_level(logging.WARNING):
             assert serial_number(port, context) == second
         assert "the old certificates stay" in caplog.text
-        # Who vouches for clients is read again as well: the old authority counts no more.
+        # The trust store is reloaded too: the old authority is no longer trusted.
         world.authority.issue("server", password="key-word")
         assert is_let_in(port, context)
         other = Authority(tmp_path / ".", "other")

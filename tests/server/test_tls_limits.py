@@ -1,4 +1,4 @@
-"""Clients that come to a TLS door count from then on, whether their handshakes end or not."""
+"""Connections to a TLS listener count from the start, whether their handshakes complete or not."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Door:
-    """A broker with one TLS door, and a client's key to it."""
+    """A broker with one TLS listener, and a client's context for it."""
 
     def __init__(self, server: Server, port: int, context: ssl.SSLContext) -> None:
         self.server = server
@@ -34,11 +34,11 @@ class Door:
         self.context = context
 
     async def tcp(self) -> Streams:
-        """A connection that says nothing of TLS."""
+        """Return a connection without TLS."""
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def is_let_in(self) -> bool:
-        """Whether a client of TLS has its first request answered."""
+        """Whether the first request of a TLS client gets a response."""
         try:
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", self.port, ssl=self.context, server_hostname="127.0.0.1"
@@ -54,7 +54,7 @@ class Door:
             await leave(writer)
 
     async def until_there_are(self, count: int) -> None:
-        """Wait until so many clients are counted."""
+        """Wait until the broker counts `count` clients."""
         await turn_until(lambda: len(self.server.clients) == count)
 
 
@@ -75,7 +75,7 @@ async def door(tmp_path: Path, **settings: str) -> AsyncIterator[Door]:
 
 
 async def is_closed(streams: Streams) -> bool:
-    """Whether the other end closes."""
+    """Whether the broker closes the connection."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return not await streams[0].read()
@@ -101,7 +101,7 @@ def test_who_never_ends_his_handshake_counts(tmp_path: Path, limit: str, runs: R
             assert await is_closed(await it.tcp())
             assert not await it.is_let_in()
             assert it.server.node.metrics.connections_refused == 2
-            await leave(silent.pop()[1])  # who goes makes room
+            await leave(silent.pop()[1])  # a closed connection frees its slot
             await it.until_there_are(1)
             assert await it.is_let_in()
             await it.until_there_are(1)
@@ -140,7 +140,7 @@ def test_a_broker_stops_while_handshakes_are_open(tmp_path: Path, runs: Runs) ->
 
 
 class FullSystem(socket.socket):
-    """A socket that listens where accepting fails for a while."""
+    """A listening socket whose accept fails for a while."""
 
     failures: ClassVar[list[int]] = []
 
@@ -215,7 +215,7 @@ def test_addresses_that_the_machine_does_not_have_are_left_out_beside_another(
     async def check() -> None:
         loop = asyncio.get_running_loop()
         kind = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-        found = [(*kind, ("203.0.113.77", 0)), (*kind, ("127.0.0.1", 0))]  # the first is nobody's
+        found = [(*kind, ("203.0.113.77", 0)), (*kind, ("127.0.0.1", 0))]  # the first is unused
 
         async def told(*_: object, **__: object) -> list[object]:
             return list(found)

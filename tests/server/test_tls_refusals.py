@@ -1,4 +1,4 @@
-"""Who is refused in a TLS handshake hears why, and the broker's log and metrics tell of it."""
+"""After a failed TLS handshake, the client gets the reason, and the broker logs and counts it."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ VERSIONS: Final = pytest.mark.parametrize(
 
 
 def refusal(port: int, context: ssl.SSLContext) -> str:
-    """Why TLS ends, in OpenSSL's name for it; empty where it does not say so."""
+    """Return OpenSSL's name of the error that ends TLS, empty without one."""
     try:
         with (
             socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as tcp,
             context.wrap_socket(tcp, server_hostname="127.0.0.1") as sock,
         ):
-            assert not sock.recv(4)  # with TLS 1.3 it hears so when it reads
+            assert not sock.recv(4)  # with TLS 1.3 the error arrives at the first read
             return ""
     except ssl.SSLError as error:
         return error.reason or ""
@@ -33,7 +33,7 @@ def refusal(port: int, context: ssl.SSLContext) -> str:
 
 
 async def refused(it: Door, key: Key, version: ssl.TLSVersion) -> str:
-    """The same beside the broker's loop."""
+    """Return the error that ends TLS, from a thread beside the broker's loop."""
     context = key.context()
     assert context is not None
     context.minimum_version = context.maximum_version = version

@@ -1,4 +1,4 @@
-"""Append times of our own broker: asked for over the wire, they are those of its directory."""
+"""Append times requested from our broker are those of its directory."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,13 +23,13 @@ from tidelog.types import NewRecord, TopicPartition
 HOUR_MS = 3_600_000
 BATCHES = 40
 PLACE, EMPTY = TopicPartition("t", 0), TopicPartition("t", 1)
-# Records that were created an hour before they were appended.
+# Records were created an hour before they were appended.
 LATE_MS = HOUR_MS
 
 
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with batches that were appended a second apart, one partition of two empty."""
+    """Run a broker with batches that were appended a second apart, one partition of two empty."""
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
@@ -44,7 +44,7 @@ def late(tmp_path: Path) -> Iterator[Broker]:
 
 
 def append_times(broker: Broker) -> list[int]:
-    """Of each offset, from the log itself."""
+    """Return the append time of each offset, from the log itself."""
 
     def read(broker: Broker) -> list[int]:
         def of(offset: int) -> int:
@@ -128,8 +128,10 @@ def test_times_that_nobody_knows_are_told_and_move_no_group(tmp_path: Path) -> N
 
 @pytest.fixture
 def partly_known(tmp_path: Path) -> Iterator[Broker]:
-    """A broker with five batches of 10 records, a second apart; only of the 2nd and 4th it knows
-    when they were appended."""
+    """Run a broker with five batches of 10 records, a second apart.
+
+    Only the append times of the 2nd and 4th batch are known.
+    """
     clock = WallAheadClock()
     env = replace(os_env(), clock=clock)
     with tidelog.broker(str(tmp_path), settings=SETTINGS, env=env) as broker:
@@ -188,7 +190,7 @@ def test_commands_tell_how_many_records_have_no_append_time(
 
 
 def test_what_librdkafka_does_not_see_is_not_called_none(tmp_path: Path) -> None:
-    """Behind TLS or SASL, or with settings of its own, nobody tells how many are unknown."""
+    """With TLS, SASL or special settings, the number of unknown append times is unavailable."""
     with tidelog.broker(str(tmp_path), settings=SETTINGS) as broker:
         broker.call(lambda node: node.topics.create("t", 1, {"tidelog.lookup.clock": "append"}))
         config = {"reconnect.backoff.ms": "50"}

@@ -1,4 +1,4 @@
-"""Transactions as real clients make them: committed, aborted, fenced, timed out, with offsets."""
+"""Transactions of real clients: committed, aborted, fenced, timed out, with offsets."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.server.transactions.metadata import TransactionState
 
-# Less than what a connection may be idle.
+# Less than the idle timeout of connections.
 TIMEOUT_MS = 500_000
 TOPIC = "payments"
 RECORDS = 3
@@ -35,13 +35,13 @@ RECORDS = 3
 
 @pytest.fixture
 def clock() -> AheadClock:
-    """The broker's."""
+    """The broker's clock."""
     return AheadClock()
 
 
 @pytest.fixture
 def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
-    """A broker that looks for timeouts all the time, with a topic."""
+    """Run a broker with a topic that checks for timeouts all the time."""
     env = replace(os_env(), clock=clock)
     settings = SETTINGS | {
         "transaction.state.log.num.partitions": "3",
@@ -53,9 +53,9 @@ def quick(tmp_path: Path, clock: AheadClock) -> Iterator[Broker]:
 
 
 def committed_values(broker: Broker, topic: str = TOPIC) -> list[str]:
-    """What a reader of committed records sees, once what was decided has been marked.
+    """Return the values that a reader of committed records sees, after all markers are written.
 
-    The marks come after the answer.
+    The markers are written after the response.
     """
     until_so(lambda: broker.call(is_marked))
     count = broker.call(lambda node: node.log_dir.topic(topic).partitions)

@@ -1,4 +1,4 @@
-"""A partition whose leader can't be reached is an error that names it, never an empty partition."""
+"""A partition with an unreachable leader raises an error that names it, and never seems empty."""
 
 import io
 import re
@@ -45,7 +45,7 @@ NAMED = rf"t-1 \(leader 77 at {DEAD_ADDRESS}\)"
 
 @pytest.fixture
 def half(broker: Broker) -> Iterator[str]:
-    """A broker's address where partition 1 of topic t has a leader that can't be reached."""
+    """Yield the address of a broker where partition 1 of topic t has an unreachable leader."""
     broker.call(lambda node: node.topics.create("t", partitions=2))
     with tidelog.connect(broker.bootstrap_servers) as log:
         for partition in (0, 1):
@@ -57,9 +57,9 @@ def half(broker: Broker) -> Iterator[str]:
 
 
 def failed(ask: Callable[[int], object], pattern: str = NAMED) -> None:
-    """Ask with a time limit in seconds: it fails, and its error names what the pattern says.
+    """Assert that a call with a time limit in seconds fails with an error that matches the pattern.
 
-    On a busy machine two seconds may end before anybody is found who can't be reached.
+    On a busy machine two seconds may be too short to detect the unreachable leader.
     """
 
     def error(seconds: int) -> str:
@@ -72,7 +72,7 @@ def failed(ask: Callable[[int], object], pattern: str = NAMED) -> None:
 
 
 def fails(run_command: Callable[[str], tuple[int, bytes, str]]) -> None:
-    """Run a command with a time limit: it fails, and names partition and address."""
+    """Assert that a command with a time limit fails, and names partition and address."""
     _, (code, out, err) = with_time(
         lambda seconds: run_command(f"{seconds}s"),
         lambda ran: re.search(NAMED, ran[2]) is not None,

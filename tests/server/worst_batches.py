@@ -1,4 +1,4 @@
-"""Batches that take long to check, for a topic that takes batches of any size."""
+"""Batches that take long to validate, for a topic that accepts batches of any size."""
 
 import zlib
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _records(count: int) -> bytes:
-    """The smallest records: no key, an empty value, offset deltas that rise."""
+    """Return the smallest records: no key, an empty value, ascending offset deltas."""
     out = bytearray()
     for index in range(count):
         record = bytearray(b"\0\0")
@@ -40,23 +40,23 @@ def _records(count: int) -> bytes:
 
 
 def equal_deltas(now_ms: int) -> bytes:
-    """A million records whose offset deltas are all 0."""
+    """Return a million records whose offset deltas are all 0."""
     count = 1_000_000
     return _batch(_gzip(b"\x0c\0\0\0\1\0\0" * count), count, Codec.GZIP, now_ms)
 
 
 def future(now_ms: int) -> bytes:
-    """Records of a client whose clock is wrong."""
+    """Return records of a client whose clock is wrong."""
     return _batch(_records(300_000), 300_000, Codec.NONE, now_ms + 30 * DAY_MS)
 
 
 def no_keys(now_ms: int) -> bytes:
-    """Records without keys, compressed."""
+    """Return records without keys, compressed."""
     return _batch(_gzip(_records(300_000)), 300_000, Codec.GZIP, now_ms)
 
 
 def too_long(now_ms: int) -> bytes:
-    """One record that decompresses to more than is taken."""
+    """Return one record that decompresses to more than the limit."""
     record = bytearray(b"\0\0\0\1")
     size = 200 << 20
     write_varint(record, size)
@@ -66,7 +66,7 @@ def too_long(now_ms: int) -> bytes:
 
 
 def long(now_ms: int) -> bytes:
-    """One record of 100 MiB, compressed to very little."""
+    """Return one record of 100 MiB, compressed to a very small size."""
     record = bytearray(b"\0\0\0\1")
     size = 100 << 20
     write_varint(record, size)
@@ -76,7 +76,7 @@ def long(now_ms: int) -> bytes:
 
 
 def large(now_ms: int) -> bytes:
-    """30 MiB of small records, not compressed."""
+    """Return 30 MiB of small records, uncompressed."""
     count = 3_000_000
     return _batch(_records(count), count, Codec.NONE, now_ms)
 

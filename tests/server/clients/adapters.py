@@ -1,8 +1,8 @@
-"""Clients behind one face: each writes, reads, looks up by time, and joins a group.
+"""Clients with one interface: each writes, reads, looks up by time, and joins a group.
 
-Here confluent-kafka (librdkafka), kafka-python and aiokafka; kcat and Kafka's own Java client,
-which run in processes of their own, stand in process_adapters. A lookup that finds nothing is None,
-also where a broker says that the format has no times: that is how clients tell it.
+This module has confluent-kafka (librdkafka), kafka-python and aiokafka. process_adapters has kcat
+and Kafka's own Java client, which run in processes of their own. A lookup without a match returns
+None, even if the broker reports that the format has no times, as clients return it.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PyPlace
 
 TIMEOUT_S = 90
-# A group's rebalance is several timeouts long where a machine is busy.
+# On a busy machine a group's rebalance takes several timeouts.
 SETTLE_S = 240
-# Longer than a busy machine stands still: a member that is given up reads again what it has read.
+# Longer than pauses of a busy machine: after an expired session, records are read twice.
 SESSION_MS = 30_000
 POLL_S = 0.05
 PARTITIONS = 4
@@ -32,12 +32,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What a client says of a partition.
+    """A client's offsets of a partition.
 
     Attributes:
         begin: First offset.
-        end: Offset behind the last record.
-        found: For each time asked, the offset; None where there is none.
+        end: End offset, exclusive.
+        found: The offset for each requested time; None without a match.
     """
 
     begin: int
@@ -47,14 +47,15 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """How many partitions members had: one alone, two together, one again; and what they read."""
+    """Numbers of partitions of members (one alone, two together, one again), and the values read.
+    """
 
     sizes: list[int]
     values: set[str]
 
 
 class Client(Protocol):
-    """What each of them is asked for."""
+    """Interface of a client."""
 
     name: str
 
@@ -63,15 +64,15 @@ class Client(Protocol):
         ...
 
     def consume(self, bootstrap: str, topic: str) -> list[str]:
-        """Partition 0 from its beginning to its end."""
+        """Read partition 0 from its beginning to its end."""
         ...
 
     def look_up(self, bootstrap: str, topic: str, times: Sequence[int]) -> Lookup:
-        """KIP-79's three calls about partition 0."""
+        """Look up offsets of partition 0 by the three calls of KIP-79."""
         ...
 
     def rebalance(self, bootstrap: str, topic: str, group: str, records: int) -> Rebalance:
-        """A member, two members, one member."""
+        """Run a group of one member, two members, and one member again."""
         ...
 
 
@@ -199,8 +200,9 @@ class KafkaPython:
                 metadata_max_age_ms=1_000,
             )
             consumer.subscribe([topic])
-            # A leader that shares out before it knows the topic's partitions gives nobody any, and
-            # this client (3.0) then may stay so; nor should it learn of them when it has joined.
+            # If the leader assigns partitions before it knows the topic, no member gets any, and
+            # this client (3.0) may keep that assignment. It should also know the topic before it
+            # joins.
             assert topic in consumer.topics()
             return _Polled(consumer)
 
@@ -208,13 +210,13 @@ class KafkaPython:
 
 
 class _Polled:
-    """A member that is polled all the time, by a thread of its own.
+    """A member that a thread polls all the time.
 
-    What kafka-python (3.0) is told while nobody polls it, it asks for again: members that are
-    polled in turns then join for ever where a machine is busy.
+    kafka-python (3.0) sends a request again if its response arrives between two polls. On a busy
+    machine, members that are polled in turns then join forever.
 
     Attributes:
-        values: What it has read.
+        values: The values read so far.
     """
 
     def __init__(self, consumer: KafkaConsumer) -> None:
@@ -232,7 +234,7 @@ class _Polled:
             self._size = len(self._consumer.assignment())
 
     def look(self) -> int:
-        """How many partitions it has, a moment later."""
+        """Return its number of partitions, a moment later."""
         self._is_over.wait(POLL_S)
         return self._size
 
@@ -328,7 +330,7 @@ def _in_turns(
     values: set[str],
     records: int,
 ) -> Rebalance:
-    """Members polled in turns by this thread until each has its share."""
+    """Poll members in turns in this thread until each has its share."""
 
     def settle(members: Sequence[T], each: int) -> list[int]:
         end_s = monotonic() + SETTLE_S

@@ -1,4 +1,4 @@
-"""Two brokers over the same logs: ours in this process, and Kafka, to confirm what is expected."""
+"""Two brokers with the same logs: ours in this process, and Kafka, to confirm expectations."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ import tidelog
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A running broker with the topics of `logs`, and a way to make more."""
+    """A running broker with the topics of `logs`, and a function to create more."""
 
     bootstrap: str
     is_ours: bool
@@ -32,7 +32,7 @@ class Served:
 
 @pytest.fixture(scope="session")
 def our_served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Ours."""
+    """Our broker."""
     data = tmp_path_factory.mktemp("clients") / "data"
     with tidelog.broker(str(data)) as first:
         for topic in logs.SHAPES:
@@ -69,7 +69,7 @@ def kafka_served(
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=pytest.mark.kafka)])
 def served(request: pytest.FixtureRequest) -> Served:
-    """Each broker in turn."""
+    """Return each broker in turn."""
     name = "our_served" if request.param == "tidelog" else "kafka_served"
     found: Served = request.getfixturevalue(name)
     return found
@@ -85,7 +85,7 @@ def served(request: pytest.FixtureRequest) -> Served:
     ]
 )
 def client(request: pytest.FixtureRequest) -> Client:
-    """Each client in turn."""
+    """Return each client in turn."""
     match request.param:
         case "confluent":
             return Confluent()
@@ -100,7 +100,7 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 @pytest.fixture
 def topic(served: Served, client: Client, request: pytest.FixtureRequest) -> str:
-    """A topic of this test's own, of four partitions."""
+    """Create a topic of four partitions for this test."""
     function = request.function.__name__.removeprefix("test_")[:20]
     name = f"{function}-{client.name}"
     served.create(name, PARTITIONS)

@@ -1,7 +1,7 @@
-"""Topics in old formats, put on disk while no broker runs: the same files for Kafka and for ours.
+"""Topics in old formats, written to disk while no broker runs: the same files for Kafka and ours.
 
-Each has three records per format, ten milliseconds apart, but magic 0, which has no times. The
-indexes are left out, and the mark of a clean stop: whoever opens the directory recovers.
+Each has three records per format, ten milliseconds apart; magic 0 has no times. There are neither
+indexes nor a clean shutdown mark, so the broker recovers the logs.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ CLEAN_MARK = ".kafka_cleanshutdown"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a topic's log holds: formats in order, and who set its times."""
+    """The content of a topic's log: formats in order, and the timestamp type."""
 
     formats: Sequence[int]
     codec: Codec = Codec.NONE
@@ -30,16 +30,16 @@ class Shape:
 
     @property
     def end(self) -> int:
-        """Offset behind the last record."""
+        """End offset, exclusive."""
         return EACH * len(self.formats)
 
     @property
     def values(self) -> list[str]:
-        """What a consumer reads."""
+        """Return the values that a consumer reads."""
         return [f"v{offset}" for offset in range(self.end)]
 
     def times(self) -> list[int | None]:
-        """Each record's time; None where its format has none."""
+        """Return each record's time; None if its format has none."""
         return [self._time(offset) for offset in range(self.end)]
 
     def _time(self, offset: int) -> int | None:
@@ -48,12 +48,12 @@ class Shape:
         return APPENDED_MS if self.is_appended else START_MS + STEP_MS * offset
 
     def expected(self, time: int) -> int | None:
-        """First offset whose time is `time` or later; None where there is none."""
+        """Return the first offset whose time is `time` or later; None without a match."""
         found = (n for n, t in enumerate(self.times()) if t is not None and t >= time)
         return next(found, None)
 
     def data(self) -> bytes:
-        """The log file."""
+        """Return the content of the log file."""
         return b"".join(self._part(number) for number in range(len(self.formats)))
 
     def _part(self, number: int) -> bytes:

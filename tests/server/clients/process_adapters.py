@@ -1,4 +1,4 @@
-"""kcat and Kafka's Java client behind the face of `adapters.Client`."""
+"""kcat and Kafka's Java client with the interface of `adapters.Client`."""
 
 import base64
 import subprocess
@@ -18,7 +18,7 @@ from tests.worlds.needs import need_kcat
 
 
 class Kcat:
-    """kcat, a process for each thing."""
+    """kcat, one process per operation."""
 
     name = "kcat"
 
@@ -88,7 +88,7 @@ class Kcat:
 
     @staticmethod
     def _settled(process: "subprocess.Popen[str]", each: int) -> int:
-        """Read what it says of its partitions until it has so many."""
+        """Read its output about partitions until it has `each` of them."""
         assert process.stderr is not None
         for line in process.stderr:
             if "assigned:" in line and "revoked" not in line.split("assigned:")[0].split()[-1:]:

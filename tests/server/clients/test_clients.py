@@ -1,6 +1,6 @@
-"""Clients that others wrote, on our broker and on Kafka: what each sees is the same.
+"""Third-party clients on our broker and on Kafka get the same results.
 
-The expectations are the records' own; Kafka's half of the tests confirms them.
+The expectations come from the records; Kafka's half of the tests confirms them.
 """
 
 import pytest
@@ -18,7 +18,7 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Before all, on a record, between two, on the last of each shape, behind all.
+# Before all records, on a record, between two, on the last record of each shape, after all.
 TIMES = (0, START_MS, START_MS + 1, START_MS + 35, START_MS + 3 * STEP_MS, START_MS + 2_000)
 NO_MATCH = (0, -1, -1)
 INVALID_REQUEST = 42
@@ -36,7 +36,7 @@ def test_writes_and_reads(served: Served, client: Client, topic: str) -> None:
 def test_reads_and_looks_up_in_every_format(served: Served, client: Client, shape: str) -> None:
     log = SHAPES[shape]
     if client.name != "aiokafka" or len(log.formats) < 2:
-        # aiokafka stumbles over its own code where formats are mixed in one answer, Kafka's too.
+        # aiokafka has a defect with mixed formats in one response, also with Kafka.
         assert client.consume(served.bootstrap, shape) == log.values
     told = client.look_up(served.bootstrap, shape, TIMES)
     assert (told.begin, told.end) == (0, log.end)
@@ -78,7 +78,7 @@ def test_a_partition_that_is_asked_for_twice_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9, 10, 11])
 def test_times_below_zero(served: Served, version: int) -> None:
-    """Special values by version; others are answered as nobody's time."""
+    """Negative timestamps have a special meaning by version; the others are invalid."""
     told = {}
     with RawClient(served.bootstrap) as raw:
         for value in range(-8, 0):
@@ -100,7 +100,7 @@ def test_times_below_zero(served: Served, version: int) -> None:
 
 
 def test_a_log_without_times_is_told_from_one_without_a_match(served: Served) -> None:
-    """Kafka 4.3 no longer tells them apart."""
+    """Kafka 4.3 no longer distinguishes the two."""
     with RawClient(served.bootstrap) as raw:
         found = {
             topic: raw.list_offsets(topic, START_MS + 2_000)[0]

@@ -1,8 +1,8 @@
-"""`kill -9` under load: nothing acknowledged is lost, nothing is there twice, order is kept.
+"""`kill -9` under load: acknowledged records are not lost, duplicated or reordered.
 
-Three idempotent producers write to two partitions, a group commits, the broker is killed after
-some acknowledgements, started again on the same directory, and so on. The system keeps
-what was written, as it does when a process is killed; power cuts are tests/fault's.
+Three idempotent producers write to two partitions, and a group commits. The broker is killed after
+some acknowledgements and restarted on the same directory, several times. The system keeps all
+writes of a killed process; tests/fault tests power losses.
 """
 
 import random
@@ -27,9 +27,9 @@ TOPIC = "killed"
 OPTIONS = (
     *("--set", "num.partitions=2"),
     *("--set", "offsets.topic.num.partitions=1"),
-    # Kills meet rolls: records are a millisecond apart, segments hold some few batches.
+    # Kills during rolls: records are a millisecond apart, segments have few batches.
     *("--set", "log.roll.ms=40"),
-    # The records are old: the default of a week would delete them in a life of half a minute.
+    # The records are old: the default of a week would delete them within half a minute.
     *("--set", "log.retention.ms=-1"),
 )
 
@@ -37,7 +37,7 @@ Writer = IdempotentProducer | Committer
 
 
 class Life:
-    """One start of the broker: writers in threads until enough was acknowledged, then the kill."""
+    """One run of the broker: writers in threads until enough is acknowledged, then the kill."""
 
     def __init__(self, victim: Victim, writers: Sequence[Writer], acknowledgements: int) -> None:
         self._victim = victim
@@ -64,7 +64,7 @@ class Life:
                 self._enough.set()
 
     def run(self) -> None:
-        """Start, load, kill; raise what went wrong."""
+        """Start, write, kill; raise the writers' errors."""
         self._victim.start()
         for thread in self._threads:
             thread.start()
@@ -77,7 +77,7 @@ class Life:
 
 
 def _check_producer(producer: IdempotentProducer, found: Sequence[Record]) -> None:
-    """Its records are there once each, in order, and where the acknowledgements said."""
+    """Assert that its records are there once each, in order, at the acknowledged offsets."""
     values = {record.offset: record.value for record in found}
     for base_offset, batch in producer.acknowledged:
         told = [values.get(base_offset + n) for n in range(batch.count)]
@@ -101,7 +101,7 @@ def _check_all(victim: Victim, producers: Sequence[IdempotentProducer], group: C
 
 
 def kill_again_and_again(tmp_path: Path, kills: int, seed: int, *options: str) -> None:
-    """So many lives, then the books are compared."""
+    """Run and kill the broker `kills` times, then check all records and commits."""
     rng = random.Random(seed)
     producers = [
         IdempotentProducer(f"p{number}", TOPIC, number % 2, random.Random(seed + number))

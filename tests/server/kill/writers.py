@@ -1,7 +1,7 @@
-"""What loads a broker until it is killed: idempotent producers and a group that commits.
+"""Load on a broker until it is killed: idempotent producers and a group that commits.
 
-Each keeps what was acknowledged and what was not; after the next start it sends again what was
-not, as clients do: the same batches, with the same sequence numbers.
+Each records acknowledged and unacknowledged requests. After the next start it repeats the
+unacknowledged ones as clients do: the same batches with the same sequence numbers.
 """
 
 import random
@@ -30,7 +30,7 @@ from tidelog.types import Codec, NewRecord
 if TYPE_CHECKING:
     from tidelog.protocol.messages.produce import ProduceResponse
 
-# The broker knows the last five batches of a producer: so many may be in flight.
+# The broker remembers a producer's last five batches, so five may be in flight.
 IN_FLIGHT_MAX = 5
 BATCH_RECORDS_MAX = 20
 COORDINATOR_NOT_AVAILABLE = 15
@@ -43,7 +43,7 @@ Progress = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch: its records' numbers, and the bytes, the same each time it is sent."""
+    """One batch: its records' numbers, and the bytes, which are the same for each send."""
 
     first: int
     count: int
@@ -52,7 +52,7 @@ class Batch:
 
 @dataclass(slots=True)
 class IdempotentProducer:
-    """Writes records numbered from 0 on to one partition; at most five batches in flight."""
+    """Writes numbered records from 0 on to one partition; at most five batches in flight."""
 
     name: str
     topic: str
@@ -64,7 +64,7 @@ class IdempotentProducer:
     acknowledged: list[tuple[int, Batch]] = field(default_factory=list)
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Write until the broker is gone; `progress` is called at each acknowledgement."""
+        """Write until the broker is killed; `progress` is called at each acknowledgement."""
         with RawClient(bootstrap) as client:
             if self.producer_id < 0:
                 self.producer_id = client.producer_id()
@@ -103,7 +103,7 @@ class IdempotentProducer:
         return Batch(first, count, bytes(data))
 
     def value(self, number: int) -> bytes:
-        """What the record of this number says."""
+        """Return the value of the record with this number."""
         return b"%s:%d" % (self.name.encode(), number)
 
 
@@ -117,7 +117,9 @@ class Committer:
     acknowledged: int = 0
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Compare what the broker knows with what it said, then commit until it is gone."""
+        """Compare the broker's offset with the acknowledged one, then commit until the broker is
+        killed.
+        """
         with RawClient(bootstrap) as client:
             await_coordinator(client, self.group)
             assert self.acknowledged <= committed_offset(client, self.group, self.topic)
@@ -143,7 +145,7 @@ class Committer:
 
 
 def await_coordinator(client: RawClient, group: str) -> None:
-    """Return when the group's coordinator is there."""
+    """Return when the group's coordinator is available."""
     message = FindCoordinatorRequest(coordinator_keys=[group])
     while (code := client.ask(FIND_COORDINATOR, 4, message).coordinators[0].error_code) in SOON:
         pass
@@ -152,7 +154,7 @@ def await_coordinator(client: RawClient, group: str) -> None:
 
 
 def committed_offset(client: RawClient, group: str, topic: str) -> int:
-    """What the broker says a group has committed; 0 for nothing."""
+    """Return a group's committed offset, 0 without one."""
     wanted = OffsetFetchGroup(
         group_id=group,
         member_id=None,

@@ -1,6 +1,6 @@
-"""What clients say when a broker does not let them in, or lets them do nothing.
+"""Errors of clients whose authentication fails, or that lack all rights.
 
-Each call comes back in bounded time, with the client's own error, or fails.
+Each call returns in bounded time with the client's own error, or fails.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from tests.worlds.clients.tokens import BearerKey
 from tests.worlds.kafka.oracle import Oracle, OracleError
 from tests.worlds.waiting import until_so
 
-# How long kafka-python tries, whatever it was told.
+# Time for which kafka-python retries, whatever the error.
 TRIES_MS: Final = 500
 _MODULES: Final = {
     "PLAIN": "plain.PlainLoginModule",
@@ -31,11 +31,11 @@ _MODULES: Final = {
 Refusal = Callable[[str, Key], None]
 
 
-# -- who is not let in ---------------------------------------------------------------------------
+# -- refused authentication ----------------------------------------------------------------------
 
 
 def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
-    """It tells of a failed log-in, or of the alert that ended TLS, and goes on trying."""
+    """It reports the failed authentication or the TLS alert, and keeps retrying."""
     told: list[KafkaError] = []
     given = key.librdkafka(bootstrap) | {"reconnect.backoff.max.ms": 200}
     # One of its settings is a function.
@@ -43,7 +43,7 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
 
     def is_told() -> bool:
         producer.poll(0.05)
-        if key.protocol == "SSL":  # of TLS 1.3 it hears when it reads, as of a lost connection
+        if key.protocol == "SSL":  # it gets the alert of TLS 1.3 at a read, as a lost connection
             return any("alert" in error.str() for error in told)
         return any(error.code() == KafkaError._AUTHENTICATION for error in told)
 
@@ -51,14 +51,14 @@ def librdkafka_is_refused(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_refused(bootstrap: str, key: Key) -> None:
-    """It tries for as long as it may, and tells of that alone."""
+    """It retries until its timeout, and reports only the timeout."""
     given = key.kafka_python(bootstrap) | {"bootstrap_timeout_ms": TRIES_MS}
     with pytest.raises(py_errors.KafkaTimeoutError, match="Unable to bootstrap"):
         KafkaAdminClient(**given)
 
 
 def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixture) -> None:
-    """It tries once, and writes into its log why."""
+    """It tries once, and logs the reason."""
 
     async def run() -> None:
         producer = AIOKafkaProducer(**key.aiokafka(bootstrap))
@@ -70,32 +70,32 @@ def aiokafka_is_refused(bootstrap: str, key: Key, caplog: pytest.LogCaptureFixtu
 
     with caplog.at_level(logging.WARNING, logger="aiokafka"):
         asyncio.run(run())
-    # It takes the answer to a bad token for a log-in, and TLS's alert for an end.
+    # It treats the response to an invalid token as success, and a TLS alert as a disconnect.
     if key.mechanism is not None and key.mechanism != BEARER:
         said = [each.getMessage() for each in caplog.records if each.name == "aiokafka"]
         assert any("SaslAuthenticationFailed" in line for line in said), said
 
 
 def java_is_let_in(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """It may see what its user may."""
+    """It sees the topics of its user."""
     assert _ask_java(bootstrap, key, oracle) is True
 
 
 def java_is_refused(bootstrap: str, key: Key, oracle: Oracle) -> None:
-    """It tells of it at once."""
+    """It reports the failure at once."""
     error = "SslAuthentication" if key.protocol == "SSL" else "SaslAuthentication"
     with pytest.raises(OracleError, match=f"{error}Exception"):
         _ask_java(bootstrap, key, oracle)
 
 
 def _ask_java(bootstrap: str, key: Key, oracle: Oracle) -> object:
-    """Whether a topic may be seen."""
+    """Return whether a topic is visible."""
     found = oracle.ask("rights", config=_java(bootstrap, key), steps={"see": [TOPIC]}, open=TOPIC)
     return cast("dict[str, dict[str, bool]]", found)["see"][TOPIC]
 
 
 def _java(bootstrap: str, key: Key) -> dict[str, str]:
-    """Settings of Java's clients."""
+    """Return the settings of Java's clients."""
     found = {"bootstrap.servers": bootstrap, "security.protocol": key.protocol}
     if isinstance(key, BearerKey):
         module = f'oauthbearer.OAuthBearerLoginModule required token="{key.made}"'
@@ -116,7 +116,7 @@ def _java(bootstrap: str, key: Key) -> dict[str, str]:
     return found
 
 
-# -- who has no rights ---------------------------------------------------------------------------
+# -- missing rights ------------------------------------------------------------------------------
 
 
 def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
@@ -129,7 +129,7 @@ def librdkafka_is_denied(bootstrap: str, key: Key) -> None:
 
 
 def kafka_python_is_denied(bootstrap: str, key: Key) -> None:
-    """Likewise."""
+    """It may not see a topic."""
     admin = KafkaAdminClient(**key.kafka_python(bootstrap))
     try:
         (found,) = admin.describe_topics([TOPIC])

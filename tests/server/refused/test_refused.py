@@ -1,4 +1,4 @@
-"""Who is not let in hears so by his own client's error; at ours, and in the sweep at Kafka."""
+"""Clients report refused authentication by their own errors; with ours, in the sweep with Kafka."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ Opens = Callable[..., AbstractContextManager[Door]]
 def door_at(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, str], Door]]:
-    """Brokers by what they want to see and whose they are, each started when it is first asked."""
+    """Return a function that starts brokers, by authentication and kind, at their first use."""
     ours: dict[str, Opens] = {"sasl": our_sasl, "tls": our_tls}
     kafkas: dict[str, Opens] = {"sasl": kafkas_sasl, "tls": kafkas_tls}
     found: dict[tuple[str, str], Door] = {}
@@ -56,7 +56,7 @@ def door_at(
 
 
 def refuse(client: str, door: Door, key: Key, request: pytest.FixtureRequest) -> None:
-    """A client tries, and says that it may not come in."""
+    """Assert that a client with this key is refused."""
     if client == "java":
         clients.java_is_refused(door.bootstrap, key, request.getfixturevalue("kafka_oracle"))
     elif client == "aiokafka":
@@ -68,7 +68,7 @@ def refuse(client: str, door: Door, key: Key, request: pytest.FixtureRequest) ->
 
 
 def said_by_the_broker(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What our broker has logged."""
+    """Return the log lines of our broker."""
     records = list(caplog.records)
     return [each.getMessage() for each in records if each.name.startswith("tidelog")]
 
@@ -96,7 +96,7 @@ def test_a_bad_log_in(
     if at == "ours":
         lines = said_by_the_broker(caplog)
         begin = f"a log-in of 127.0.0.1 by {key.mechanism} failed: "
-        # aiokafka takes the answer to a bad token for a good one, and asks for something.
+        # aiokafka treats the response to an invalid token as success, and sends a request.
         early = "closed: a request before the client has logged in"
         is_told = client == "aiokafka" and key.mechanism == BEARER
         assert any((early in line) if is_told else line.startswith(begin) for line in lines), lines
@@ -109,7 +109,7 @@ def test_a_bad_log_in(
 def test_java_comes_in_with_a_good_one(
     door_at: Callable[[str, str], Door], name: str, at: str, request: pytest.FixtureRequest
 ) -> None:
-    """So that its refusals are of the secret, not of the way in which it shows it."""
+    """Shows that its refusals are about the secret, not about its format."""
     door = door_at("sasl", at)
     clients.java_is_let_in(door.bootstrap, door.good[name], request.getfixturevalue("kafka_oracle"))
 
@@ -118,7 +118,7 @@ def test_java_comes_in_with_a_good_one(
 def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
     door_at: Callable[[str, str], Door], at: str
 ) -> None:
-    """Kafka answers with its error, by which aiokafka finds a cluster without brokers."""
+    """Kafka answers the request with an error; aiokafka then sees a cluster without brokers."""
     key = door_at("sasl", at).bad[STRANGER]
     assert isinstance(key, BearerKey)
     with RawClient(door_at("sasl", at).bootstrap) as client:
@@ -129,7 +129,7 @@ def test_what_comes_between_a_bad_token_and_the_end_is_answered_by_kafka_alone(
 
 
 class Steady:
-    """A connection by TLS that stays."""
+    """A lasting TLS connection."""
 
     def __init__(self, door: Door) -> None:
         (key,) = door.good.values()
@@ -140,7 +140,7 @@ class Steady:
         self._sock = context.wrap_socket(tcp, server_hostname=host)
 
     def is_served(self) -> bool:
-        """Whether ApiVersions is answered."""
+        """Whether ApiVersions gets a response."""
         self._sock.sendall(b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\xff\xff")
         return self._take(int.from_bytes(self._take(4), "big"))[:4] == b"\0\0\0\1"
 

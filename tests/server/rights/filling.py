@@ -1,4 +1,4 @@
-"""A broker of a world: its settings, its topics with a record each, and all of its rules."""
+"""A broker of a table: its settings, its topics with a record each, and all of its rules."""
 
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required
 
 
 def our_settings(world: World, folder: Path) -> dict[str, str]:
-    """For a broker of ours; writes a file of users."""
+    """Return the settings of our broker; write a file of users."""
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in (BOSS, *world.users)))
     own = {
@@ -51,7 +51,7 @@ def our_settings(world: World, folder: Path) -> dict[str, str]:
 
 
 def kafkas_settings(world: World) -> dict[str, str]:
-    """For Kafka."""
+    """Return the settings of Kafka."""
     logins = " ".join(f'user_{name}="{PASSWORD}"' for name in (BOSS, *world.users))
     own = {
         "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -66,7 +66,7 @@ def kafkas_settings(world: World) -> dict[str, str]:
 
 
 def create_everything(bootstrap: str, world: World) -> None:
-    """Create and write everything, and return when rules and coordinators are there."""
+    """Create and write everything; return when rules apply and coordinators are available."""
     with logged_in(bootstrap, BOSS) as client:
         topics = [
             CreatableTopic(

@@ -1,4 +1,4 @@
-"""The model of the table and our authorizer are held against Kafka's StandardAuthorizer."""
+"""The model of the table and our authorizer give the same results as Kafka's StandardAuthorizer."""
 
 import random
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ NAMES: Final = {
 
 
 class Question(NamedTuple):
-    """Who wants to do what from where; without a name: whether there is one."""
+    """User, host, operation and resource; without a name: whether any resource is allowed."""
 
     user: str
     host: str
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 def questions(*users: str) -> Iterator[Question]:
-    """All that can be asked; of some name only what Kafka asks so."""
+    """Yield all questions; without a name only those that Kafka asks."""
     for user in users:
         for host in HOSTS:
             for kind, names in NAMES.items():
@@ -64,7 +64,7 @@ def questions(*users: str) -> Iterator[Question]:
 
 
 def by_model(rules: Rules, asked: Question) -> bool:
-    """What the model says."""
+    """Return the model's result."""
     user, host, operation, kind, name = asked
     if name is None:
         return rules.may_somewhere(f"User:{user}", host, operation, kind)
@@ -72,7 +72,7 @@ def by_model(rules: Rules, asked: Question) -> bool:
 
 
 def by_ours(authorizer: Authorizer, asked: Question) -> bool:
-    """What our broker's authorizer says."""
+    """Return the result of our authorizer."""
     who = Client(f"User:{asked.user}", asked.host)
     if asked.name is None:
         return authorizer.may_any(who, asked.operation, asked.kind)
@@ -80,7 +80,7 @@ def by_ours(authorizer: Authorizer, asked: Question) -> bool:
 
 
 def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
-    """What Kafka's says."""
+    """Return the results of Kafka's authorizer."""
     on_the_wire = [rule.on_the_wire() for rule in rules.rules]
     return oracle.ask(
         "authorize",
@@ -103,7 +103,7 @@ def by_kafka(oracle: Oracle, rules: Rules, asked: list[Question]) -> object:
 
 
 def our_authorizer(rules: Rules) -> Authorizer:
-    """Our broker's authorizer with these rules."""
+    """Return our authorizer with these rules."""
     return Authorizer(
         [_acl(rule) for rule in rules.rules],
         super_users=rules.super_users,
@@ -124,7 +124,7 @@ def _acl(rule: Rule) -> Acl:
 
 
 def differences(oracle: Oracle, rules: Rules, asked: list[Question]) -> list[object]:
-    """Where the three don't say the same."""
+    """Return the questions on which the three differ."""
     authorizer = our_authorizer(rules)
     told = by_kafka(oracle, rules, asked)
     assert isinstance(told, list)
@@ -162,7 +162,7 @@ def test_drawn_rules(kafka_oracle: Oracle, seed: int) -> None:
 
 
 def _widened(rng: random.Random, rule: Rule) -> Rule:
-    """The same of any operation, more often denying."""
+    """Return the rule with any operation, and denying more often."""
     if rng.random() < 0.6:
         rule = rule._replace(operation=rng.choice(OPERATIONS))
     return rule._replace(allows=rng.random() < 0.6)

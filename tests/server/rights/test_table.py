@@ -1,4 +1,4 @@
-"""The table of allowed and denied, through five clients; and through them at Kafka in the sweep."""
+"""The table of rights through five clients, with our broker, and in the sweep with Kafka."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ import tidelog
 from tidelog.server.security.operations import ResourceType
 
 ROWS_LEAST = 400
-# Those whom ./run test asks.
+# Users whose rows ./run test checks.
 QUICK = {("strict", "u1"), ("loose", "v1")}
 USERS = [
     pytest.param(
@@ -41,13 +41,13 @@ def _of_ours(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 @pytest.fixture(scope="module")
 def our_strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of ours where nothing is allowed that no rule allows."""
+    """Our broker, which allows only what a rule allows."""
     yield from _of_ours("strict", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def our_loose(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One where everybody may what no rule is about."""
+    """Our broker, which allows all operations on resources without rules."""
     yield from _of_ours("loose", tmp_path_factory)
 
 
@@ -65,7 +65,7 @@ def _of_kafka(home: KafkaHome, oracle: Oracle, folder: Path, name: str) -> Itera
 def kafka_strict(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Kafka, likewise."""
+    """Kafka, which allows only what a rule allows."""
     yield from _of_kafka(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("rights-ks"), "strict")
 
 
@@ -73,7 +73,7 @@ def kafka_strict(
 def kafka_loose(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """Kafka, likewise."""
+    """Kafka, which allows all operations on resources without rules."""
     yield from _of_kafka(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("rights-kl"), "loose")
 
 
