@@ -1,6 +1,6 @@
-"""What commands must do with `--bootstrap` with every broker: for Apache Kafka's and for ours.
+"""Contract of commands with `--bootstrap`, for every broker: Apache Kafka's and ours.
 
-A module that brings the fixture `shell` makes a class of `Commands`.
+A module with a fixture `shell` inherits a class from `Commands`.
 """
 
 import io
@@ -29,7 +29,7 @@ class Shell:
     timeout: str = f"{PATIENCE_S}s"
 
     def run(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """Exit code, stdout and stderr."""
+        """Run a command; return its exit code, stdout and stderr."""
         raw, err = io.BytesIO(), io.StringIO()
         out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
         surroundings = Surroundings(stdin=io.BytesIO(stdin), stdout=out, stderr=err, variables={})
@@ -39,20 +39,20 @@ class Shell:
         return code, raw.getvalue(), err.getvalue()
 
     def rows(self, *arguments: str, stdin: bytes = b"") -> list[dict[str, object]]:
-        """The objects that a command writes, which must end well."""
+        """Run a command that must succeed; return its JSON objects."""
         code, out, err = self.run(*arguments, "-o", "json", stdin=stdin)
         assert code == ExitCode.OK, err
         return [json.loads(line) for line in out.splitlines()]
 
     def fresh(self, partitions: int = 1, *more: str) -> str:
-        """A new topic."""
+        """Create a new topic; return its name."""
         name = f"shell-{next(_NUMBERS)}"
         code, _, err = self.run("create", name, "--partitions", str(partitions), *more)
         assert code == ExitCode.OK, err
         return name
 
     def filled(self, partitions: int = 1) -> str:
-        """A new topic of ten records, a minute each, the fifth one late."""
+        """Create a topic of ten records, a minute apart, the fifth one late."""
         name = self.fresh(partitions)
         minutes = [0, 1, 2, 3, 1, 5, 6, 7, 8, 9]
         lines = "".join(
@@ -69,7 +69,7 @@ class Shell:
 
 
 def only(found: object) -> dict[str, object]:
-    """The one object of a list."""
+    """Return the only object of a list."""
     assert isinstance(found, list)
     (one,) = found
     assert isinstance(one, dict)

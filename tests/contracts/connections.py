@@ -1,6 +1,6 @@
-"""What `tidelog.connect` must do with every broker: one suite, for Apache Kafka's and for ours.
+"""Contract of `tidelog.connect`, for every broker: one suite for Apache Kafka's and ours.
 
-A module that brings the fixture `log` (a `RemoteDirectory`) makes a class of `Suite`.
+A module with a fixture `log` (a `RemoteDirectory`) inherits a class from `Suite`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _NUMBERS = count()
 
 
 def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
-    """A new topic; settings with underscores for dots."""
+    """Create a topic; settings with underscores for dots."""
     name = f"connect-{next(_NUMBERS)}"
     settings = {key.replace("_", "."): value for key, value in config.items()}
     log.create_topic(name, partitions=partitions, config=settings)
@@ -47,7 +47,7 @@ def fresh(log: RemoteDirectory, *, partitions: int = 1, **config: str) -> str:
 
 
 def out_of_order(number: int, seed: int) -> list[NewRecord]:
-    """Records whose create times are shuffled, some equal."""
+    """Return records whose create times are shuffled, some equal."""
     draw = random.Random(seed)
     return [
         NewRecord(value=b"%d" % n, timestamp=T0 + draw.randrange(500) * 10) for n in range(number)
@@ -55,17 +55,17 @@ def out_of_order(number: int, seed: int) -> list[NewRecord]:
 
 
 def state_of(table: pa.Table) -> dict[bytes, bytes]:
-    """Values by key."""
+    """Return values by key."""
     return {row["key"]: row["value"] for row in table.to_pylist()}
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Return when it is so: brokers learn of changes to topics a moment after they are made."""
+    """Wait until a condition holds: brokers see changes of topics with a delay."""
     until_so(is_so)
 
 
 def is_gone(log: RemoteDirectory, name: str) -> bool:
-    """Whether no such topic is told of; one that goes in the midst of the question fails it."""
+    """Whether the topic is not listed; a topic deleted during the request makes it fail."""
     try:
         return name not in log.topics()
     except ClusterFailure:
@@ -77,7 +77,7 @@ def values(batches: Sequence[pa.RecordBatch]) -> list[object]:
 
 
 class Suite:
-    """The tests; the names of its classes end the suite's."""
+    """The tests; the names of its classes end with the suite's."""
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Suite:
         with pytest.raises(InvalidPartitions):
             log.create_topic("some", partitions=0)
         with pytest.raises(InvalidPartitions, match=name):
-            log.add_partitions(name, 1)  # it has as many already
+            log.add_partitions(name, 1)  # the topic has this number already
         with pytest.raises(ConfigError, match="retention"):
             log.create_topic("some", config={"retention.ms": "long"})
         with pytest.raises(ConfigError):
@@ -321,7 +321,7 @@ class Suite:
         name = fresh(log, message_timestamp_type="LogAppendTime")
         told = [log.append(name, [NewRecord(value=value)])[0] for value in (b"1", b"2")]
         got = [record.append_timestamp for _, record in log.records(name)]
-        # One by one: together they may go in two batches, each with its own time.
+        # Appended separately: together they might form two batches, each with its own time.
         assert got == [answer.append_time_ms for answer in told], (got, told)
         created = fresh(log)
         log.append(created, [NewRecord(value=b"1"), NewRecord(value=b"2")])

@@ -13,21 +13,21 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def frozen(data: bytes) -> npt.NDArray[np.uint8]:
-    """The bytes as kernels take them: an array that can't be written."""
+    """Return bytes in the form for kernels: a read-only array."""
     array = np.frombuffer(data, np.uint8).copy()
     array.flags.writeable = False
     return array
 
 
 class Guarded:
-    """Hands out arrays that lie between guard bytes, and says whether those are untouched."""
+    """Creates arrays between guard bytes, and checks whether those are unchanged."""
 
     def __init__(self) -> None:
         self._whole: list[npt.NDArray[np.uint8]] = []
         self._inner: list[npt.NDArray[np.generic]] = []
 
     def array(self, shape: int | tuple[int, ...], kind: type[Number]) -> npt.NDArray[Number]:
-        """An array filled with canary bytes."""
+        """Return an array filled with canary bytes."""
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         whole = np.full(size + 2 * GUARD, CANARY, np.uint8)
         inner = whole[GUARD : GUARD + size].view(kind).reshape(shape)
@@ -36,19 +36,19 @@ class Guarded:
         return inner
 
     def is_intact(self) -> bool:
-        """Whether all guard bytes are as they were."""
+        """Whether all guard bytes are unchanged."""
         edges = [np.concatenate((whole[:GUARD], whole[-GUARD:])) for whole in self._whole]
         return all(bool((edge == CANARY).all()) for edge in edges)
 
     def content(self) -> list[bytes]:
-        """The bytes of every array handed out."""
+        """Return the bytes of every created array."""
         return [inner.tobytes() for inner in self._inner]
 
 
 def run_guarded(
     work: Callable[[Guarded], object],
 ) -> tuple[object, list[bytes]]:
-    """What `work` returns, and what it left in its arrays.
+    """Return the result of `work`, and the content of its arrays.
 
     Raises:
         AssertionError: It wrote outside one of them.

@@ -1,4 +1,4 @@
-"""Where the contract of `FileSystem` is tried: an empty directory on each implementation."""
+"""Fixture for the contract of `FileSystem`: an empty directory on each implementation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

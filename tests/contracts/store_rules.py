@@ -1,4 +1,4 @@
-"""What every `ObjectStore` must do; each store's tests are a class that inherits from `StoreRules`.
+"""Contract of every `ObjectStore`; each store's tests are a class that inherits from `StoreRules`.
 
 `opened` is a store below an empty prefix, `swaps` whether it can compare and swap.
 """

@@ -1,4 +1,4 @@
-"""One contract, two file systems: names, directories, renames (see test_file_system)."""
+"""One contract for two file systems: names, directories, renames (see test_file_system)."""
 
 import pytest
 from tests.contracts.place import Place, place

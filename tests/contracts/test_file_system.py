@@ -1,6 +1,6 @@
-"""One contract, two file systems: files, maps and locks of the machine and of the breakable one.
+"""One contract for two file systems: files, maps and locks of the real one and the damage one.
 
-What the damage file system promises is worth something only as far as the real one does the same.
+The damage file system is useful only as far as it behaves like the real one.
 """
 
 import pytest
@@ -175,7 +175,10 @@ class TestTruncate:
 
 
 class TestResidentMap:
-    """Where a file can do it: the damage file system's can't, so that its failures are met."""
+    """Resident maps where a file supports them.
+
+    The damage file system has none, so that its read failures occur.
+    """
 
     @pytest.mark.parametrize(("start", "size"), [(0, 20_000), (1, 19_999), (4_096, 1), (9_999, 7)])
     def test_a_part_is_as_it_is_read(self, place: Place, start: int, size: int) -> None:

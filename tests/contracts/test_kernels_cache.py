@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: shared, damaged, stale or impossible, a kernel still runs."""
+"""The cache of compiled kernels: with a shared, damaged, stale or impossible cache, kernels run."""
 
 import importlib.util
 import os
@@ -28,7 +28,7 @@ def double(number: int) -> int:
 
 
 class Process:
-    """A fresh import of a module with one kernel, as each process makes it."""
+    """A fresh import of a module with one kernel, as in a new process."""
 
     def __init__(self, path: Path) -> None:
         spec = importlib.util.spec_from_file_location("some_kernels", path)
@@ -43,13 +43,13 @@ class Process:
         )
 
     def hits_and_misses(self) -> tuple[int, int]:
-        """How often compiled code was loaded, and how often it had to be made."""
+        """Return how often compiled code was loaded, and how often it was compiled."""
         return self._stats()
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A module with one kernel."""
+    """Create a module with one kernel."""
     path = tmp_path / "code" / "some_kernels.py"
     path.parent.mkdir()
     path.write_text(SOURCE)
@@ -58,7 +58,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that NUMBA_CACHE_DIR names."""
+    """Return the folder of NUMBA_CACHE_DIR."""
     folder = tmp_path / "cache"
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
     return folder
@@ -81,7 +81,7 @@ print(found[0], sum(found[1].cache_hits.values()), sum(found[1].cache_misses.val
 
 
 def test_another_state_of_the_package_is_not_loaded(source: Path, tmp_path: Path) -> None:
-    """Helpers are compiled in, so a changed helper must not meet an old kernel."""
+    """Kernels contain compiled helpers, so a changed helper requires a new compilation."""
     package = Path(tidelog.__file__).parent
     installed = tmp_path / "installed"
     shutil.copytree(package, installed / package.name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -91,7 +91,7 @@ def test_another_state_of_the_package_is_not_loaded(source: Path, tmp_path: Path
     }
 
     def ask() -> str:
-        """Its answer, and how often compiled code was loaded, and made."""
+        """Return the kernel's result, and the numbers of loads and compilations."""
         command = (sys.executable, "-c", ASKED)
         return subprocess.check_output(command, text=True, env=os.environ | where).strip()
 

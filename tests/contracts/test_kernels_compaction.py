@@ -1,4 +1,4 @@
-"""The kernels of compaction give the same compiled and interpreted, inside their arrays."""
+"""The kernels of compaction give the same results compiled and interpreted, within their arrays."""
 
 from collections.abc import Callable
 from functools import partial
@@ -29,13 +29,13 @@ def table_of(data: bytes) -> npt.NDArray[np.int64]:
 def both(
     kernel: Kernel[..., object], work: Callable[[Callable[..., object], Guarded], object]
 ) -> None:
-    """Run it twice and compare what it left in all its arrays."""
+    """Run a kernel compiled and interpreted; compare the content of all arrays."""
     assert run_guarded(partial(work, kernel)) == run_guarded(partial(work, plain(kernel)))
 
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """Plain batches back to back; a byte of the last one's body may be another."""
+    """Draw consecutive uncompressed batches; a byte of the last one's body may be changed."""
     parts = draw(st.lists(batches(codecs=(Codec.NONE,)), min_size=1, max_size=3))
     data = bytearray(b"".join(parts))
     if draw(st.booleans()):

@@ -1,7 +1,7 @@
-"""The walk and the decoder: compiled == interpreted on any bytes, and no write outside an array.
+"""The walk and the decoder: compiled equals interpreted on any bytes, no write outside an array.
 
-The interpreted run asserts every single read and write of bytes (`kernels.memory`), so that a run
-that passes there and is equal here has read nothing outside its array either.
+The interpreted run asserts every single read and write of bytes (`kernels.memory`). If it passes
+and the results are equal, the compiled run has read nothing outside its arrays either.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ ANY = (0, INT64_MAX)
 
 
 def scanned(log: Bytes, scan: Scan = scan_batches) -> tuple[Longs, int, int]:
-    """The table of a whole log, the place behind its last batch, and the status."""
+    """Return the table of a whole log, the position after its last batch, and the status."""
     table = np.zeros((100, layout.BATCH_FIELDS), np.int64)
     count, at, status = scan(log, 0, log.size, table, *ANY)
     return table[:count], at, status
@@ -96,7 +96,7 @@ def test_walk_stops_where_the_plain_walk_stops(data: bytes) -> None:
 
 
 def plain_places(data: bytes) -> tuple[list[int], int | None]:
-    """Where the plain walk finds batches, and the place that it refuses."""
+    """Return the positions of batches in the plain walk, and the position that it refuses."""
     places: list[int] = []
     try:
         places.extend(batch.at for batch in walk(data))
@@ -107,7 +107,7 @@ def plain_places(data: bytes) -> tuple[list[int], int | None]:
 
 @st.composite
 def runs(draw: st.DrawFn) -> bytes:
-    """Batches and messages in order of their offsets, with gaps, of which some are moved."""
+    """Draw batches and messages in order of their offsets, with gaps; some offsets are changed."""
     found, next_offset = bytearray(), draw(st.integers(0, 3))
     for _ in range(draw(st.integers(0, 5))):
         magic = draw(st.sampled_from([1, 2]))
@@ -139,7 +139,7 @@ def test_offsets_are_refused_where_the_plain_rule_refuses_them(
     except CorruptData as error:
         refused = error
     is_ahead = status == layout.BAD_ORDER and refused is None
-    if is_ahead:  # the header of a batch that is cut proves what only whole batches prove there
+    if is_ahead:  # the kernel needs only the header of a cut batch
         assert cut
         assert found == [*table[:count, layout.POSITION].tolist(), at]
         return
@@ -195,7 +195,7 @@ def test_table_says_what_the_headers_say(data: list[bytes]) -> None:
 
 
 def binary(guarded: Guarded, rows: int, capacity: int, *, is_viewed: bool = False) -> Binary:
-    """An empty guarded column."""
+    """Return an empty guarded column."""
     column = Binary(
         guarded.array(rows + 1, np.int32),
         guarded.array(capacity, np.uint8),
@@ -216,7 +216,7 @@ def empty_columns(
     *,
     has_all: bool = True,
 ) -> Columns:
-    """Room for so many rows, whose keys and values have so many bytes."""
+    """Return columns for `rows` rows, whose keys and values have `capacity` bytes."""
     some = rows if has_all else 0
     return Columns(
         offsets=guarded.array(rows, np.int64),
@@ -252,7 +252,7 @@ def decode_all(
     *,
     has_all: bool,
 ) -> list[tuple[int, int]]:
-    """Everything that a decoder says of a table, called until it is through."""
+    """Call a decoder until it has finished a table; return all its results."""
     progress = np.zeros(PROGRESS_FIELDS, np.int64)
     progress[AT] = UNOPENED
     said = []
@@ -279,7 +279,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 ) -> None:
     log = frozen(data)
     table, _, _ = scanned(log)
-    table = table[table[:, layout.MAGIC] == MAGIC_2]  # compressed bodies are as good as any noise
+    table = table[table[:, layout.MAGIC] == MAGIC_2]  # compressed bodies count as random bytes
     sums = shifts() if has_sums else NO_SUMS
 
     def run(guarded: Guarded, decode: Decode) -> list[tuple[int, int]]:
@@ -292,7 +292,7 @@ def test_decoder_is_equal_compiled_and_interpreted(
 
 @given(data=damaged_logs(), start=st.integers(0, 50), size=st.integers(0, 4000))
 def test_sums_are_those_of_the_plain_path(data: bytes, start: int, size: int) -> None:
-    """Spans of every kind of length: runs far and near, words, and single bytes."""
+    """Spans of every kind of length: long and short runs, words, and single bytes."""
     noise = frozen((data * (1 + 4100 // max(len(data), 1)))[:4100] or bytes(4100))
     batch = np.zeros((1, layout.BATCH_FIELDS), np.int64)
     batch[0, layout.MAGIC] = MAGIC_2
@@ -345,7 +345,7 @@ def test_lost_create_times_are_equal_compiled_and_interpreted(data: bytes) -> No
 def test_headers_are_equal_also_where_bytes_change_between_the_passes(
     data: bytes, damage: list[tuple[int, int]]
 ) -> None:
-    """A file that another process overwrites under a map must not lead out of the arrays."""
+    """If another process overwrites a mapped file, the kernels must stay inside their arrays."""
     log = frozen(data)
     table, _, _ = scanned(log)
     everything = Filter(0, INT64_MAX, 0, 0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Rows by key: the kernels hold to the plain reference, compiled and interpreted."""
+"""Rows by key: the kernels equal the plain reference, compiled and interpreted."""
 
 import subprocess
 import sys
@@ -58,7 +58,7 @@ def test_the_hash_of_values_is_that_of_pythons_texts() -> None:
     assert done.stdout.decode().strip() == str(ours)
 
 
-# Sizes about those at which sums begin and end, and any below.
+# Sizes near the boundaries of the sums, and any smaller ones.
 sizes = st.sampled_from([255, 256, 257, 272, 273, 513, 768])
 contents = st.binary(max_size=70) | sizes.map(lambda size: (bytes(range(256)) * 3)[:size])
 
@@ -81,7 +81,7 @@ def test_values_that_differ_in_a_bit_or_by_zeros_have_other_hashes() -> None:
 
 
 def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> key_rows.KeyRows:
-    """An empty table in arrays with guarded edges."""
+    """Return an empty table in arrays with guarded edges."""
     into = key_rows.KeyRows(
         rows=guarded.array(capacity * key_rows.ROW_WORDS, np.int64),
         slots=guarded.array(64, np.int32),
@@ -98,7 +98,7 @@ def rows_in(guarded: Guarded, capacity: int, seeds: Sequence[int]) -> key_rows.K
 
 
 def folded(records: Sequence[Entry], seeds: Sequence[int], run: Run) -> tuple[Longs, Longs, Longs]:
-    """The kernel's rows, spans and state; nothing outside of them is touched."""
+    """Return the kernel's rows, spans and state; it writes nothing outside of them."""
     incoming = key_rows.Incoming(
         keys=cells([key for key, _, _ in records]),
         values=cells([value for _, value, _ in records]),
@@ -133,7 +133,7 @@ def test_compiled_is_interpreted(records: list[Entry]) -> None:
 
 
 def log_of(records: Sequence[Entry], edges: Sequence[int], codec: Codec = Codec.NONE) -> bytes:
-    """Batches of the records, cut at the edges; all times are small enough for one batch."""
+    """Return batches of the records, cut at the edges; the times are small enough for one batch."""
     log = b""
     for start, end in pairwise(edges):
         new = [NewRecord.of_log(key=k, value=v, timestamp=t) for k, v, t in records[start:end]]
@@ -274,7 +274,7 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
     edges = [0, *sorted(min(cut, len(records)) for cut in cuts), len(records)]
     reducer = Reducer(np.array(SEEDS, np.int64), 3, 1_000, tables.append, rows_max=rows_max)
     for start, end in pairwise(edges):
-        # A slice has its own place in Arrow's buffers.
+        # A slice has an offset of its own in Arrow's buffers.
         reducer.add(arrow_batch(records).slice(start, end - start))
     reducer.finish()
     assert all(len(table) <= rows_max for table in tables)
@@ -295,7 +295,7 @@ def test_however_it_is_cut_the_rows_are_those_of_the_records(
 
 
 def test_a_table_of_many_keys_is_handed_out_whole() -> None:
-    """It is copied in parts, and found by an index that has grown."""
+    """It is copied in parts, and its index has grown."""
     count, tables = 40_000, list[Longs]()
     reducer = Reducer(np.array(SEEDS, np.int64), 5, 1_000, tables.append)
     reducer.add(arrow_batch([(b"%d" % (at % count), b"", at) for at in range(count + 9)]))
@@ -335,7 +335,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
     second = rows(1, [(b"a", b"2", 100), (b"a", b"3", 40), (b"b", b"2", 9)])
     found = joined([first, second], across=True)
     by_key = {key: as_summaries(found)[plain_digests.hash_key(key, SEEDS)] for key in (b"a", b"b")}
-    # The last record of partition 1 is the one of time 40, whatever came before it.
+    # The last record of partition 1 is the one with time 40, whatever preceded it.
     assert (by_key[b"a"].create_ms, by_key[b"a"].count, by_key[b"a"].offset) == (50, 3, 0)
     assert (by_key[b"b"].offset, by_key[b"b"].count) == (2, 2)
     marks = {row[key_rows.OFFSET]: row[key_rows.PARTITION] for row in found.tolist()}
@@ -344,7 +344,7 @@ def test_rows_of_other_partitions_are_added_by_time() -> None:
 
 @given(hashes=st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 2)), max_size=40))
 def test_a_table_finds_what_it_has_and_nothing_else(hashes: list[tuple[int, int]]) -> None:
-    """Few hashes, so that slots collide and the first words of different keys are equal."""
+    """Few hashes, so that slots collide and different keys have equal first words."""
     rows = np.zeros((len(hashes), key_rows.FIELDS), np.int64)
     for at, words in enumerate(hashes):
         rows[at, :2] = words

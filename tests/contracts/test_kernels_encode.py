@@ -1,4 +1,4 @@
-"""The encoder: compiled == interpreted on any columns, sound or not, and never outside `out`."""
+"""The encoder: compiled equals interpreted on any columns, valid or not, and never leaves `out`."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ Encode = Callable[[RecordSource, int, int, Bytes, Longs], tuple[int, int, int, i
 
 
 def ints(numbers: list[int]) -> npt.NDArray[np.int32]:
-    """Numbers as kernels take them."""
+    """Return numbers in the form for kernels."""
     array = np.array(numbers, np.int32)
     array.flags.writeable = False
     return array
@@ -30,7 +30,7 @@ def ints(numbers: list[int]) -> npt.NDArray[np.int32]:
 
 @st.composite
 def columns(draw: st.DrawFn, rows: int) -> BinarySource:
-    """A column whose offsets mostly ascend and mostly stay inside its data."""
+    """Draw a column whose offsets mostly ascend and are mostly inside its data."""
     data = draw(st.binary(max_size=30))
     if draw(st.integers(0, 5)) == 0:
         return BinarySource(ints([]), frozen(b""), frozen(b""), 0)
@@ -44,7 +44,7 @@ def columns(draw: st.DrawFn, rows: int) -> BinarySource:
 
 @st.composite
 def sources(draw: st.DrawFn) -> RecordSource:
-    """Columns of up to six records with up to six headers."""
+    """Draw columns of up to six records with up to six headers."""
     stamps = np.array(draw(st.lists(times, min_size=1, max_size=6)), np.int64)
     stamps.flags.writeable = False
     rows = len(stamps)

@@ -1,4 +1,5 @@
-"""Searches by time: equal to a scan over all records, and compiled == interpreted on any bytes."""
+"""Searches by time: equal to a scan of all records, and compiled equals interpreted on any bytes.
+"""
 
 from collections.abc import Callable
 from struct import Struct
@@ -35,7 +36,8 @@ Segment = tuple[bytes, bytes, bytes]
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """A log with out-of-order times and gaps, and indexes with some of the entries possible."""
+    """Draw a log with out-of-order times and gaps, and indexes with some of the possible entries.
+    """
     log, index, time_index = bytearray(), bytearray(), bytearray()
     offset, largest = BASE_OFFSET, -1
     for _ in range(draw(st.integers(0, 8))):
@@ -62,7 +64,7 @@ def segments(draw: st.DrawFn) -> Segment:
 
 
 def first_match(log: bytes, target: int, floor_offset: int) -> tuple[Record, int] | None:
-    """The first match among all records, and the position of its batch."""
+    """Return the first match among all records, and the position of its batch."""
     for batch in walk(log):
         for record in batch.records():
             if record.timestamp >= target and record.offset >= floor_offset:
@@ -71,7 +73,7 @@ def first_match(log: bytes, target: int, floor_offset: int) -> tuple[Record, int
 
 
 def resolve(log: bytes, answer: Answer, target: int, floor_offset: int) -> Answer:
-    """The answer when the caller opens the batches that the kernel can't."""
+    """Return the result of a caller that opens the batches that the kernel can't read."""
     while answer[0] == layout.NEED_PLAIN:
         batch = RecordBatch(log, answer[3])
         for record in batch.records():

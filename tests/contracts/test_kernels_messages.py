@@ -1,4 +1,5 @@
-"""Kernels over messages of magic 0 and 1 == the plain passes of storage, also on damaged sets."""
+"""Kernels over messages of magic 0 and 1 equal the plain passes of storage, also on damaged sets.
+"""
 
 import zlib
 
@@ -45,7 +46,7 @@ records = st.lists(
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """The messages of a wrapper, which may be damaged, and the magic that they should have."""
+    """Draw the messages of a wrapper, which may be damaged, and their expected magic."""
     magic = draw(magics)
     body = bytearray(
         build_legacy_set(draw(records), magic=magic, base_offset=draw(st.sampled_from([0, 7])))
@@ -57,7 +58,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def plain_facts(body: bytes, magic: int, held: SetRules, limit: int) -> SetFacts | None:
-    """What the plain pass finds, None where it refuses a message's format."""
+    """Return the facts of the plain pass, None if it refuses a message's format."""
     wrapper = LegacyBatch(build_legacy_message(None, b"", magic=magic, offset=0))
 
     def has_key(message: LegacyBatch) -> bool:

@@ -1,4 +1,4 @@
-"""Sampling by kernels, by their interpreted source, and by the plain path: the same sample."""
+"""Sampling by compiled kernels, by interpreted ones and by the plain code: the same sample."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The kernel's pass over a body == the plain one of storage, also on damaged bodies."""
+"""The kernel's pass over a body equals the plain one of storage, also on damaged bodies."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ Check = Callable[[bytes, int, int], tuple[int, int, bool, bool]]
 
 @st.composite
 def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
-    """A body that may be damaged, and a record count that may be wrong."""
+    """Draw a body that may be damaged, and a record count that may be wrong."""
     batch = bytearray(draw(batches(codecs=(Codec.NONE,))))
     count = int.from_bytes(batch[HEADER_SIZE - 4 : HEADER_SIZE], "big")
     body = batch[HEADER_SIZE:]
@@ -30,7 +30,7 @@ def bodies(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def outcome(check: Check, body: bytes, count: int, base: int) -> tuple[int, int, bool, bool] | None:
-    """The facts, None where the body is refused."""
+    """Return the facts, None if the body is refused."""
     try:
         return tuple(check(body, count, base))  # type: ignore[return-value] # the plain one's class
     except CorruptRecord:

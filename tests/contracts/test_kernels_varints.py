@@ -1,4 +1,4 @@
-"""Varints in kernels == those of the plain path, compiled and interpreted."""
+"""Varints in kernels equal those of the plain code, compiled and interpreted."""
 
 from collections.abc import Callable
 
@@ -44,7 +44,7 @@ number_bytes = st.lists(
 def expected(
     read: Callable[[bytes, int, int], tuple[int, int]], data: bytes, at: int, end: int
 ) -> tuple[int, int]:
-    """What the plain path reads, an error as a poisoned place."""
+    """Return the result of the plain code, with an error as an invalid position."""
     try:
         return read(data, at, end)
     except CorruptRecord:
@@ -68,7 +68,7 @@ def test_a_poisoned_place_stays_poisoned(which: str) -> None:
 
 @kernel
 def write_one(out: Bytes, value: int) -> tuple[int, int]:
-    """The place behind the number, and its size as computed beforehand."""
+    """Return the position after the number, and its size computed in advance."""
     return write_varlong(out, 0, value), varlong_size(value)
 
 
@@ -86,7 +86,7 @@ def test_written_numbers_equal_the_plain_path(
 
 @kernel
 def add_two(left: int, right: int) -> int:
-    """The sum as kernels compute it."""
+    """Return the sum as kernels compute it."""
     return add_wrapping(left, right)
 
 

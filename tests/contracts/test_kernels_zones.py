@@ -1,4 +1,6 @@
-"""Kernels of zone maps: compiled == interpreted, on whole and damaged logs, inside their arrays."""
+"""Kernels of zone maps: compiled equals interpreted, on valid and damaged logs, within their
+arrays.
+"""
 
 from collections.abc import Callable
 
@@ -55,7 +57,7 @@ def test_buckets_are_those_of_the_plain_rule(latency: int) -> None:
 
 
 def _table(data: Bytes) -> Longs:
-    """The magic-2 batches of a log whose bodies lie plainly in it."""
+    """Return the magic-2 batches of a log whose bodies are uncompressed."""
     table = np.zeros((64, layout.BATCH_FIELDS), np.int64)
     count, _, _ = scan_batches(data, 0, data.size, table, 0, INT64_MAX)
     found = table[:count]
@@ -83,7 +85,7 @@ def _run(
         args = (data, table, runs, spans, out, progress)
         status = choose(kernels.describe_batches)(*args)
         if status not in (layout.DONE, layout.FULL):
-            out[:] = 0  # rows of damaged batches mean nothing
+            out[:] = 0  # rows of damaged batches are undefined
             return status
         tables = kernels.SumTables(*sum_tables())
         choose(kernels.sum_batches)(data, table, out, tables)

@@ -1,7 +1,7 @@
-"""One contract for every search by time: plain, by kernels, by arrays, equal to reading it all.
+"""One contract for every search by time: plain, by kernels, by arrays; equal to a full scan.
 
-Logs of any batches in any segments (every codec, legacy messages, gaps, times out of order, equal,
-missing and extreme), closed and last segments, any log start; then damaged ones.
+Logs with any batches in any segments (every codec, legacy messages, gaps, times out of order,
+equal, missing and extreme), finished and last segments, any log start; then damaged ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def by_reading(records: Sequence[Record], target: int) -> Answer:
 
 @st.composite
 def appends(draw: st.DrawFn, offset: int) -> bytearray:
-    """One batch or message set whose first offset is `offset` or a little behind it."""
+    """Draw one batch or message set whose first offset is `offset` or slightly more."""
     chosen = new_records(draw(st.lists(times, min_size=1, max_size=4)), b"value")
     offset += draw(st.integers(0, 2))
     kind = draw(st.sampled_from(("plain", "plain", "plain", "packed", "gaps", "stamped", "legacy")))
@@ -75,7 +75,7 @@ def appends(draw: st.DrawFn, offset: int) -> bytearray:
 
 @st.composite
 def logs(draw: st.DrawFn) -> Env:
-    """A directory with one log, closed cleanly."""
+    """Draw a directory with one log, closed cleanly."""
     env = seeded_env(1)
     interval = draw(st.sampled_from(("0", "150", "4096")))
     directory = new_dir(env, {"index.interval.bytes": interval})
@@ -117,7 +117,7 @@ def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
 @settings(max_examples=60)
 @given(env=logs(), data=st.data())
 def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.DataObject) -> None:
-    """A flipped bit in what a checksum covers, but for header fields that say what to pass over."""
+    """Flips a bit that a checksum covers, outside the headers."""
     before = reader_of(env)
     name = "00000000000000000000.log"
     content = bytearray(read(env, name))
