@@ -13,11 +13,11 @@ CHANGES: Final = Path(__file__).with_name("CHANGES.md")
 
 
 class Refused(Exception):
-    """The command can't be carried out as it was given."""
+    """The command's arguments are invalid."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a command; 0 well, 1 differences, 3 wrong usage."""
+    """Run a command; return 0 for success, 1 for differences, 3 for wrong usage."""
     parser = argparse.ArgumentParser(prog="./run corpus", description=__doc__)
     commands = parser.add_subparsers(dest="command")
     replay_options = commands.add_parser("replay", help="print what differs from what is kept")
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 
 def replay(named: list[str], names: list[str]) -> int:
-    """Print the differences of these parts, only those that are named where names are given."""
+    """Print the differences of these parts, only those of `names` if given."""
     found: list[Difference] = []
     count = 0
     for part in named:
@@ -60,7 +60,7 @@ def replay(named: list[str], names: list[str]) -> int:
 
 
 def record(named: list[str], *, again: bool) -> int:
-    """Keep these parts as they are now."""
+    """Record the current entries of these parts."""
     for part in named:
         if "/" in part:
             raise Refused(f"record takes parts, not {part}: use accept")
@@ -74,7 +74,7 @@ def record(named: list[str], *, again: bool) -> int:
 
 
 def accept(names: list[str], reason: str) -> int:
-    """Keep the named entries as they are now, and note why."""
+    """Accept the current text of the named entries, and record the reason."""
     accepted: list[str] = []
     for part in _named_parts(names):
         kept, now = read_part(part), perform(part)
@@ -98,7 +98,7 @@ def accept(names: list[str], reason: str) -> int:
 
 
 def _named_parts(names: list[str]) -> list[str]:
-    """The parts of these names, all without names."""
+    """Return the parts of these names; all parts without names."""
     named = {name.split("/", 1)[0] for name in names}
     if unknown := named.difference(parts()):
         raise Refused(f"no part {', '.join(sorted(unknown))}: there are {', '.join(parts())}")

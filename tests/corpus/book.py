@@ -1,7 +1,7 @@
-"""The book of the corpus: entries, and the files that keep them.
+"""The book of the corpus: entries, and the files that store them.
 
-An entry is a name and a text. `kept/PART/PAGE.txt` keeps the entries `PART/PAGE/...`, sorted by
-name, each below a heading line `=== NAME`. A part of more than 1 MB is kept as `PAGE.txt.xz`.
+An entry is a name and a text. `kept/PART/PAGE.txt` stores the entries `PART/PAGE/...`, sorted by
+name, each below a heading line `=== NAME`. A part of more than 1 MB is stored as `PAGE.txt.xz`.
 """
 
 import lzma
@@ -17,7 +17,8 @@ PLAIN_MAX_BYTES: Final = 1_000_000
 
 _NAME: Final = re.compile(r"[a-z]+/[a-z0-9_-]+(/[A-Za-z0-9_.,:=@~+-]+)+")
 _HEADING: Final = "=== "
-# A line of a text that looks like a heading, or like this escape, begins with a backslash.
+# A line of a text that looks like a heading, or like this escape, is stored with a backslash before
+# it.
 _ESCAPED: Final = ("=== ", "\\")
 
 
@@ -42,22 +43,22 @@ class Entry:
 
     @property
     def part(self) -> str:
-        """The module that plays it."""
+        """Name of the module that plays it."""
         return self.name.split("/", 1)[0]
 
     @property
     def page(self) -> str:
-        """The file that keeps it: `part/page`."""
+        """Name of the file that stores it: `part/page`."""
         return "/".join(self.name.split("/", 2)[:2])
 
 
 def belongs(name: str, asked: str) -> bool:
-    """Whether the name of an entry is `asked`, or lies below it."""
+    """Whether the name of an entry is `asked`, or below it."""
     return name == asked or name.startswith(f"{asked}/")
 
 
 def write_text(entries: Iterable[Entry]) -> str:
-    """The text that keeps these entries."""
+    """Return the text of a file with these entries."""
     lines: list[str] = []
     for entry in sorted(entries):
         lines.append(_HEADING + entry.name)
@@ -67,7 +68,7 @@ def write_text(entries: Iterable[Entry]) -> str:
 
 
 def read_text(text: str) -> Iterator[Entry]:
-    """The entries that a text keeps."""
+    """Yield the entries of a file's text."""
     name, lines = "", list[str]()
     for line in text.split("\n")[:-1]:
         if line.startswith(_HEADING):
@@ -81,7 +82,7 @@ def read_text(text: str) -> Iterator[Entry]:
 
 
 def unique(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Entries by name, sorted; two of one name are an error."""
+    """Return entries by name, sorted; raises ValueError for duplicate names."""
     found: dict[str, Entry] = {}
     for entry in entries:
         if entry.name in found:
@@ -91,17 +92,17 @@ def unique(entries: Iterable[Entry]) -> dict[str, Entry]:
 
 
 def pages(part: str, kept: Path = KEPT) -> list[Path]:
-    """The files that keep a part."""
+    """Return the files of a part."""
     return sorted((kept / part).glob("*.txt*"))
 
 
 def read_part(part: str, kept: Path = KEPT) -> dict[str, Entry]:
-    """The kept entries of a part by name; empty where nothing is kept."""
+    """Return the kept entries of a part by name; empty if nothing is kept."""
     return unique(entry for path in pages(part, kept) for entry in read_text(_load(path)))
 
 
 def write_part(part: str, entries: Iterable[Entry], kept: Path = KEPT) -> None:
-    """Keep these entries of a part and no others. Unchanged files are not written."""
+    """Store exactly these entries of a part. Unchanged files are not written."""
     ordered = sorted(unique(entries).values())
     texts = {
         kept / f"{page}.txt": write_text(group)

@@ -9,7 +9,7 @@ from tests.corpus.transcripts import SCENES, Folder, play_page
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """All pages but those of commands that start Spark."""
+    """Yield all pages without Spark."""
     logs.make(home / "logs")
     folder = Folder(home / "scene", home / "logs")
     for path in sorted(SCENES.glob("*.txt")):

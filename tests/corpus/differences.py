@@ -1,4 +1,4 @@
-"""Differences between what is kept and what a replay gives, as a person reads them."""
+"""Differences between the kept entries and a replay, in readable form."""
 
 import difflib
 from collections.abc import Iterator, Mapping
@@ -13,12 +13,12 @@ DIFFS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry that is not as it is kept.
+    """An entry that differs from its kept text.
 
     Attributes:
         name: The entry.
         kept: Its kept text, None for a new entry.
-        now: Its text now, None for an entry that is missing.
+        now: Its current text, None for a missing entry.
     """
 
     name: str
@@ -27,13 +27,13 @@ class Difference:
 
     @property
     def kind(self) -> str:
-        """What has become of the entry."""
+        """Kind of the difference."""
         if self.kept is None:
             return "new"
         return "missing" if self.now is None else "differs"
 
     def lines(self, limit: int | None = None) -> list[str]:
-        """The name, then a unified diff of at most `limit` lines."""
+        """Return the name, then a unified diff of at most `limit` lines."""
         before = [] if self.kept is None else self.kept.split("\n")
         after = [] if self.now is None else self.now.split("\n")
         diff = list(difflib.unified_diff(before, after, "kept", "now", lineterm="", n=2))
@@ -44,7 +44,7 @@ class Difference:
 
 
 def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Difference]:
-    """What differs, by name."""
+    """Return the differences, by name."""
     texts = (
         (name, kept[name].text if name in kept else None, now[name].text if name in now else None)
         for name in sorted(kept.keys() | now.keys())
@@ -53,7 +53,7 @@ def differences(kept: Mapping[str, Entry], now: Mapping[str, Entry]) -> list[Dif
 
 
 def report(found: list[Difference], *, whole: bool = False) -> Iterator[str]:
-    """The lines that tell of differences: the first ones in full, the others by name."""
+    """Yield the report: the first differences in full, the others by name."""
     for difference in found if whole else found[:DIFFS_MAX]:
         yield from difference.lines(None if whole else DIFF_LINES_MAX)
     if not whole and len(found) > DIFFS_MAX:

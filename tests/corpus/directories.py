@@ -1,4 +1,4 @@
-"""Directories of before: they open, are read, served, and gone on with (`before.answers`)."""
+"""Directories of an earlier version: opened, read, served and extended (`before.answers`)."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from tests.corpus.book import Entry
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """Ask each directory."""
+    """Yield the results of each directory."""
     logging.getLogger("tidelog").addHandler(logging.NullHandler())
     for name in names():
         folder = home / name

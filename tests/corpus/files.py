@@ -1,7 +1,7 @@
-"""Files: their bytes, and the calls that made them, for scripted workloads.
+"""Files of scripted workloads: their bytes, and the calls that wrote them.
 
 Library, broker and commands work on directories; time and random numbers are fixed. Each workload
-is a page: its calls (`disk.calls`), its files, and what `tidelog dump` tells of these
+is a page: its calls (`disk.calls`), its files, and the output of `tidelog dump` for them
 (`disk.shown`).
 """
 
@@ -22,11 +22,11 @@ from tests.faults import Keep, seeded_env
 import tidelog
 
 _ROOT = "/log"
-# Their calls come from several threads.
+# Workloads whose calls run in several threads.
 _BY_THREADS = {"asked-broker", "follow"}
-# The record of a tier, whose URL is a path here.
+# The record of a tier, whose URL is a local path.
 _WITH_PATH = "tidelog-tier.json.tmp"
-# The calls of every so manyth recovery are kept as lines.
+# The calls of every 20th recovery are kept as lines.
 _FULL = 20
 
 
@@ -71,7 +71,7 @@ def _on_disk(name: str, workload: commanded.Workload, folder: Path) -> Iterator[
 
 
 def _without_path(call: Call) -> Call:
-    """The call without the length of a text that holds the path, and a checksum of it."""
+    """Return the call without a length that depends on the path."""
     return call._replace(size=0) if call.path.endswith(_WITH_PATH) else call
 
 

@@ -1,7 +1,7 @@
-"""The commands that start Spark, as transcripts: pages `spark-*` of the scenes.
+"""Commands that start Spark, as transcripts: pages `spark-*` of the scenes.
 
-Spark runs on two cores in one Java process, in the folder of the scenes. Its own processes have
-the machine's clock.
+Spark runs on two cores in one Java process, in the folder of the scenes. Its own processes use the
+machine's clock.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.corpus.transcripts import SCENES, Folder, play_page
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """All pages of commands that start Spark."""
+    """Yield all pages of commands that start Spark."""
     logs.make(home / "logs")
     folder = Folder(home / "scene", home / "logs")
     for path in sorted(SCENES.glob("spark-*.txt")):

@@ -1,6 +1,6 @@
-"""The directory of topics that commands and Spark's options are tried on: always the same one.
+"""The directory of topics for commands and Spark's options; it is always the same.
 
-| topic | what is special |
+| topic | special content |
 |---|---|
 | flights | 3 partitions, small segments, late records, headers |
 | planes | compacted, tombstones, not cleaned yet |
@@ -31,7 +31,7 @@ MINUTE_MS: Final = 60_000
 T0: Final = still.START_MS - still.START_MS % DAY_MS - DAY_MS
 SMALL: Final = {"internal.segment.bytes": "800", "index.interval.bytes": "200"}
 WAIT_S: Final = 60
-# A broker with few partitions of its own, which leaves segments alone unless it is asked.
+# A broker with few internal partitions that changes segments only on request.
 FEW: Final = {
     "offsets.topic.num.partitions": "2",
     "transaction.state.log.num.partitions": "2",
@@ -42,7 +42,7 @@ FEW: Final = {
 
 
 def make(path: Path) -> None:
-    """Make the directory."""
+    """Create the directory."""
     still.set_time(T0)
     still.draw_for("logs")
     with tidelog.open(path, writable=True) as directory:
@@ -65,7 +65,7 @@ def _create(
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Create a topic whose id follows from its name alone."""
+    """Create a topic whose id depends only on its name."""
     topic_id = uuid5(NAMESPACE_DNS, name)
     directory.create_topic(name, partitions=partitions, config=config, topic_id=topic_id)
 
@@ -180,13 +180,14 @@ def _odd_records() -> Iterator[NewRecord]:
 
 
 def _transactions(path: Path) -> None:
-    """Batches of transactions, each of one record, and offsets of the group `readers`."""
+    """Write transactional batches of one record each, and offsets of the group `readers`."""
     still.set_time(T0 + 900 * MINUTE_MS)
     with tidelog.broker(str(path), settings=FEW) as broker:
         client = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
         for name, ends in (("first", "commit"), ("second", "abort"), ("third", "open")):
-            # It stays open at later starts. librdkafka adds some ms, so that the largest number is
-            # below zero to it: it waits for no response, and asks for a producer id again.
+            # It stays open at later starts. librdkafka adds some ms, and the largest number would
+            # overflow to a negative one: then it would not wait for the response, and request a
+            # producer id again.
             timeout = {"transaction.timeout.ms": 2_147_000_000}
             producer = Producer({**client, **timeout, "transactional.id": name, "linger.ms": 0})
             producer.init_transactions(WAIT_S)

@@ -1,33 +1,33 @@
-"""What is masked in the text of each entry, because it changes from run to run. Nothing else is."""
+"""Masks for the parts of entries that differ between runs; everything else is kept."""
 
 import re
 from pathlib import Path
 from typing import Final
 
 HOME_MASK: Final = "/tmp/corpus-00000000"
-# Objects of a tier name the part's directory, with a checksum of one digit more or less.
+# Objects of a tier contain the part's directory, with a checksum of varying length.
 _REMOVED: Final = re.compile(r"objects of \d+ bytes removed")
-# Lines that tell from time to time how far a job is, and how fast it was.
+# Progress lines of a job, with its speed.
 _PROGRESS: Final = re.compile(r"^! .*: \d+ of \d+ \w+\n", re.MULTILINE)
 _SPEED: Final = re.compile(r"in \d+\.\d s: [\d,.]+ records/s")
 _STARTED: Final = re.compile(r"Spark \d+\.\d+\.\d+ is up at (\S+) after \d+\.\d s")
 _PROCESS: Final = re.compile(r"\bprocess \d+\b")
-# A port that the system has chosen: five digits on Linux and macOS.
+# A port chosen by the system: five digits on Linux and macOS.
 _PORT: Final = re.compile(
     r"(127\.0\.0\.1|localhost|\[::1\]|0\.0\.0\.0|\('127\.0\.0\.1')(:|, )[3-6]\d{4}\b"
 )
-# Drawn among others of a thread that has its own time: which one comes first is by chance.
+# Drawn by a thread at a random time, so the order among other draws is random.
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
-# How often librdkafka tries before its time is up.
+# The number of librdkafka's attempts before its timeout.
 _TRIES: Final = re.compile(
     r"(?:^! connection \d+ (of \S+ closed: byte 0: a frame .*\n))+", re.MULTILINE
 )
-# How long librdkafka has tried: "(after 0ms in state CONNECT)".
+# The time of librdkafka's attempts: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
 
 def masked(text: str, home: Path) -> str:
-    """The text with the name of the part's directory masked by one of the same length."""
+    """Return the text with the part's directory masked by a name of the same length."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
     text = _TRIES.sub(r"! connection N \1", text)
@@ -36,15 +36,15 @@ def masked(text: str, home: Path) -> str:
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))
 
 
-# The machine's own time, by which Spark's processes go: ISO 8601, as in tables, and epoch ms.
+# Times of Spark's processes, by the machine's clock: ISO 8601, as in tables, and epoch ms.
 _ISO: Final = re.compile(r"\b20(?:2[5-9]|[3-9]\d)-\d\d-\d\d([T ])\d\d:\d\d:\d\d\.\d{3}")
 _EPOCH_MS: Final = re.compile(r"\b(17[4-9]|1[89]\d)\d{10}\b")
-# A digest of what a job loads, its path included.
+# A digest of a job's input, including its path.
 _JOB: Final = re.compile(r"\bjob [0-9a-f]{32}\b")
 
 
 def masked_job(text: str) -> str:
-    """The text of a job on Spark without progress, speed, version and the machine's time."""
+    """Return the text of a Spark job without progress, speed, version and the machine's time."""
     text = _SPEED.sub("in N s: N records/s", _PROGRESS.sub("", text))
     text = _STARTED.sub(r"Spark N.N.N is up at \1 after N s", text)
     text = _JOB.sub("job ID", text)

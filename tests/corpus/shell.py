@@ -1,6 +1,6 @@
-"""Commands in this process, as at a terminal of 80 columns, and transcripts of them.
+"""Commands in this process, as on a terminal of 80 columns, and transcripts of them.
 
-The entry point is the one that `pyproject.toml` names for the program `tidelog`.
+The entry point is that of the program `tidelog` in `pyproject.toml`.
 """
 
 import io
@@ -22,13 +22,13 @@ from tests.corpus import still
 
 ROOT: Final = Path(__file__).parents[2]
 COLUMNS: Final = 80
-# What takes longer hangs: it ends, and its transcript says so.
+# A command that takes longer is ended, and its transcript reports that.
 PATIENCE_S: Final = 240
 
 
 @cache
 def entry_point() -> Callable[[], None]:
-    """What the program `tidelog` calls."""
+    """Return the function of the program `tidelog`."""
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, _, name = scripts["tidelog"].partition(":")
     found: Callable[[], None] = getattr(import_module(module), name)
@@ -37,12 +37,12 @@ def entry_point() -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a command ended.
+    """Result of a command.
 
     Attributes:
-        code: Its exit code; the error that it raised where it ended otherwise.
-        out: What it wrote to stdout.
-        err: What it wrote to stderr.
+        code: Its exit code, or the error that it raised.
+        out: Its stdout.
+        err: Its stderr.
     """
 
     code: int | str
@@ -50,7 +50,7 @@ class Ran:
     err: bytes
 
     def lines(self) -> list[str]:
-        """Lines of stdout behind `|`, of stderr behind `!`, the exit code behind `=`."""
+        """Return lines of stdout after `|`, of stderr after `!`, the exit code after `=`."""
         return [*marked("|", shown(self.out)), *marked("!", shown(self.err)), f"= {self.code}"]
 
 
@@ -74,13 +74,13 @@ def run(*arguments: str, stdin: bytes = b"", variables: Mapping[str, str] | None
 
 
 class Hangs(BaseException):
-    """A command has not come to its end."""
+    """A command has not ended in time."""
 
 
 def _alarm(seconds: int) -> None:
     def ring(_signal: int, _frame: object) -> None:
         if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-            # An event loop that ends well by a signal, and would swallow an error.
+            # For an event loop that ends well by a signal, and would swallow an error.
             os.kill(os.getpid(), signal.SIGTERM)
         raise Hangs(f"no end after {PATIENCE_S} s")
 
@@ -120,17 +120,17 @@ def _variables(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def command_line(arguments: list[str]) -> str:
-    """A command as it is typed."""
+    """Return a command as typed."""
     return f"$ tidelog {shlex.join(arguments)}".rstrip()
 
 
 def marked(mark: str, lines: list[str]) -> list[str]:
-    """Each line behind a mark; no space at the end of an empty one."""
+    """Return each line after a mark; an empty one without a space at its end."""
     return [f"{mark} {line}" if line else mark for line in lines]
 
 
 def shown(data: bytes) -> list[str]:
-    """Lines of output: text as it is, tables of Arrow and Parquet as their rows."""
+    """Return lines of output: text unchanged, tables of Arrow and Parquet as their rows."""
     if data[:4] == b"PAR1" or data[:4] == b"\xff\xff\xff\xff":
         return _table_lines(data)
     text = data.decode("utf-8", "backslashreplace")
@@ -143,7 +143,7 @@ def shown(data: bytes) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Characters that are not printable as escapes."""
+    """Return the text with escapes for unprintable characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -168,10 +168,10 @@ def _cell(value: object) -> str:
 
 
 def _main(now_ms: str, *arguments: str) -> None:
-    """Run a command in this process, in a world that stands still at this time."""
+    """Run a command in this process, in a still world at this time."""
     still.hold()
     still.set_time(int(now_ms))
-    still.run(is_running=arguments[0] != "serve")  # which tells how long its start took
+    still.run(is_running=arguments[0] != "serve")  # serve prints the duration of its start
     still.draw_for(" ".join(arguments[:1]))
     sys.argv = ["tidelog", *arguments]
     entry_point()()

@@ -1,7 +1,7 @@
 """Signatures of public names as text: types by their names alone, wherever they are defined.
 
-Annotations are evaluated with what their module imports for type checkers, so that it makes no
-difference whether one is quoted, or where its type lives.
+Annotations are evaluated with their module's imports for type checkers, so the text depends neither
+on quotes nor on the module of a type.
 """
 
 import ast
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from types import ModuleType
 
-# Members of a class that its users call by syntax; object's own are left out.
+# Members of a class that its users call by syntax; object's own are omitted.
 _SYNTAX = (
     *("__enter__", "__exit__", "__aenter__", "__aexit__", "__iter__", "__next__", "__aiter__"),
     *("__len__", "__getitem__", "__contains__", "__call__", "__repr__", "__str__", "__eq__"),
@@ -33,7 +33,7 @@ def is_ours(kind: object) -> bool:
 
 @cache
 def _names_of(module: ModuleType) -> dict[str, object]:
-    """A module's names, with those that it imports for type checkers."""
+    """Return a module's names, including those that it imports for type checkers."""
     names: dict[str, object] = dict(vars(module))
     tree = ast.parse(inspect.getsource(module))
     for node in tree.body:
@@ -44,7 +44,7 @@ def _names_of(module: ModuleType) -> dict[str, object]:
 
 
 def resolved(annotation: object, module: ModuleType) -> object:
-    """The annotation without quotes."""
+    """Return the annotation without quotes."""
     if isinstance(annotation, typing.ForwardRef):
         annotation = annotation.__forward_arg__
     if isinstance(annotation, str):
@@ -54,7 +54,7 @@ def resolved(annotation: object, module: ModuleType) -> object:
 
 
 def type_text(annotation: object, module: ModuleType) -> str:
-    """An annotation as people write it."""
+    """Return an annotation as text in source form."""
     found = resolved(annotation, module)
     if isinstance(found, list):
         return f"[{', '.join(type_text(one, module) for one in found)}]"
@@ -77,7 +77,7 @@ def _name(kind: object) -> str:
 
 
 def types_in(annotation: object, module: ModuleType) -> Iterator[type]:
-    """The classes of tidelog in an annotation."""
+    """Yield the classes of tidelog in an annotation."""
     found = resolved(annotation, module)
     if isinstance(found, type) and is_ours(found):
         yield found
@@ -102,7 +102,7 @@ def _module_of(function: object) -> ModuleType:
 
 
 def signature_lines(name: str, function: Callable[..., object]) -> list[str]:
-    """`name(`, a line for each parameter, `) -> type`; a line where there is no parameter."""
+    """Return `name(`, a line for each parameter, `) -> type`; one line without parameters."""
     module = _module_of(function)
     signature = inspect.signature(function)
     lines = list[str]()
@@ -137,7 +137,7 @@ def signature_lines(name: str, function: Callable[..., object]) -> list[str]:
 
 
 def results_of(function: Callable[..., object]) -> Iterator[type]:
-    """The classes of tidelog that a function returns."""
+    """Yield the classes of tidelog that a function returns."""
     result = inspect.signature(function).return_annotation
     if result is not inspect.Signature.empty:
         yield from types_in(result, _module_of(function))
@@ -147,7 +147,9 @@ def results_of(function: Callable[..., object]) -> Iterator[type]:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """Public members of a class and its bases in tidelog, as they are defined, sorted by name."""
+    """Yield public members of a class and its bases in tidelog, as they are defined, sorted by
+    name.
+    """
     found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         if is_ours(base):
@@ -158,7 +160,7 @@ def members(kind: type) -> Iterator[tuple[str, object]]:
 
 
 def _fields(kind: type) -> dict[str, str]:
-    """The types of a class's fields by name."""
+    """Return the types of a class's fields by name."""
     module = sys.modules[kind.__module__]
     if dataclasses.is_dataclass(kind):
         return {one.name: type_text(one.type, module) for one in dataclasses.fields(kind)}
@@ -168,7 +170,7 @@ def _fields(kind: type) -> dict[str, str]:
 
 
 def class_lines(kind: type, *, is_made: bool = True, left_out: Iterable[str] = ()) -> list[str]:
-    """A class: what it is, its fields, how it is made if users make it, its members."""
+    """Return a class as lines: its kind, its fields, its constructor if public, its members."""
     if issubclass(kind, enum.Enum):
         base = next(one for one in kind.__mro__[1:] if not is_ours(one))
         return [
@@ -203,7 +205,7 @@ def _signature_or_nothing(name: str, function: Callable[..., object]) -> list[st
 
 
 def member_lines(name: str, member: object) -> list[str]:
-    """A member of a class."""
+    """Return a member of a class as lines."""
     if isinstance(member, property):
         return _property_lines(name, member)
     if isinstance(member, (staticmethod, classmethod)):

@@ -1,7 +1,7 @@
-"""Plays a part in a process of its own, whose surroundings are the same on every machine.
+"""Plays a part in a process of its own, whose environment is the same on every machine.
 
-The process has a home of a fixed length below `/tmp`, few environment variables, and a world that
-stands still (`still`). What still changes from run to run is masked (`masks`).
+The process has a home of a fixed length below `/tmp`, few environment variables, and stopped clocks
+(`still`). Text that still differs between runs is masked (`masks`).
 """
 
 import importlib
@@ -21,10 +21,10 @@ from tests.corpus.masks import masked
 
 ROOT: Final = Path(__file__).parents[2]
 
-# In the order in which they are played. `jobs` are the commands that need Spark.
+# Parts in their order. `jobs` are the commands that need Spark.
 PARTS: Final = ("surface", "commands", "jobs", "wire", "files", "directories")
 
-# What a part's process keeps of the environment: where programs, caches and libraries are.
+# Environment variables of a part's process: paths of programs, caches and libraries.
 _VARIABLES: Final = ("PATH", "HOME", "JAVA_HOME", "LD_LIBRARY_PATH", "PYTHONPATH")
 _PREFIXES: Final = ("NUMBA_", "PYSPARK_", "PYTHONHASHSEED", "TZ", "XDG_CACHE_HOME")
 
@@ -34,15 +34,15 @@ class PartFailed(Exception):
 
 
 def parts() -> list[str]:
-    """The parts that are there."""
+    """Return the existing parts."""
     return [part for part in PARTS if Path(__file__).with_name(f"{part}.py").exists()]
 
 
 def perform(part: str) -> dict[str, Entry]:
-    """The entries of a part as they are now, by name.
+    """Return the current entries of a part, by name.
 
     Raises:
-        PartFailed: It did not come to its end; what it wrote to stderr is in the message.
+        PartFailed: It failed; the message contains its stderr.
     """
     kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
     kept |= {"LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}

@@ -1,9 +1,9 @@
-"""The still world that a part plays in: time and randomness move only where a part moves them.
+"""The still world of a part: time and randomness change only when the part changes them.
 
-This replaces clocks and random numbers of Python itself, before tidelog is imported, so that it
-holds for everything that has no `Env` argument: the command line, defaults, `ManualClock` aside.
-Wall time and the monotonic clock that tidelog reads stand still together; `time.monotonic`, which
-event loops and libraries use for their waiting, runs on.
+This replaces clocks and random numbers of Python itself before tidelog is imported. So it also
+applies to code without an `Env` argument: the command line and defaults, but not `ManualClock`.
+Wall time and the monotonic clock of tidelog stop together; `time.monotonic`, by which event loops
+and libraries wait, keeps running.
 """
 
 import os
@@ -21,7 +21,7 @@ _RUNNING: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class _World:
-    """Now, and where random bytes come from."""
+    """The current time, and the sources of random bytes."""
 
     now_ns = START_MS * 1_000_000
     passed_ns = 1_000_000_000_000
@@ -31,40 +31,41 @@ class _World:
 
 
 def now_ms() -> int:
-    """Wall time."""
+    """Return wall time."""
     return _World.now_ns // 1_000_000
 
 
 def set_time(to_ms: int) -> None:
-    """Set wall time. Monotonic time passes by as much, and never runs back."""
+    """Set wall time. Monotonic time advances by as much, and never decreases."""
     advance(to_ms - now_ms())
 
 
 def advance(by_ms: int) -> None:
-    """Let time pass."""
+    """Advance time."""
     _World.now_ns += by_ms * 1_000_000
     _World.passed_ns += max(by_ms, 0) * 1_000_000
 
 
 def run(*, is_running: bool = True) -> None:
-    """Let monotonic time run while wall time stands still: for what waits, such as a long poll."""
+    """Let monotonic time run while wall time is stopped, for code that waits, such as a long poll.
+    """
     _World.is_running = is_running
 
 
 def draw_for(name: str) -> None:
-    """Draw random numbers anew, the same ones for each use of one name.
+    """Restart the random numbers; each use of one name gives the same ones.
 
-    Each size of a draw has numbers of its own, so that ids don't change with draws of other kinds.
+    Each size of a draw has its own sequence, so that ids don't change with draws of other kinds.
     """
     _World.name = name
     _World.sources.clear()
 
 
 class _StillRandom(SystemRandom):
-    """What an `Env` draws from, and nobody else.
+    """The random source of `Env`, for no other code.
 
-    Libraries draw when they are first imported (numpy), or save compiled code (numba): that depends
-    on what the process did before, and files of two processes must not get one name.
+    Libraries draw at their first import (numpy), or when they save compiled code (numba). That
+    depends on earlier steps of the process, and files of two processes must not get one name.
     """
 
     def getrandbits(self, k: int, /) -> int:
@@ -88,11 +89,11 @@ def _gettime_ns(clock: int) -> int:
 
 
 def _no_sync(descriptor: int) -> None:
-    """Let the system write when it likes: the directory is thrown away."""
+    """Skip a sync: the directory is temporary."""
 
 
 def hold() -> None:
-    """Stop the clocks and fix the random numbers of this process; its syncs wait for no disk."""
+    """Stop the clocks, fix the random numbers of this process, and skip its syncs."""
     os.fsync = _no_sync  # type: ignore[assignment]
     os.fdatasync = _no_sync  # type: ignore[assignment]
     time.time_ns = lambda: _World.now_ns  # noqa: TID251 - replaced, not called

@@ -8,7 +8,7 @@ from tests.corpus.book import Entry
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """All pages of the surface."""
+    """Yield all pages of the surface."""
     yield from surface_api.pages()
     yield from surface_help.pages()
     yield from surface_settings.pages(home)

@@ -1,4 +1,4 @@
-"""Pages `api`, `errors` and `results` of the surface: public names, and what they hand out."""
+"""Pages `api`, `errors` and `results` of the surface: public names, and the classes of results."""
 
 import dataclasses
 import inspect
@@ -22,7 +22,7 @@ import tidelog
 import tidelog.spark
 
 MODULES: Final = (tidelog, tidelog.spark)
-# Members that hand out the inside, "for those who work on partitions": what is below is private.
+# Members for internal use, "for those who work on partitions": the classes below them are private.
 INSIDE: Final = {
     "Directory": ("log", "log_dir", "partition", "source"),
     "RemoteDirectory": ("cluster", "source"),
@@ -31,12 +31,12 @@ INSIDE: Final = {
     "Table": ("source",),
     "Scan": ("source", "wanted"),
 }
-# Public classes that are made by calls: open, connect, connect_async.
+# Public classes that only calls create: open, connect, connect_async.
 MADE_BY_CALLS: Final = ("Directory", "RemoteDirectory", "AsyncRemoteDirectory")
 
 
 def pages() -> Iterator[Entry]:
-    """All three pages."""
+    """Yield all three pages."""
     for module in MODULES:
         yield Entry(f"surface/api/{module.__name__}", "\n".join(sorted(module.__all__)))
         yield from _named(module)
@@ -59,13 +59,13 @@ def _class(kind: type, *, is_made: bool = True) -> list[str]:
 
 
 def _error_lines(kind: type[BaseException]) -> list[str]:
-    """Where an error stands in the tree, then the class."""
+    """Return the bases of an error, then the class."""
     tree = " < ".join(base.__name__ for base in kind.__mro__ if issubclass(base, BaseException))
     return [tree, *class_lines(kind)]
 
 
 def _results() -> Iterator[Entry]:
-    """Classes that public calls hand out, and that are no public names themselves."""
+    """Yield classes that public calls return, and that are not public names themselves."""
     public = {getattr(module, name) for module in MODULES for name in module.__all__}
     taken: dict[str, type] = {}
     for kind, root in _handed_out():
@@ -78,7 +78,7 @@ def _results() -> Iterator[Entry]:
 
 
 def _handed_out() -> Iterator[tuple[type, str]]:
-    """Each class that public names lead to, and which of them does first."""
+    """Yield each class reachable from public names, with the first name that leads to it."""
     names = [(name, getattr(module, name)) for module in MODULES for name in module.__all__]
     waiting = deque[tuple[type, str]]()
     for name, found in sorted(names, key=itemgetter(0)):

@@ -1,4 +1,4 @@
-"""Page `help` of the surface: the help of each command at 80 columns, found by reading help."""
+"""Page `help` of the surface: the help of each command at 80 columns, found in the help texts."""
 
 import re
 from collections.abc import Iterator
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from tests.corpus.book import Entry
 from tests.corpus.shell import run, shown
 
-# A section of commands: `Commands`, or one named for what its commands are for.
+# A section of commands: `Commands`, or a name of its own.
 _COMMANDS = re.compile(r"^(?!Options|Usage)[A-Z][a-z ]+:\n((?:  .*\n)+)", re.MULTILINE)
 _COMMAND = re.compile(r"^  ([a-z][a-z-]*)", re.MULTILINE)
 
 
 def pages() -> Iterator[Entry]:
-    """The help of `tidelog` and of all commands below it."""
+    """Yield the help of `tidelog` and of all commands below it."""
     for path, text in helps():
         name = "-".join(path) or "tidelog"
         yield Entry(f"surface/help/{name}", "\n".join(shown(text.encode())))
 
 
 def helps(path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Each command's path and help text."""
+    """Yield each command's path and help text."""
     text = run(*path, "--help").out.decode()
     yield path, text
     for listed in _COMMANDS.findall(text):

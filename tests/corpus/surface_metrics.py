@@ -1,7 +1,7 @@
 """Page `metrics` of the surface: name, type, help, labels and buckets of each metric.
 
-A broker has clients that write, read, commit, log in, fail to log in and compact, so that each
-metric that a broker shows has a series.
+Clients write, read, commit, authenticate, fail to authenticate and compact, so that each metric of
+the broker has a series.
 """
 
 import re
@@ -28,17 +28,17 @@ SETTINGS: Final = {
     "tidelog.metrics.listen": "127.0.0.1:0",
     "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
     "sasl.enabled.mechanisms": "PLAIN",
-    # The broker does nothing by itself: whether its cleaner came before a command would be chance.
+    # No background work: whether the cleaner runs before a command would be random.
     "log.initial.task.delay.ms": "864000000",
 }
 _SERIES: Final = re.compile(r"(\w+?)(?:\{(.*)\})? \S+")
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-# Values of labels that are words of ours.
+# Labels whose values belong to tidelog.
 _CHOICES: Final = ("clock", "kind", "mechanism", "outcome", "le")
 
 
 def pages(home: Path) -> Iterator[Entry]:
-    """An entry for each metric."""
+    """Yield an entry for each metric."""
     users = home / "users"
     users.write_text("ann=ann-secret\n")
     settings = {**SETTINGS, "tidelog.sasl.plain.users.file": f"{users}"}
@@ -73,7 +73,7 @@ def _use(bootstrap: str, data: str, sasl_port: int) -> None:
     producer.begin_transaction()
     producer.produce("c", b"value", b"key", timestamp=still.now_ms())
     producer.commit_transaction(WAIT_S)
-    # With a wrong one librdkafka tries again until its time is up.
+    # With a wrong password librdkafka retries until its timeout.
     for password, timeout_s in (("ann-secret", WAIT_S), ("wrong", 5)):
         _log_in(sasl_port, password, timeout_s)
     consumer.close()
@@ -93,7 +93,7 @@ def _log_in(port: int, password: str, timeout_s: int) -> None:
 
 
 def _families(text: str) -> dict[str, list[str]]:
-    """Help, type, labels and the values of those that are words of ours, by metric."""
+    """Return help, type and labels by metric, with the values of tidelog's own labels."""
     found: dict[str, list[str]] = {}
     values = defaultdict[str, dict[str, set[str]]](lambda: defaultdict(set))
     name = ""

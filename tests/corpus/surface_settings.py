@@ -1,7 +1,7 @@
-"""Pages `topic-settings` and `broker-settings` of the surface: defaults, and what values mean.
+"""Pages `topic-settings` and `broker-settings` of the surface: defaults, and effects of values.
 
-Each setting is given each of the same values. A topic shows what it has taken in its own way of
-writing; a broker's refusals come all at once, as one error for each setting.
+Each setting is tried with the same values. A topic shows the accepted value in its own form. A
+broker reports all refused values at once, with one error for each setting.
 """
 
 import json
@@ -28,7 +28,7 @@ VALUES: Final = (
     *("PLAINTEXT", "PLAINTEXT://127.0.0.1:9092", "SSL", "PLAIN,SCRAM-SHA-256", "a,b", "a:b", "*"),
     *("User:ann;User:bob", "uniform", "range", "classic,consumer", "latest", "earliest", "none"),
 )
-# Settings of other names that are taken: Kafka's older ones, and such as never had an effect.
+# Other accepted names: older ones of Kafka, and settings without any effect.
 OTHER_NAMES: Final = (
     *("log.retention.hours", "log.retention.minutes", "log.segment.bytes", "log.roll.hours"),
     *(
@@ -42,7 +42,7 @@ OTHER_NAMES: Final = (
 
 
 def pages(home: Path) -> Iterator[Entry]:
-    """Both pages."""
+    """Yield both pages."""
     os.chdir(home)
     yield from _topic_page()
     yield from _broker_page(home)
@@ -52,7 +52,7 @@ def pages(home: Path) -> Iterator[Entry]:
 
 
 def _settings(*options: str) -> dict[str, tuple[str, str]]:
-    """Value and source of each setting that the topic `t` shows."""
+    """Return value and source of each setting of the topic `t`."""
     rows = map(
         json.loads, run("config", "t", "--data", "topics", *options, "-o", "json").out.splitlines()
     )
@@ -76,7 +76,7 @@ def _tries(directory: tidelog.Directory, name: str) -> dict[str, str]:
 
 
 def _by_outcome(tries: dict[str, str]) -> list[str]:
-    """Outcomes with the values that have them; for the most frequent one just how many."""
+    """Return outcomes with their values; for the most frequent outcome only the number."""
     values = defaultdict[str, list[str]](list)
     for value, outcome in tries.items():
         values[outcome].append(f"    {value!r}")
@@ -86,12 +86,12 @@ def _by_outcome(tries: dict[str, str]) -> list[str]:
 
 
 def _without(text: str, name: str, value: str) -> str:
-    """The text of an error without the value that it is about."""
+    """Return the text of an error without the value."""
     return text.replace(f"{name}={value}", f"{name}=VALUE")
 
 
 def _try(directory: tidelog.Directory, name: str, value: str) -> str:
-    """What a topic makes of a setting; it has none of its own afterwards."""
+    """Set a topic's setting; return the outcome, and remove the setting again."""
     try:
         notes = directory.alter_config("t", {name: value})
     except tidelog.TidelogError as error:
@@ -126,7 +126,7 @@ def _broker_page(home: Path) -> Iterator[Entry]:
 
 
 def _described(home: Path) -> dict[str, str]:
-    """What a running broker tells of each of its settings, by name."""
+    """Return the description of each setting of a running broker, by name."""
     with tidelog.broker(str(home / "data")) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         resource = ConfigResource(ConfigResource.Type.BROKER, "0")
@@ -147,9 +147,9 @@ def _described(home: Path) -> dict[str, str]:
 
 
 def _refused(settings: dict[str, str]) -> dict[str, str]:
-    """The error of each setting that a broker refuses at its start."""
+    """Return the error of each setting that a broker refuses at its start."""
     try:
-        # One that is always refused, so that no broker starts.
+        # One setting is always refused, so that no broker starts.
         tidelog.broker(settings=settings | {"node.id": "refused"}).close()
     except tidelog.ConfigErrors as errors:
         return {error.key: f"{error}" for error in errors.errors}

@@ -1,6 +1,6 @@
 """Pages `spark-*`, `splits` and `arrow` of the surface, from `format("tidelog")` without a session.
 
-The data source is asked as Spark asks it: made from options, then for a schema, a reader, its
+The data source is called as Spark calls it: created from options, then for a schema, a reader, its
 partitions and their rows, a stream's offsets, a writer.
 """
 
@@ -34,7 +34,7 @@ import tidelog.spark
 from pyspark_tidelog import DefaultSource
 
 FLIGHTS: Final = {"path": "logs", "subscribe": "flights"}
-# Options of a read, by the name of the entry: what is tried in the place of, or beside, FLIGHTS.
+# Options of a read, by entry: they replace or extend those of FLIGHTS.
 READS: Final[dict[str, list[dict[str, str]]]] = {
     "places": [
         {},
@@ -219,14 +219,14 @@ ROWS: Final = {
 
 
 class HasSchema(Protocol):
-    """A reader or a table of Arrow, or what can become one."""
+    """A reader or a table of Arrow, or an object convertible to one."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
 
 def pages(home: Path) -> Iterator[Entry]:
-    """All pages, on the directory of `logs`."""
+    """Yield all pages, on the directory of `logs`."""
     home.mkdir()
     os.chdir(home)
     logs.make(home / "logs")
@@ -244,7 +244,7 @@ def _told(
     common: Mapping[str, str],
     ask: Callable[[dict[str, str]], list[str]],
 ) -> str:
-    """For each set of options what comes of it, or the error that is raised."""
+    """Return the result or the error of each set of options."""
     lines = []
     for options in tries:
         lines.append(json.dumps(options))
@@ -319,7 +319,7 @@ def _writes() -> Iterator[Entry]:
 
 
 def _splits() -> Iterator[Entry]:
-    """Splits of scans as JSON, but for the number of the file."""
+    """Yield splits of scans as JSON, without the file's number."""
     with tidelog.open("logs") as directory:
         scans = {
             "all": directory.scan("flights"),
@@ -343,7 +343,7 @@ def _splits() -> Iterator[Entry]:
 
 
 def _arrow() -> Iterator[Entry]:
-    """Schemas of what is handed to Arrow."""
+    """Yield the schemas of Arrow data."""
     with tidelog.open("logs") as directory:
         columns = ("createTimestamp", "appendTimestamp", "headers", "producerId", "leaderEpoch")
         tables: dict[str, HasSchema] = {

@@ -1,4 +1,4 @@
-"""What the code of today writes opens with the code that has made the directories of before."""
+"""The code of an earlier commit opens the directories that today's code writes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(tree: Path, *arguments: str) -> str:
-    """What a command of `tests.corpus.before` prints with the code of a work tree."""
+    """Return the output of a command of `tests.corpus.before` with the code of a work tree."""
     path = os.pathsep.join([str(tree / "src"), str(tree)])
     command = [sys.executable, "-m", "tests.corpus.before", *arguments]
     variables = {**os.environ, "PYTHONPATH": path, "LC_ALL": "C.UTF-8"}
@@ -34,7 +34,7 @@ def run(tree: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A work tree of the commit of before."""
+    """A work tree of the earlier commit."""
     if git("cat-file", "-e", f"{commit()}^{{commit}}").returncode:
         pytest.skip(f"the commit {commit()} is not here: no git, or a clone without history")
     place = tmp_path_factory.mktemp("before") / "tree"

@@ -1,4 +1,4 @@
-"""Replays the corpus: each page is as it is kept."""
+"""Replays the corpus: each page must equal the kept one."""
 
 import fcntl
 import json
@@ -30,7 +30,7 @@ def page_names() -> list[str]:
 
 
 def rows_of(part: str) -> list[tuple[str, str]] | str:
-    """Name and text of each entry, or why there are none."""
+    """Return name and text of each entry, or the error of a failed part."""
     try:
         return [(entry.name, entry.text) for entry in perform(part).values()]
     except PartFailed as failure:
@@ -39,7 +39,7 @@ def rows_of(part: str) -> list[tuple[str, str]] | str:
 
 @pytest.fixture(scope="session")
 def playing(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Playing:
-    """Plays each part once for all tests, also where several processes run them."""
+    """Return a function that plays each part once for all tests, also of several processes."""
     base = tmp_path_factory.getbasetemp()
     shared = base if worker_id == "master" else base.parent
 

@@ -1,4 +1,4 @@
-"""The frame of the corpus: keeping, comparing, accepting."""
+"""The frame of the corpus: storing, comparing, accepting."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The scenes of commands miss nothing: each command and each option is in one of them."""
+"""The scenes of commands are complete: each command and each option is in one of them."""
 
 import re
 
@@ -7,7 +7,7 @@ from tests.corpus.shell import run
 from tests.corpus.surface_help import helps
 from tests.corpus.transcripts import SCENES, commands_of, scenes
 
-# Options that no scene has, and why.
+# Options without a scene, with the reason.
 LEFT_OUT = {
     ("spark", "--continuous"): "runs until it is stopped",
 }
@@ -17,13 +17,13 @@ _OPTION = re.compile(r"^  (-.+?)(?:  |$)", re.MULTILINE)
 
 
 def options(text: str) -> set[str]:
-    """The long names of options that a help text lists."""
+    """Return the long names of options in a help text."""
     listed = " ".join(_OPTION.findall(text.partition("Options:")[2]))
     return set(re.findall(r"--[a-z-]+", listed)) - {"--help", "--version"}
 
 
 def used() -> dict[tuple[str, ...], set[str]]:
-    """The words of all commands in scenes by each path that they may begin with."""
+    """Return the words of all commands in scenes, by each of their possible paths."""
     found: dict[tuple[str, ...], set[str]] = {(): set()}
     for path in SCENES.glob("*.txt"):
         for scene in scenes(path.stem):
@@ -34,7 +34,7 @@ def used() -> dict[tuple[str, ...], set[str]]:
 
 
 def short_names(text: str) -> dict[str, str]:
-    """Short names of options with the long name beside them."""
+    """Return long names of options by their short names."""
     return dict(re.findall(r"^  (-\w), (--[a-z-]+)", text, re.MULTILINE))
 
 

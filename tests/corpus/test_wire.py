@@ -1,4 +1,5 @@
-"""The kept wire covers each announced API and version, and its codec reads what it writes."""
+"""The kept wire has each announced API and version, and its codec writes back the bytes it reads.
+"""
 
 import re
 from functools import cache
@@ -14,7 +15,7 @@ from tests.corpus.exchanges.sessions.rights import WITHOUT_RIGHTS
 from tests.corpus.exchanges.values import Tree, lines
 
 KINDS = {"normal", "refused", "edge"}
-# Their requests have nothing that could be wrong: without the last byte they are refused.
+# Any content of these requests is valid; only the request without its last byte is refused.
 NEVER_REFUSED = {("api_versions", 0), ("api_versions", 1), ("api_versions", 2)} | {
     ("describe_cluster", 0)
 }
@@ -72,7 +73,7 @@ def test_each_api_is_asked_by_each_identity() -> None:
 
 
 def test_each_request_has_an_answer_or_an_end() -> None:
-    """A chapter that fell silent would be kept as well: each API's first request is answered."""
+    """A chapter without any response could be kept too: each API's first request has a response."""
     for name, entry in kept().items():
         if name.count("/") == 2 and "/session-" not in name and name != "wire/announced/apis":
             assert "\n< " in entry.text, name

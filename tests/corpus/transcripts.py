@@ -1,13 +1,13 @@
-"""Scenes: commands on a fresh copy of the directory of `logs`, written down as transcripts.
+"""Scenes: commands on a fresh copy of the directory of `logs`, recorded as transcripts.
 
 A file of `scenes/` is a page. A scene begins with `== NAME`; each of its lines is
 
-    tidelog ARGS          a command; the lines `< TEXT` behind it are its stdin
-    @NAME ARGS            something that the world does: `World` has a method for each
+    tidelog ARGS          a command; the lines `< TEXT` after it are its stdin
+    @NAME ARGS            a directive: `World` has a method for each
     # TEXT                a comment, which is not part of the transcript
 
-In a transcript `$` is a command, `@` what the world does, `|` stdout, `!` stderr, `=` the exit
-code. `BROKER` in a command stands for the address of the broker that `@broker` has started.
+In a transcript `$` is a command, `@` a directive, `|` stdout, `!` stderr, `=` the exit code.
+`BROKER` in a command is replaced by the address of the broker that `@broker` has started.
 """
 
 import os
@@ -29,14 +29,14 @@ SCENES: Final = Path(__file__).with_name("scenes")
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A scene of a page: its name, and its lines with the number of each in the file."""
+    """A scene of a page: its name, and its lines with their numbers in the file."""
 
     name: str
     lines: list[str] = field(default_factory=list)
 
 
 def scenes(page: str) -> Iterator[Scene]:
-    """The scenes of a page, in its order."""
+    """Yield the scenes of a page, in its order."""
     scene = None
     for line in (SCENES / f"{page}.txt").read_text().splitlines():
         if line.startswith("== "):
@@ -51,7 +51,7 @@ def scenes(page: str) -> Iterator[Scene]:
 
 
 def commands_of(scene: Scene) -> Iterator[list[str]]:
-    """The arguments of each command of a scene."""
+    """Yield the arguments of each command of a scene."""
     for line in scene.lines:
         if line.startswith("tidelog"):
             yield shlex.split(line)[1:]
@@ -62,7 +62,7 @@ def commands_of(scene: Scene) -> Iterator[list[str]]:
 
 
 def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
-    """An entry for each scene of a page, played in a folder that is as new for each."""
+    """Yield an entry for each scene of a page; the folder is restored before each."""
     for scene in scenes(page):
         folder.restore()
         os.chdir(folder.path)
@@ -72,9 +72,9 @@ def play_page(part: str, page: str, folder: "Folder") -> Iterator[Entry]:
 
 
 class Folder:
-    """A folder that holds a copy of one directory when a scene begins, and nothing else.
+    """A folder that contains exactly a copy of one directory when a scene begins.
 
-    Files that a scene has left alone, by their stamps, are not copied again.
+    Files that a scene has not changed, by their stamps, are not copied again.
     """
 
     def __init__(self, path: Path, source: Path) -> None:
@@ -86,7 +86,7 @@ class Folder:
         self._stamps = self._look()
 
     def restore(self) -> None:
-        """Undo what was done since."""
+        """Undo all changes."""
         found = self._look()
         for name in found.keys() - self._stamps.keys():
             (self.path / name).unlink()

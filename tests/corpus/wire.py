@@ -1,8 +1,8 @@
-"""Requests and responses of a broker as bytes, with what they mean beside them.
+"""Requests and responses of a broker as bytes, with their meaning beside them.
 
-Each API that a broker announces is asked in each version (`exchanges.scripts`), and sessions tell
-what comes of several requests together (`exchanges.sessions`). The broker has a clock that only the
-script moves, and random numbers that don't depend on what else was drawn (`exchanges.session`).
+Each announced API is played in each version (`exchanges.scripts`), and sessions combine several
+requests (`exchanges.sessions`). The broker has a clock that only the script moves, and random
+numbers that don't depend on other draws (`exchanges.session`).
 """
 
 import logging
@@ -42,7 +42,7 @@ SESSIONS = {
 
 
 def play(home: Path) -> Iterator[Entry]:
-    """Ask everything, in each version and by each identity."""
+    """Play all APIs, in each version and by each identity, and all sessions."""
     logging.getLogger("tidelog").addHandler(logging.NullHandler())
     served = announced(home / "announced")
     rows = [f"{api}: {first} to {last}" for api, (first, last) in sorted(served.items())]

@@ -1,4 +1,4 @@
-"""What the world does in a scene: damage, time, brokers, processes. A method is a directive."""
+"""Directives of scenes: damage, time, brokers, processes. Each method is a directive."""
 
 import os
 import shlex
@@ -32,7 +32,7 @@ with tidelog.open(sys.argv[1], writable=True):
 
 
 class World:
-    """The world of one scene; what it has started ends with the scene.
+    """The world of one scene; processes that it has started end with the scene.
 
     Attributes:
         variables: Environment variables of commands.
@@ -45,13 +45,13 @@ class World:
         self._started: dict[str, Child] = {}
 
     def does(self, line: str) -> list[str]:
-        """Do what a line says; what is to be seen of it. `write` takes its text as it is."""
+        """Run a directive; return its visible result. `write` gets its text unchanged."""
         words = line.split(" ", 2) if line.startswith("write ") else shlex.split(line)
         directive: Callable[..., list[str] | None] = getattr(self, words[0])
         return directive(*words[1:]) or []
 
     def filled(self, argument: str) -> str:
-        """An argument with addresses and the current directory in the place of their names."""
+        """Return an argument with addresses and the current directory inserted for their names."""
         argument = argument.replace("HERE", str(Path.cwd()))
         for name, address in self._addresses.items():
             argument = argument.replace(name, address)
@@ -60,13 +60,13 @@ class World:
     # -- files -------------------------------------------------------------------------------
 
     def flip(self, path: str, at: str) -> None:
-        """Change a byte; negative from the end."""
+        """Change a byte; a negative position counts from the end."""
         data = bytearray(Path(path).read_bytes())
         data[int(at)] ^= 0xFF
         Path(path).write_bytes(data)
 
     def cut(self, path: str, size: str) -> None:
-        """Keep so many bytes; negative: take so many away."""
+        """Keep `size` bytes; if negative, remove that many from the end."""
         Path(path).write_bytes(Path(path).read_bytes()[: int(size)])
 
     def write(self, path: str, text: str) -> None:
@@ -74,7 +74,7 @@ class World:
         Path(path).write_text(text.replace("\\n", "\n"))
 
     def extend(self, path: str, digits: str) -> None:
-        """Add bytes to a file."""
+        """Append bytes to a file."""
         with Path(path).open("ab") as file:
             file.write(bytes.fromhex(digits))
 
@@ -85,7 +85,7 @@ class World:
         return [str(found)]
 
     def save(self, path: str, *arguments: str) -> None:
-        """Keep what a command writes to stdout in a file."""
+        """Write the stdout of a command to a file."""
         Path(path).write_bytes(run(*map(self.filled, arguments), variables=self.variables).out)
 
     def remove(self, path: str) -> None:
@@ -108,11 +108,13 @@ class World:
         Path(source).rename(target)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory."""
+        """Create a directory."""
         Path(path).mkdir()
 
     def ls(self, path: str) -> list[str]:
-        """The files below a directory with their sizes, but of those that name the directory."""
+        """Return the files below a directory, with their sizes unless they contain the directory's
+        path.
+        """
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()
         lines = []
@@ -123,13 +125,13 @@ class World:
         return lines
 
     def show(self, path: str) -> list[str]:
-        """The text of a file."""
+        """Return the text of a file."""
         return Path(path).read_text().splitlines()
 
     # -- surroundings ------------------------------------------------------------------------
 
     def time(self, minutes: str) -> None:
-        """Let so many minutes pass."""
+        """Advance time by some minutes."""
         still.advance(int(float(minutes) * 60_000))
 
     def env(self, *words: str) -> None:
@@ -138,7 +140,7 @@ class World:
         self.variables[name] = value
 
     def lock(self, path: str) -> None:
-        """Let another process have a directory open for writing."""
+        """Let another process open a directory for writing."""
         holder = subprocess.Popen(
             [sys.executable, "-c", _LOCK, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -153,7 +155,8 @@ class World:
     # -- brokers -----------------------------------------------------------------------------
 
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
-        """Start a broker on a directory; commands call it `BROKER`, the second one `OTHER`.
+        """Start a broker on a directory; in commands its address is `BROKER`, the second one's
+        `OTHER`.
 
         From then on monotonic time runs, since a broker waits by it.
         """
@@ -175,7 +178,7 @@ class World:
         consumer.close()
 
     def member(self, group: str, topic: str) -> None:
-        """Let a consumer be a member of a group."""
+        """Run a consumer as a member of a group."""
         consumer = self._consumer(group)
         consumer.subscribe([topic])
         end = time.monotonic() + WAIT_S
@@ -198,11 +201,11 @@ class World:
     # -- commands that run until they are stopped ----------------------------------------------
 
     def serve(self, *arguments: str) -> list[str]:
-        """Run `tidelog serve` and stop it by SIGTERM as soon as it listens."""
+        """Run `tidelog serve` and stop it by SIGTERM once it listens."""
         return self._child("listening on", ["serve", *arguments]).lines(signal.SIGTERM)
 
     def start(self, name: str, text: str, *arguments: str) -> None:
-        """Run a command beside the scene, and wait until it has written a text to stdout."""
+        """Run a command in the background, and wait until it has written a text to stdout."""
         self._started[name] = self._child(text, list(arguments))
 
     def stop(self, name: str) -> list[str]:
@@ -221,7 +224,7 @@ class World:
 
 
 class Child:
-    """A command in a process of its own, in the same still world."""
+    """A command in a process of its own, with the same stopped clocks."""
 
     def __init__(self, arguments: list[str], variables: dict[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -234,7 +237,7 @@ class Child:
         self._out: list[str] = []
 
     def wait_for(self, text: str) -> None:
-        """Wait until a line of stdout holds a text, or the command has ended."""
+        """Wait until a line of stdout contains a text, or the command has ended."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._out.append(line)
@@ -242,7 +245,7 @@ class Child:
                 return
 
     def lines(self, signal_number: int | None) -> list[str]:
-        """End it, and show what it wrote."""
+        """End it; return its output."""
         if signal_number is not None:
             self._process.send_signal(signal_number)
         out, err = self._process.communicate(timeout=WAIT_S)
@@ -250,7 +253,7 @@ class Child:
         return Ran(self._process.returncode, written.encode(), err.encode()).lines()
 
     def kill(self) -> None:
-        """End it however it goes on."""
+        """Kill it if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()

@@ -1,4 +1,4 @@
-"""Directories of before: made once by the commit that `COMMIT` names, and opened ever since.
+"""Directories of an earlier version: created once by the commit in `COMMIT`, and opened ever since.
 
-`NAME.tar.xz` is such a directory with what belongs to it (`made`); `answers` asks it.
+`NAME.tar.xz` is such a directory with its related files (`made`); `answers` reads it.
 """

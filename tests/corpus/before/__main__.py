@@ -1,9 +1,9 @@
-"""The directories of before: `python -m tests.corpus.before COMMAND`.
+"""The directories of an earlier version: `python -m tests.corpus.before COMMAND`.
 
-make [NAME ...]   make the kept directories anew: for a wanted change of what they hold; then
-                  `COMMIT` names the commit that has made them
-lay NAME FOLDER   make one, as the code here does, in a folder that is not there yet
-ask FOLDER        print as JSON what the code here says of one; it is changed by that
+make [NAME ...]   create the kept directories again, after an intended change of their content; then
+                  update `COMMIT` to the commit that has created them
+lay NAME FOLDER   create one, with the code here, in a new folder
+ask FOLDER        print as JSON the results of the code here for one; this changes it
 """
 
 import json
@@ -16,7 +16,7 @@ from tests.corpus import still
 
 
 def main(command: str, *given: str) -> None:
-    """Carry out a command."""
+    """Run a command."""
     still.hold()
     from tests.corpus.before import answers, archives, made
 

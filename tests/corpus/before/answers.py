@@ -1,4 +1,4 @@
-"""What is asked of a directory: to read it by commands, serve it, go on with it."""
+"""Checks of a directory: read it by commands, serve it, extend it."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ _SETTINGS = {"secured": made.SECURED, "standby": served.LEADER}
 
 
 def answers(name: str, folder: Path) -> Iterator[Answer]:
-    """All answers, by what was asked; the directory is changed by the last ones."""
+    """Yield all results by name; the last steps change the directory."""
     yield from facts(folder)
     for topic in _topics():
         rows = [line for word in ("describe", "why") for line in _said(word, topic)]
@@ -44,13 +44,14 @@ def answers(name: str, folder: Path) -> Iterator[Answer]:
 
 
 def alike(folder: Path) -> Iterator[Answer]:
-    """What any version says of a directory, also when it has gone on with it."""
+    """Yield the results that are the same in any version, and after any version has appended."""
     yield from facts(folder)
     yield "appended", _appended()
 
 
 def facts(folder: Path) -> Iterator[Answer]:
-    """What any version says alike of the same files: records, counts, offsets by both clocks."""
+    """Yield the facts that any version reads from the same files: records, counts, offsets by time.
+    """
     os.chdir(folder)
     still.set_time(int(Path(NOW_FILE).read_text()))
     for topic in _topics():
@@ -106,10 +107,11 @@ def _stage(name: str, data: Path) -> Stage:
 
 
 def _served(name: str, folder: Path) -> list[str]:
-    """The batches that consumers get, of each partition."""
+    """Return the batches that consumers get, of each partition."""
     lines: list[str] = []
     with _stage(name, folder / "data") as stage:
-        # A broker on a standby's directory makes the topic of group offsets by itself, some time.
+        # A broker on a standby's directory creates the topic of group offsets by itself at some
+        # time.
         stage.main.until("find_coordinator", 1, {"key": "g", "key_type": 0}, "error_code", to=0)
         answer = stage.main.quiet("metadata", 9, {"topics": None})
         for topic, partition in sorted(_places(answer)):
@@ -147,7 +149,7 @@ def _consumed(stage: Stage, topic: str, partition: int, isolation: int) -> Itera
 
 
 def _rights(folder: Path) -> list[str]:
-    """Users log in as before, and may do what they might."""
+    """Users authenticate as before, and have the same rights."""
     with _stage("secured", folder / "data") as stage:
         stage.chapter("rights")
         stage.main.ask("describe_acls", 3, filtered())
@@ -163,7 +165,7 @@ def _rights(folder: Path) -> list[str]:
 
 
 def _followed(folder: Path) -> list[str]:
-    """The leader goes on, and its standby with it."""
+    """The leader continues, and its standby follows."""
     with _stage("standby", folder / "leader") as stage:
         for partition in (0, 1):
             append(stage, "t", batch(still.now_ms(), [b"new", None]), partition)
@@ -174,7 +176,7 @@ def _followed(folder: Path) -> list[str]:
 
 
 def _appended() -> list[str]:
-    """Appends go on."""
+    """Append more records."""
     still.advance(1000)
     with tidelog.open("data", writable=True) as directory:
         for topic in directory.topics():

@@ -1,4 +1,4 @@
-"""Directories as archives, and one place for those that hold their own path."""
+"""Directories as archives, and one path for those that contain their own path."""
 
 import fcntl
 import io
@@ -10,25 +10,25 @@ from pathlib import Path
 from typing import Final
 
 HERE: Final = Path(__file__).parent
-# A tier's record holds the path of its store: this one, which leads to the directory in use.
+# A tier's record contains the path of its store: this one, a link to the directory in use.
 PLACE: Final = Path("/tmp/tidelog-corpus-before")
 _SUFFIX: Final = ".tar.xz"
-# The time of the world in which a directory was made, when it was finished.
+# The time of the world at which a directory was finished.
 NOW_FILE: Final = "now-ms"
 
 
 def names() -> list[str]:
-    """The directories that are kept."""
+    """Return the names of the kept directories."""
     return sorted(path.name.removesuffix(_SUFFIX) for path in HERE.glob(f"*{_SUFFIX}"))
 
 
 def commit() -> str:
-    """The commit whose code has made them."""
+    """Return the commit whose code has created them."""
     return (HERE / "COMMIT").read_text().split()[0]
 
 
 def pack(folder: Path, name: str) -> None:
-    """Keep the files below a folder; sockets are left out."""
+    """Archive the files below a folder, without sockets."""
     raw, now_s = io.BytesIO(), int((folder / NOW_FILE).read_text()) // 1000
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -47,7 +47,7 @@ def pack(folder: Path, name: str) -> None:
 
 
 def unpack(name: str, folder: Path) -> None:
-    """Bring a kept directory back."""
+    """Extract a kept directory."""
     folder.mkdir()
     raw = io.BytesIO(lzma.decompress((HERE / f"{name}{_SUFFIX}").read_bytes()))
     with tarfile.open(fileobj=raw) as tar:
@@ -56,7 +56,7 @@ def unpack(name: str, folder: Path) -> None:
 
 @contextmanager
 def placed(folder: Path) -> Iterator[None]:
-    """Let `PLACE` lead to a folder; whoever else wants that waits."""
+    """Link `PLACE` to a folder; other processes that need it wait."""
     with PLACE.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         PLACE.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Makes the directories in the still world: each in a folder of its own, with its topics in `data`.
+"""Creates the directories in the still world: each in its own folder, with its topics in `data`.
 
-| directory | what is in it |
+| directory | content |
 |---|---|
 | log | topics of all kinds, see `tests.corpus.logs`; both clocks, late records, groups |
 | compacted | compacted twice, with tombstones; and by record time |
@@ -44,12 +44,12 @@ SECURED: Final[Mapping[str, str]] = {
 
 
 def make(name: str, folder: Path) -> None:
-    """Make a directory in a folder that is not there yet."""
+    """Create a directory in a new folder."""
     still.draw_for(f"before {name}")
     still.set_time(still.START_MS)
     folder.mkdir()
     os.chdir(folder)
-    with watched(folder):  # for the times of files, which are those of the still world then
+    with watched(folder):  # sets the files' times to those of the still world
         MAKERS[name](folder)
     (folder / NOW_FILE).write_text(f"{still.now_ms()}\n")
 

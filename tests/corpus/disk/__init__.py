@@ -1,1 +1,1 @@
-"""Workloads of the part `files`, what they do to a disk, and how that is written down."""
+"""Workloads of the part `files`, their effects on a disk, and the text form of these."""

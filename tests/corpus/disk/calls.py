@@ -1,8 +1,8 @@
-"""The calls that change a file system, one a line, in their order.
+"""The calls that change a file system, one a line, in order.
 
-Two sources give the same lines: the journal of the file system in memory that `tests.faults` has,
-and `watched`, which listens where Python calls the system: for brokers and commands. Calls that
-only read are not kept: how often something is read is no behavior.
+Two sources give the same lines: the journal of the file system in memory of `tests.faults`, and
+`watched`, which wraps Python's system calls, for brokers and commands. Reads are not kept: their
+number is not part of the behavior.
 """
 
 import os
@@ -24,7 +24,7 @@ _MODIFYING: Final = ("pwrite", "pwritev", "write", "ftruncate")
 
 
 class Call(NamedTuple):
-    """One call; of a write also where, and how many bytes."""
+    """One call; a write also has its position and size."""
 
     path: str
     words: str
@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 def lines(calls: Iterable[Call]) -> list[str]:
-    """The calls as lines; writes to one file that follow each other without a gap are one line."""
+    """Return the calls as lines; consecutive writes to one file without a gap are one line."""
     found: list[tuple[Call, int]] = []
     for call in calls:
         last, count = found[-1] if found else (None, 0)
@@ -45,7 +45,7 @@ def lines(calls: Iterable[Call]) -> list[str]:
 
 
 def grouped(calls: Iterable[Call]) -> list[str]:
-    """The calls by file (deeper ones by folder): for what several threads do beside each other."""
+    """Return the calls by file (deeper ones by folder), for work of parallel threads."""
     groups: dict[str, list[Call]] = {}
     for call in calls:
         groups.setdefault(_group(call.path), []).append(call)
@@ -70,7 +70,7 @@ def _line(call: Call, count: int) -> str:
 
 
 def of_journal(journal: Iterable[Change], root: str) -> Iterator[Call]:
-    """The calls of a journal, with paths below a root."""
+    """Yield the calls of a journal, with paths below a root."""
     for entry in journal:
         path = _below(entry.path, root) or "(outside)"
         match entry.change:
@@ -97,7 +97,7 @@ def _below(path: str, root: str) -> str | None:
 
 
 class _Watch:
-    """Writes down what reaches the system, of paths below a root."""
+    """Records system calls on paths below a root."""
 
     def __init__(self, root: str) -> None:
         self.calls: list[Call] = []
@@ -109,7 +109,7 @@ class _Watch:
         }
 
     def wrapped(self, name: str) -> Callable[..., object]:
-        """The function of `os` that also writes down."""
+        """Return the function of `os`, wrapped to record its calls."""
         real = self._real[name]
         note: Callable[..., object] = getattr(self, f"_{name}")
 
@@ -134,7 +134,7 @@ class _Watch:
             self.calls.append(Call(path, words, position, size))
 
     def _set_time(self, fd: object) -> None:
-        """Let the file be modified in the still world's time, which tidelog may look at."""
+        """Set the file's modification time to the still world's time, which tidelog may read."""
         if fd in self._paths:
             now_ns = still.now_ms() * 1_000_000
             self._real["utime"](fd, ns=(now_ns, now_ns))
@@ -196,7 +196,7 @@ class _Watch:
 
 @contextmanager
 def watched(root: Path) -> Iterator[list[Call]]:
-    """The calls of this process below a directory, as they come."""
+    """Yield the list of this process's calls below a directory, as it grows."""
     watch = _Watch(str(root))
     real = {name: getattr(os, name) for name in _WATCHED}
     for name in _WATCHED:

@@ -1,7 +1,7 @@
-"""What commands do with files: both ways of compaction, tiers, erasing, a standby.
+"""Effects of commands on files: both kinds of compaction, tiers, erasure, a standby.
 
-A workload gets a directory of its own, makes `data` in it, and works by command lines in the still
-world. What the commands wrote is noted.
+A workload gets a directory of its own, creates `data` in it, and runs command lines in the still
+world. The commands' output is noted.
 """
 
 import os
@@ -25,7 +25,7 @@ _SMALL: Final = {"internal.segment.bytes": "600", "index.interval.bytes": "100"}
 
 
 def _command(notes: Notes, *arguments: str, hidden: str | None = None) -> None:
-    """Run a command in the current directory and note what it wrote."""
+    """Run a command in the current directory and note its output."""
     ran = run(*arguments)
     for line in [command_line(list(arguments)), *ran.lines()]:
         notes.append(line if hidden is None else line.replace(hidden, "LEADER"))
@@ -54,7 +54,7 @@ def _filled(topic: str, turns: int = 6, **config: str) -> None:
 
 
 def compact(_home: Path, notes: Notes) -> None:
-    """Brute force: a first cleaning, one with more on top, one that lets tombstones go."""
+    """Brute force: a first cleaning, one with more records, one that removes tombstones."""
     _filled("t", cleanup_policy="compact", delete_retention_ms=f"{HOUR_MS}")
     _filled("u", cleanup_policy="compact", tidelog_compaction_strategy="timestamp")
     _filled("plain")
@@ -72,7 +72,7 @@ def compact(_home: Path, notes: Notes) -> None:
 
 
 def generations(_home: Path, notes: Notes) -> None:
-    """Generational: as the space factor asks, and asked for."""
+    """Generational: by the space factor, and on request."""
     kind = {"tidelog_compaction_scheduler": "generational"}
     _filled("t", 10, cleanup_policy="compact", **kind)
     _command(notes, "compact", "--plan", "--data", "data")
@@ -83,7 +83,8 @@ def generations(_home: Path, notes: Notes) -> None:
 
 
 def tier(home: Path, notes: Notes) -> None:
-    """Segments move to a store, local copies go, records are read back, both tiers expire."""
+    """Segments move to a store, local copies are deleted, records are read back, both tiers expire.
+    """
     kind = {"remote_storage_enable": "true", "local_retention_bytes": "700"}
     _filled("t", 8, retention_ms=f"{10 * HOUR_MS}", **kind)
     (home / "store").mkdir()
@@ -98,7 +99,7 @@ def tier(home: Path, notes: Notes) -> None:
     _command(notes, "tier", "t", "--verify", *place)
     still.advance(10 * HOUR_MS)
     _command(notes, "tier", "t", *place)
-    for path in (home / "store").rglob("*"):  # a store tells when it got an object
+    for path in (home / "store").rglob("*"):  # a store reports when it received an object
         os.utime(path, (still.now_ms() / 1000, still.now_ms() / 1000))
     still.advance(2 * HOUR_MS)
     _command(notes, "tier", "t", *place)
@@ -109,7 +110,7 @@ def tier(home: Path, notes: Notes) -> None:
 
 
 def erase(_home: Path, notes: Notes) -> None:
-    """A key is looked for, erased, and erased again where it has come back."""
+    """Find a key, erase it, and erase it again after it was written again."""
     _filled("t", 5)
     _filled("c", 5, cleanup_policy="compact")
     for topic in ("t", "c"):
@@ -121,7 +122,7 @@ def erase(_home: Path, notes: Notes) -> None:
 
 
 def follow(home: Path, notes: Notes) -> None:
-    """A standby copies, goes on, applies retention; its leader has deleted meanwhile."""
+    """A standby copies, continues, applies retention; its leader has deleted meanwhile."""
     clock = ManualClock(still.now_ms())
     with Stage(home / "leader", LEADER, clock=clock) as stage:
         stage.create_topic("t", 2, internal_segment_bytes="600", retention_ms=f"{5 * HOUR_MS}")
@@ -152,9 +153,9 @@ def follow(home: Path, notes: Notes) -> None:
 
 
 def asked(home: Path, notes: Notes) -> None:
-    """A broker carries out what commands ask it for: compaction, a tier, erasing."""
+    """A broker runs requests of commands: compaction, a tier, erasure."""
     clock = ManualClock(still.now_ms())
-    # The broker does nothing by itself: whether it came before a command would be chance.
+    # No background work: whether it runs before a command would be random.
     settings = {**LEADER, "log.initial.task.delay.ms": "864000000"}
     (home / "store").mkdir()
     place = ("--data", "data")

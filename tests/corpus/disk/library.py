@@ -1,6 +1,6 @@
-"""What the library does with files: each way of appending, of rolling, of keeping.
+"""Effects of the library on files: each way of appending, rolling and retention.
 
-A workload gets an open directory and its clock. It works on a disk in memory, whose calls are kept.
+A workload gets an open directory and its clock. It uses a disk in memory, whose calls are kept.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,11 +18,11 @@ HOUR_MS: Final = 60 * MINUTE_MS
 
 
 class Notes(list[str]):
-    """What a workload was told, in its order."""
+    """Results of a workload, in order."""
 
     @contextmanager
     def refusal(self) -> Iterator[None]:
-        """Note the error of what is to be refused; that there was none, too."""
+        """Note the error of a block that must fail, or its absence."""
         try:
             yield
         except tidelog.TidelogError as error:
@@ -35,7 +35,7 @@ Workload = Callable[[tidelog.Directory, tidelog.ManualClock, Notes], None]
 
 
 def some(clock: tidelog.ManualClock, count: int, first: int = 0, size: int = 30) -> list[NewRecord]:
-    """Records with keys and times, some of them late."""
+    """Return records with keys and times, some of them late."""
     now_ms = clock.now_ms()
     return [
         NewRecord(
@@ -73,7 +73,7 @@ def records(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Not
 
 
 def codecs(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """Batches of each codec, as asked and as the topic says."""
+    """Batches of each codec, by argument and by topic setting."""
     directory.create_topic("asked", config={"index.interval.bytes": "150"})
     for codec in Codec:
         clock.advance(1000)
@@ -86,7 +86,7 @@ def codecs(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def stamped(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """The log stamps what it takes."""
+    """Topics with LogAppendTime."""
     kind = {"message.timestamp.type": "LogAppendTime"}
     directory.create_topic("t", config={**SMALL, **kind})
     for number in range(5):
@@ -116,7 +116,7 @@ def tables(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Note
 
 
 def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """A source is loaded, again, longer, and by another name."""
+    """A source is loaded, loaded again, in a longer version, and by another name."""
     directory.create_topic("t", partitions=2, config=SMALL)
     directory.load_once("t", some(clock, 6), source="a.csv")
     clock.advance(1000)
@@ -133,7 +133,7 @@ def loads(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes
 
 
 def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None:
-    """A segment is finished by its size, its time, its full indexes, its settings."""
+    """Roll segments by size, time, full indexes and settings."""
     ways = {
         "size": {"internal.segment.bytes": "400"},
         "exact-size": {"internal.segment.bytes": "384"},
@@ -153,7 +153,7 @@ def _every_way(directory: tidelog.Directory, clock: tidelog.ManualClock) -> None
 
 
 def rolled(directory: tidelog.Directory, clock: tidelog.ManualClock, notes: Notes) -> None:
-    """A segment is finished by its size, its time, its full indexes; flushed as settings say."""
+    """Segments rolled by size, time and full indexes; flushed by settings."""
     _every_way(directory, clock)
     directory.create_topic("flushed", config={"flush.messages": "4"})
     for number in range(3):

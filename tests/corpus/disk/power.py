@@ -1,7 +1,7 @@
-"""Power is lost in the middle of a workload: what is there when the directory is opened again.
+"""Power is lost during a workload: the directory's content after it is opened again.
 
-Each state is one line: after which call, how many records each partition has, its last offset, what
-was reported, and a digest of the files as they are after the directory was closed.
+Each state is one line: the number of calls before the crash, each partition's number of records and
+last offset, the reports, and a digest of the files after the directory was closed.
 """
 
 import hashlib
@@ -15,12 +15,14 @@ from tests.faults import CrashState, DamageFileSystem, Keep, reopen, seeded_env
 import tidelog
 
 ROOT: Final = "/log"
-# Crashes at every so manyth call; each in three ways: all kept, what was synced, and by chance.
+# Crashes at every third call, each in three ways: everything kept, only synced bytes, and random.
 STEP: Final = 3
 
 
 def disk() -> DamageFileSystem:
-    """A disk with a directory that was used and closed before; its journal has the later calls."""
+    """Return a disk with a directory that was used and closed before; its journal has the later
+    calls.
+    """
     env = seeded_env(11)
     clock = env.clock
     with tidelog.open(ROOT, writable=True, env=env) as directory:
@@ -45,7 +47,7 @@ def disk() -> DamageFileSystem:
 
 
 def states(files: DamageFileSystem) -> Iterator[tuple[str, CrashState]]:
-    """The disks after the crashes, each with a name."""
+    """Yield the disks after the crashes, each with a name."""
     for prefix in range(0, len(files.journal) + 1, STEP):
         yield "all", files.crash(Keep.EVERYTHING, prefix)
         yield "synced", files.crash(Keep.SYNCED, prefix)
@@ -54,7 +56,7 @@ def states(files: DamageFileSystem) -> Iterator[tuple[str, CrashState]]:
 
 
 def told(name: str, state: CrashState) -> str:
-    """What comes of a crash, in one line."""
+    """Return the result of a crash, in one line."""
     files, words = _opened(state)
     made = lines(of_journal(files.journal, ROOT))
     left = sorted(files.crash(Keep.EVERYTHING).contents().items())
@@ -63,7 +65,7 @@ def told(name: str, state: CrashState) -> str:
 
 
 def calls(state: CrashState) -> list[str]:
-    """The calls of the recovery from a crash, and of a clean close."""
+    """Return the calls of the recovery from a crash, and of a clean close."""
     files, words = _opened(state)
     return [*words, *lines(of_journal(files.journal, ROOT))]
 

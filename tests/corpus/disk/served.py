@@ -1,6 +1,6 @@
-"""What a broker does with files: Produce, transactions, deleted records, groups, attaching.
+"""Effects of a broker on files: Produce, transactions, deleted records, groups, attaching.
 
-A workload talks to a broker by the wire; its clock and random numbers are those of the stage.
+A workload sends requests to a broker; its clock and random numbers are those of the stage.
 """
 
 import json
@@ -28,7 +28,7 @@ from tests.corpus.exchanges.values import Tree, Value, number
 from tests.worlds.waiting import PATIENCE_S
 
 Workload = Callable[[Stage], None]
-# The broker does by itself only what a workload waits for.
+# The broker does in the background only what a workload waits for.
 SETTINGS: Final[Mapping[str, str]] = {
     "log.retention.check.interval.ms": "600000",
     "log.initial.task.delay.ms": "600000",
@@ -37,7 +37,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "log.flush.start.offset.checkpoint.interval.ms": "864000000",
     "transaction.max.timeout.ms": "2147483647",
 }
-# A broker that is found where it listens.
+# A broker that clients find at its listener's address.
 LEADER: Final[Mapping[str, str]] = {**SETTINGS, "advertised.listeners": ""}
 _SMALL: Final = {"internal_segment_bytes": "600", "index_interval_bytes": "100"}
 
@@ -107,7 +107,7 @@ def transactions(stage: Stage) -> None:
 
 
 def deleted(stage: Stage) -> None:
-    """Records are deleted up to an offset, within and behind segments; retention goes on."""
+    """Records are deleted up to an offset, inside and at the end of segments, then by retention."""
     stage.create_topic("t", 2, retention_ms=f"{HOUR_MS}", **_SMALL)
     for turn in range(10):
         stage.advance(MINUTE_MS)
@@ -122,7 +122,7 @@ def deleted(stage: Stage) -> None:
 
 
 def groups(stage: Stage) -> None:
-    """Offsets of groups are committed, again, and deleted."""
+    """Offsets of groups are committed, committed again, and deleted."""
     ready(stage)
     for turn in range(4):
         stage.advance(1000)
@@ -133,7 +133,7 @@ def groups(stage: Stage) -> None:
 
 
 def attached(stage: Stage) -> None:
-    """Files that others have staged become segments, by the control channel."""
+    """Files staged by another process become segments, by the control channel."""
     stage.create_topic("t", 1, internal_segment_bytes="900")
     append(stage, "t", batch(stage.clock.now_ms(), _values(0)))
     stage.advance(MINUTE_MS)
@@ -145,7 +145,7 @@ def attached(stage: Stage) -> None:
 
 
 def _staged(stage: Stage, order: int) -> dict[str, object]:
-    """A staged file, and what is told of it."""
+    """Stage a file; return the arguments that describe it."""
     now_ms = stage.clock.now_ms()
     first, second = (bytearray(batch(now_ms + n, _values(20 + n * 4))) for n in range(2))
     second[:8] = struct.pack(">q", 4)

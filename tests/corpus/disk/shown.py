@@ -1,4 +1,4 @@
-"""Files as text: size, digest, bytes where they are few, and all as `tidelog dump` tells."""
+"""Files as text: size, digest, few bytes in full, and the output of `tidelog dump`."""
 
 import contextlib
 import hashlib
@@ -12,7 +12,7 @@ from tests.corpus.shell import escaped, run
 
 _HEX_MAX_BYTES: Final = 64
 _TEXT_MAX_BYTES: Final = 4096
-# Of a tier's record, whose URL is a path here.
+# Checksum of a tier's record, whose URL is a local path.
 _CHECKSUM: Final = re.compile(rb'("crc32c": )[0-9]+')
 _DUMPED: Final = (
     *(".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".appendtime", ".zones"),
@@ -21,14 +21,14 @@ _DUMPED: Final = (
 
 
 def contents(root: Path, *folders: str) -> dict[str, bytes]:
-    """Bytes of the files below a directory, by their paths; only of some folders where named."""
+    """Return the bytes of the files below a directory, by path; only of `folders` if given."""
     tops = [root / folder for folder in folders] or [root]
     found = [path for top in tops for path in top.rglob("*") if path.is_file()]
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
 def masked(files: Mapping[str, bytes], home: Path) -> dict[str, bytes]:
-    """The same with the path of the home masked, and a checksum of a text that holds it."""
+    """Return the files with the home's path masked, and the checksum of a text that contains it."""
     return {path: _masked(data, str(home).encode()) for path, data in files.items()}
 
 
@@ -39,7 +39,7 @@ def _masked(data: bytes, home: bytes) -> bytes:
 
 
 def listed(files: Mapping[str, bytes]) -> list[str]:
-    """A line for each file: path, size, digest; bytes or text below it where they are few."""
+    """Return a line for each file: path, size, digest; few bytes or text follow below it."""
     lines: list[str] = []
     for path, data in sorted(files.items()):
         lines.append(f"{path}: {len(data)} bytes {hashlib.sha256(data).hexdigest()[:32]}")
@@ -62,7 +62,7 @@ def _text(data: bytes) -> str | None:
 
 
 def dumped(files: Mapping[str, bytes], folder: Path) -> list[str]:
-    """What `tidelog dump --deep` tells of them, one file after the other."""
+    """Return the output of `tidelog dump --deep`, one file after the other."""
     lines: list[str] = []
     _write(files, folder)
     before = Path.cwd()

@@ -7,11 +7,11 @@ from tests.corpus.exchanges.registry import SCRIPTS
 from tests.corpus.exchanges.scripts import FAMILIES
 from tests.corpus.exchanges.session import Stage
 
-assert FAMILIES  # importing them has entered their scripts
+assert FAMILIES  # the import registers their scripts
 
 
 def announced(home: Path) -> dict[str, tuple[int, int]]:
-    """First and last version of each API that a broker announces, by the API's name."""
+    """Return first and last version of each API that a broker announces, by the API's name."""
     found: dict[str, tuple[int, int]] = {}
     with Stage(home) as stage:
         found |= {name: (first, last) for name, first, last in stage.names()}
@@ -19,7 +19,7 @@ def announced(home: Path) -> dict[str, tuple[int, int]]:
 
 
 def play_apis(home: Path, served: Mapping[str, tuple[int, int]]) -> Iterator[tuple[str, Stage]]:
-    """Ask each API in all its versions; the stages are closed."""
+    """Play each API in all its versions; yield the closed stages."""
     for api, (first, last) in sorted(served.items()):
         script = SCRIPTS[api]
         with Stage(home / api, script.settings) as stage:

@@ -1,4 +1,4 @@
-"""Batches of records as bytes, made without a library, and the facts of their headers."""
+"""Batches of records as bytes, built without a library, and the fields of their headers."""
 
 import gzip
 import struct
@@ -9,7 +9,7 @@ from typing import Final
 from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped]
 from tests.corpus.exchanges.values import Value
 
-# Behind the base offset and the length: epoch, magic, crc.
+# After the base offset and the length: epoch, magic, crc.
 _FRONT: Final = struct.Struct(">qiibI")
 # Attributes, last offset, first and largest time, producer id and epoch, first sequence, records.
 _BACK: Final = struct.Struct(">hiqqqhii")
@@ -51,12 +51,12 @@ def batch(
     """Return a batch of format 2.
 
     Args:
-        time_ms: Of the first record; the others are `step_ms` apart.
+        time_ms: Time of the first record; the others are `step_ms` apart.
         values: A record for each.
-        keys: As many; `k0`, `k1` and so on where None.
+        keys: One per value; `k0`, `k1` and so on if None.
         producer: Producer id, epoch, first sequence.
-        attributes: Its bits; with codec 1 (gzip) the records are compressed.
-        step_ms: Between the times of two records.
+        attributes: Its attribute bits; with codec 1 (gzip) the records are compressed.
+        step_ms: Difference between the times of two records.
     """
     keys = [b"k%d" % n for n in range(len(values))] if keys is None else keys
     pairs = enumerate(zip(keys, values, strict=True))
@@ -84,7 +84,7 @@ def old_set(
 
 
 def batch_lines(value: Value, path: str = "") -> Iterator[str]:
-    """The header of each batch in a message's fields called `records`, in words."""
+    """Yield the header of each batch in a message's fields called `records`, as text."""
     if isinstance(value, dict):
         for name, each in value.items():
             inner = f"{path}.{name}" if path else name

@@ -1,7 +1,7 @@
-"""Messages as bytes, by their fields: a small codec of the corpus's own.
+"""Messages as bytes, by their fields: the corpus's own small codec.
 
-It writes back each message that it has read to the same bytes (`Line` asserts it), so that what a
-person reads beside the bytes is all that they say.
+It writes each message that it has read back to the same bytes (`Line` asserts it), so the text
+beside the bytes describes them completely.
 """
 
 import struct
@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.corpus.exchanges.values import Field, Message, Tree, Value
 
-# Unknown tagged fields: their numbers, with the bytes in them.
+# Unknown tagged fields: their numbers and bytes.
 TAGS: Final = "#tags"
 _NUMBERS: Final = {
     "int8": ">b",
@@ -25,14 +25,14 @@ _NUMBERS: Final = {
 
 
 class Writer:
-    """Bytes of a message, so far."""
+    """The bytes of a message written so far."""
 
     def __init__(self, *, flexible: bool) -> None:
         self.made = bytearray()
         self._flexible = flexible
 
     def fields(self, fields: Iterable[Field], tree: Tree) -> None:
-        """Write the fields of a struct; what the tree does not name has its default."""
+        """Write the fields of a struct; fields missing in the tree have their defaults."""
         tagged = []
         for field in fields:
             if field.tag is None:
@@ -114,7 +114,7 @@ class Writer:
 
 
 class Reader:
-    """A message's bytes, and how far they have been read."""
+    """A message's bytes, and the position of the reader."""
 
     def __init__(self, given: bytes, *, flexible: bool) -> None:
         self._given = given
@@ -123,7 +123,7 @@ class Reader:
 
     @property
     def rest(self) -> bytes:
-        """What has not been read."""
+        """Return the unread bytes."""
         return self._given[self._at :]
 
     def fields(self, fields: Iterable[Field]) -> Tree:
@@ -217,7 +217,7 @@ def encode(message: Message, tree: Tree) -> bytes:
 
 
 def decode(message: Message, given: bytes) -> Tree:
-    """Return a message's values; its bytes must end where the message does."""
+    """Return a message's values; no bytes may follow the message."""
     reader = Reader(given, flexible=message.flexible)
     tree = reader.fields(message.fields)
     assert not reader.rest, f"{len(reader.rest)} bytes behind the message"
@@ -225,7 +225,7 @@ def decode(message: Message, given: bytes) -> Tree:
 
 
 def given_names(value: Value) -> set[str]:
-    """Return the names that a tree gives values to, but for unknown tagged fields."""
+    """Return the names of all values in a tree, without unknown tagged fields."""
     if isinstance(value, dict):
         inner = (given_names(each) for name, each in value.items() if name != TAGS)
         return ({*value} - {TAGS}).union(*inner)

@@ -1,4 +1,4 @@
-"""Clients of a secured broker: certificates, passwords, tokens, connections that have logged in."""
+"""Clients of a secured broker: certificates, passwords, tokens, authenticated connections."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PASSWORD: Final = "correct horse"
-# Users of PLAIN. ANONYMOUS comes by the listener PLAINTEXT and may do everything.
+# Users of PLAIN. ANONYMOUS uses the listener PLAINTEXT and has all rights.
 USERS: Final = ("alice", "reader", "mallory")
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -30,7 +30,7 @@ _KEY_BITS: Final = 2048
 
 
 def listeners(*protocols: str) -> dict[str, str]:
-    """Settings of these listeners, on any port; clients are told others."""
+    """Return settings of these listeners on any port, with other advertised addresses."""
     host, _, port = ADVERTISED.partition(":")
     told = (f"{name}://{host}:{int(port) + n}" for n, name in enumerate(protocols))
     return {
@@ -40,7 +40,7 @@ def listeners(*protocols: str) -> dict[str, str]:
 
 
 def secured(folder: Path) -> dict[str, str]:
-    """Settings of a broker with all listeners, all mechanisms and an authorizer."""
+    """Return settings of a broker with all listeners, all mechanisms and an authorizer."""
     folder.mkdir(parents=True, exist_ok=True)
     authority = Authority(folder)
     users = folder / "users"
@@ -65,7 +65,7 @@ def secured(folder: Path) -> dict[str, str]:
 
 
 def context(folder: Path, *, shows: str | None = None) -> ssl.SSLContext:
-    """A client's side of TLS, which shows a certificate where that is named."""
+    """Return a client's TLS context, with a certificate if named."""
     made = ssl.create_default_context(cafile=str(folder / "authority.pem"))
     if shows is not None:
         made.load_cert_chain(str(folder / f"{shows}.pem"))
@@ -76,12 +76,12 @@ def context(folder: Path, *, shows: str | None = None) -> ssl.SSLContext:
 
 
 def plain(user: str, password: str = PASSWORD) -> bytes:
-    """A message of PLAIN."""
+    """Return a message of PLAIN."""
     return f"\0{user}\0{password}".encode()
 
 
 def logged_in(line: Line, user: str) -> Line:
-    """A connection that has logged in by PLAIN, which is not kept."""
+    """Return a connection authenticated by PLAIN, which is not kept."""
     line.quiet("sasl_handshake", 1, {"mechanism": "PLAIN"})
     answer = line.quiet("sasl_authenticate", 2, {"auth_bytes": plain(user)})
     assert answer["error_code"] == 0, answer
@@ -90,7 +90,7 @@ def logged_in(line: Line, user: str) -> Line:
 
 @dataclass(frozen=True)
 class Scram:
-    """A client's side of SCRAM, with a nonce that is always the same."""
+    """A client of SCRAM with a constant nonce."""
 
     user: str
     password: str
@@ -99,7 +99,7 @@ class Scram:
 
     @property
     def first(self) -> bytes:
-        """The first message."""
+        """Return the first message."""
         return f"n,,{self._bare}".encode()
 
     @property
@@ -107,7 +107,7 @@ class Scram:
         return f"n={self.user},r={self.nonce}"
 
     def last(self, told: bytes) -> bytes:
-        """The last message, made of the broker's first."""
+        """Return the last message, from the broker's first."""
         parts = dict(part.split("=", 1) for part in told.decode().split(","))
         salt, rounds = base64.b64decode(parts["s"]), int(parts["i"])
         salted = hashlib.pbkdf2_hmac(self.kind, self.password.encode(), salt, rounds)
@@ -120,7 +120,7 @@ class Scram:
 
 
 def scram(line: Line, mechanism: str, client: Scram, version: int = 2) -> Tree:
-    """A log-in by SCRAM, which is kept; the last answer."""
+    """Keep an authentication by SCRAM; return the last response."""
     line.ask("sasl_handshake", 1, {"mechanism": mechanism})
     told = line.ask("sasl_authenticate", version, {"auth_bytes": client.first})
     if not told or told["error_code"]:
@@ -133,7 +133,7 @@ def scram(line: Line, mechanism: str, client: Scram, version: int = 2) -> Tree:
 
 
 def _is_prime(number: int, source: Random) -> bool:
-    """By Miller and Rabin; wrong in less than one of 4 ** 20 cases."""
+    """Test by Miller and Rabin; wrong with a probability below 1 in 4 ** 20."""
     if any(number % small == 0 for small in (3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)):
         return False
     odd, twos = number - 1, 0
@@ -154,7 +154,7 @@ def _is_prime(number: int, source: Random) -> bool:
 
 @cache
 def _key() -> rsa.RSAPrivateKey:
-    """A key that is the same in each run, made of a seed: it protects nothing."""
+    """Return a key that is the same in each run, from a seed: it protects nothing."""
     source = Random("the key of the corpus")
     half = _KEY_BITS // 2
 
@@ -183,14 +183,15 @@ def _packed(given: bytes) -> str:
 
 
 def shown_key() -> dict[str, str]:
-    """The public key as a set of keys shows it."""
+    """Return the public key as in a key set."""
     modulus = _key().public_key().public_numbers().n
     numbers = {"n": _packed(modulus.to_bytes(_KEY_BITS // 8, "big")), "e": "AQAB"}
     return {"kty": "RSA", "kid": "corpus", "alg": "RS256", **numbers}
 
 
 def token(kid: str = "corpus", **claims: object) -> str:
-    """A signed token for alice that holds for ten minutes, unless the claims say otherwise."""
+    """Return a signed token for alice that is valid for ten minutes, unless the claims change that.
+    """
     now_s = NOW_MS // 1000
     own: Mapping[str, object] = {
         "sub": "alice",
@@ -206,5 +207,5 @@ def token(kid: str = "corpus", **claims: object) -> str:
 
 
 def bearer(made: str) -> bytes:
-    """A client's first message of OAUTHBEARER."""
+    """Return a client's first message of OAUTHBEARER."""
     return f"n,,\x01auth=Bearer {made}\x01\x01".encode()

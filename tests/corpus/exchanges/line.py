@@ -1,4 +1,4 @@
-"""One connection to a broker. Each exchange is kept as bytes, with what they mean beside them."""
+"""One connection to a broker. Each exchange is kept as bytes, with their meaning beside them."""
 
 import select
 import socket
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from tests.corpus.exchanges.session import Stage
 
 _HEX_BYTES: Final = 32
-# The correlation id of requests that are not kept: they don't count.
+# The correlation id of requests that are not kept and don't count.
 _QUIET: Final = 0
 
 
 class Stopped(Exception):
-    """A script was to end before its first normal request.
+    """Stops a script before its first normal request.
 
     Attributes:
         tree: That request.
@@ -34,7 +34,7 @@ class Stopped(Exception):
 
 
 class Line:
-    """One connection. What goes through it is kept in its stage, unless it is asked quietly."""
+    """One connection. Its stage keeps all exchanges but quiet ones."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Line:
         return self._socket
 
     def close(self) -> None:
-        """End the connection; the next request opens a new one."""
+        """Close the connection; the next request opens a new one."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -78,7 +78,7 @@ class Line:
     # -- requests ------------------------------------------------------------------------------
 
     def normal(self, api: str, version: int, tree: Tree) -> Tree:
-        """Keep a request that is answered without an error, and return its answer."""
+        """Keep a request that succeeds, and return its response."""
         return self._counted("normal", api, version, tree)
 
     def refused(self, api: str, version: int, tree: Tree) -> Tree:
@@ -86,7 +86,7 @@ class Line:
         return self._counted("refused", api, version, tree)
 
     def edge(self, api: str, version: int, tree: Tree) -> Tree:
-        """Keep a request at the edge of what is allowed."""
+        """Keep a request at the limit of what is allowed."""
         return self._counted("edge", api, version, tree)
 
     def _counted(self, kind: str, api: str, version: int, tree: Tree) -> Tree:
@@ -97,12 +97,12 @@ class Line:
         return self.ask(api, version, tree, kind)
 
     def ask(self, api: str, version: int, tree: Tree, words: str = "") -> Tree:
-        """Keep a request and its answer, and return it; empty where the connection was closed."""
+        """Keep a request and its response, and return it; empty if the connection was closed."""
         self.send(api, version, tree, words)
         return self.receive()
 
     def send(self, api: str, version: int, tree: Tree, words: str = "") -> None:
-        """Keep a request; `receive` brings its answer."""
+        """Keep a request; `receive` returns its response."""
         sent = self._request(api, version, tree)
         masked = self._masked(api, tree)
         self._title(f"{api} v{version}", words)
@@ -115,7 +115,7 @@ class Line:
         return masked
 
     def torn(self, api: str, version: int, tree: Tree) -> None:
-        """Keep a request whose last byte is missing, and what comes of it."""
+        """Keep a request whose last byte is missing, and the broker's reaction."""
         self.close()
         torn = self._request(api, version, tree)[4:-1]
         shown_frame = self._frame(api, version, self._masked(api, tree), self._correlation)[4:-1]
@@ -126,13 +126,15 @@ class Line:
         self.close()
 
     def raw(self, given: bytes, words: str) -> None:
-        """The same on a connection of its own."""
+        """Keep bytes in a frame without a header, and the response, on a new connection."""
         self.close()
         self.bare(given, words)
         self.close()
 
     def bare(self, given: bytes, words: str) -> None:
-        """Keep bytes in a frame without a header, as of log-ins before KIP-152, and the answer."""
+        """Keep bytes in a frame without a header, as authentication before KIP-152, and the
+        response.
+        """
         self._title("bytes", words)
         frame = struct.pack(">i", len(given)) + given
         self._hexed(">", frame)
@@ -143,18 +145,20 @@ class Line:
             self._closed()
 
     def quiet(self, api: str, version: int, tree: Tree) -> Tree:
-        """Ask without keeping anything: for what has to be there before, and for waiting."""
+        """Send a request without keeping it, for preparation and for waiting."""
         assert not self._waiting, self._waiting
         self._connected().sendall(self._frame(api, version, tree, _QUIET))
         return self._decoded(api, version, self._take_frame(), _QUIET)
 
     def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
-        """Ask quietly until a field of the answer has a value: what a broker does by itself."""
+        """Repeat a quiet request until a field of the response has a value, which the broker sets
+        later.
+        """
         found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
         assert found == to, (api, path, found)
 
     def length(self, size: int) -> None:
-        """Keep the length of a frame that never comes, and what comes of it."""
+        """Keep the length of a frame that is never sent, and the broker's reaction."""
         self._title("bytes", f"a frame of {size}")
         frame = struct.pack(">i", size)
         self._hexed(">", frame)
@@ -169,7 +173,7 @@ class Line:
             self._closed()
 
     def no_answer(self, api: str, version: int, tree: Tree, words: str) -> None:
-        """Keep a request that is never answered (acks=0)."""
+        """Keep a request that never gets a response (acks=0)."""
         self.send(api, version, tree, words)
         self._waiting.pop()
 
@@ -194,7 +198,7 @@ class Line:
         return self._frame(api, version, tree, self._correlation)
 
     def _give(self, frame: bytes) -> None:
-        with suppress(ConnectionError):  # the broker has closed it: reading tells
+        with suppress(ConnectionError):  # the broker has closed it; the next read reports that
             self._connected().sendall(frame)
 
     def _take(self, size: int) -> bytes:
@@ -211,12 +215,12 @@ class Line:
         return head + self._take(int.from_bytes(head, "big"))
 
     def note_silence(self) -> None:
-        """Keep whether there is an answer already."""
+        """Keep whether a response has already arrived."""
         is_there = bool(select.select([self._connected()], [], [], 0)[0])
         self._stage.note("an answer is there" if is_there else "no answer yet")
 
     def receive(self) -> Tree:
-        """Keep the next answer, and return it; empty where the connection was closed."""
+        """Keep the next response, and return it; empty if the connection was closed."""
         api, version, _ = self._waiting[0]
         return self._answer_of(api, version)
 
@@ -235,7 +239,7 @@ class Line:
         return tree
 
     def _answer_version(self, api: str, version: int, frame: bytes) -> int:
-        """ApiVersions that a broker does not know are answered in version 0 (KIP-511)."""
+        """An unsupported ApiVersions version gets a response of version 0 (KIP-511)."""
         unknown = api == api_name(API_VERSIONS) and frame[8:10] == b"\0\x23"
         return 0 if unknown else version
 

@@ -1,4 +1,4 @@
-"""Which script plays which API: its requests in one version, on a broker of the API's own."""
+"""Scripts by API: its requests in one version, on a broker of the API's own."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ FLIGHTS: Final = "flights"
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is there before, and what is asked in each version.
+    """Preparation, and the requests in each version.
 
     Attributes:
-        play: Asks in one version: a normal, a refused and an edge request at least.
-        prepare: Makes what is there before the first version.
-        settings: The broker's, beside those of every stage.
+        play: Sends requests in one version: at least a normal, a refused and an edge request.
+        prepare: Prepares the broker before the first version.
+        settings: Additional settings of the broker.
     """
 
     play: Play
@@ -34,7 +34,7 @@ SCRIPTS: Final[dict[str, Script]] = {}
 
 
 def flights(stage: Stage) -> None:
-    """A topic of two partitions with five records in the first one."""
+    """Create a topic of two partitions with five records in the first one."""
     stage.create_topic(FLIGHTS)
     append(stage, FLIGHTS, batch(NOW_MS - 2000))
     append(stage, FLIGHTS, batch(NOW_MS - 1000, (b"three", None, b"five")))
@@ -58,7 +58,7 @@ def append(stage: Stage, topic: str, records: bytes, partition: int = 0) -> None
 def script(
     api: str, prepare: Prepare = flights, settings: Mapping[str, str] | None = None
 ) -> Callable[[Play], Play]:
-    """Enter a function as an API's script."""
+    """Register a function as an API's script."""
 
     def enter(play: Play) -> Play:
         assert api not in SCRIPTS, api

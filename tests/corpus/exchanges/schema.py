@@ -1,7 +1,7 @@
 """Fields of each message of Kafka's protocol, in each version.
 
-They come from kio, whose classes others have generated from Kafka's own descriptions. Versions that
-Kafka 4 has dropped, which kio does not know, stand in `old_schemas`.
+They come from kio, whose classes are generated from Kafka's own descriptions. Versions that Kafka 4
+has removed, which kio does not have, are in `old_schemas`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from tests.corpus.exchanges.values import Field, Message, Value
 
 Side = Literal["request", "response"]
 API_VERSIONS: Final = 18
-# Kinds of kio's that are written as another kind.
+# Kinds of kio that are encoded as another kind.
 _WRITTEN_AS: Final = {
     "timedelta_i32": "int32",
     "timedelta_i64": "int64",

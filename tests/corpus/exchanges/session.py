@@ -1,7 +1,7 @@
-"""A broker with a clock, random numbers and ids of its own, and connections that write down bytes.
+"""A broker with its own clock, random numbers and ids, and connections that record bytes.
 
-Each exchange is kept as its bytes, with what they mean beside them, one line a field. The listed
-masks below are all that is not kept as it was.
+Each exchange is kept as its bytes, with their meaning beside them, one line a field. Only the masks
+below change the kept text.
 """
 
 import ssl
@@ -28,22 +28,23 @@ SETTINGS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.num.partitions": "1",
     "connection.failed.authentication.delay.ms": "0",
 }
-# Fields of the machine: (API, field) and what is kept in their place. Besides, in every string, the
-# path of the data directory is kept as HOME_SHOWN and the ports of listeners from PORT_SHOWN on.
+# Fields that depend on the machine: (API, field) and their replacement. In addition, every string
+# has the path of the data directory replaced by HOME_SHOWN, and ports of listeners by PORT_SHOWN
+# and up.
 MASKS: Final[Mapping[tuple[str, str], Value]] = {
     ("describe_log_dirs", "total_bytes"): 1 << 40,
     ("describe_log_dirs", "usable_bytes"): 1 << 39,
 }
 HOME_SHOWN: Final = "/home"
 FAILED: Final = "failed"
-# The port of the first listener; the others count on from it.
+# The port of the first listener; the others have the following numbers.
 PORT_SHOWN: Final = 9092
-# How often the loop turns until it has read what lay there, and begun with it.
+# Turns of the loop until it has read the sent requests, and started them.
 _TURNS: Final = 10
 
 
 class Running(Protocol):
-    """What is used of a running broker."""
+    """The used part of a running broker."""
 
     @property
     def ports(self) -> Mapping[str, int]: ...
@@ -54,7 +55,7 @@ class Running(Protocol):
 
 
 class NumberedRandom(Random):
-    """Random numbers that do not depend on what else was drawn: a row of its own for each size."""
+    """Random numbers that do not depend on other draws: each size has its own sequence."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -64,24 +65,24 @@ class NumberedRandom(Random):
         return self._rows.setdefault(name, Random(name))
 
     def getrandbits(self, k: int, /) -> int:
-        """The next number of that many bits."""
+        """Return the next number of that many bits."""
         return self._row(f"{k} bits").getrandbits(k)
 
     def randbytes(self, n: int) -> bytes:
-        """The next bytes of that length."""
+        """Return the next bytes of that length."""
         return self._row(f"{n} bytes").randbytes(n)
 
     def random(self) -> float:
-        """The next number below 1."""
+        """Return the next number below 1."""
         return self._row("below 1").random()
 
 
 class Stage:
-    """A broker, and what was said to it. A setting whose value is empty is left out.
+    """A broker, and the kept exchanges with it. A setting whose value is empty is omitted.
 
     Attributes:
         clock: The broker's clock; `advance` moves it.
-        chapters: What was kept so far, by chapters: one fact a line.
+        chapters: The kept lines by chapter: one fact a line.
         topics: Ids of topics, by their names.
         asked: The first normal request of each API and version, and its listener.
         stops: Whether a script ends, by `Stopped`, before its first normal request.
@@ -121,9 +122,9 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        """Close. A script's failure is kept as a chapter of its own; the others are played.
+        """Close. A script's failure is kept as a chapter of its own; the other scripts are played.
 
-        A broker that does not answer within `PATIENCE_S` ends everything.
+        A broker that does not respond within `PATIENCE_S` ends everything.
         """
         failures = [] if error is None else [error]
         try:
@@ -142,7 +143,7 @@ class Stage:
         self.broker.close()
 
     def restart(self, between: Callable[[], None] = lambda: None) -> None:
-        """Close the broker and start it on the same directory; connections are opened anew."""
+        """Close the broker and start it on the same directory; connections are reopened."""
         self.note("the broker is restarted")
         self.close()
         between()
@@ -152,14 +153,14 @@ class Stage:
             each.move(ports[each.listener] if each.listener else next(iter(ports.values())))
 
     def chapter(self, name: str) -> None:
-        """Keep what follows below another name."""
+        """Keep the following lines in another chapter."""
         self._chapter = name
         self.said = self.chapters.setdefault(name, [])
 
     def line(
         self, name: str, listener: str | None = None, context: ssl.SSLContext | None = None
     ) -> "Line":
-        """A connection by its name, which is opened once."""
+        """Return a connection by its name, which is opened once."""
         if name not in self._lines:
             ports = self.broker.ports
             port = ports[listener] if listener else next(iter(ports.values()))
@@ -167,13 +168,13 @@ class Stage:
         return self._lines[name]
 
     def note(self, words: str) -> None:
-        """Keep what is not said by bytes, such as a moved clock."""
+        """Keep a step without bytes, such as a moved clock."""
         self.said.append(f"# {words}")
 
     def advance(self, delta_ms: int) -> None:
-        """Move the clock, and let the broker do what is due.
+        """Move the clock, and let the broker run due timers.
 
-        What was asked before has been read by then, and what its answer entails has been done.
+        Earlier requests have been read and processed by then.
         """
         self.settle()
         self.note(f"the clock moves by {delta_ms} ms")
@@ -181,14 +182,14 @@ class Stage:
         self.broker.run_due()
 
     def settle(self) -> None:
-        """Let the broker's loop turn some times: what was sent before has been read then."""
+        """Let the broker's loop turn several times, so that it has read all sent requests."""
         line = Line(self, "settle", next(iter(self.broker.ports.values())))
         for _ in range(_TURNS):
             line.quiet("metadata", 9, {"topics": []})
         line.close()
 
     def masked(self, api: str, value: Value, name: str = "") -> Value:
-        """The value as it is kept."""
+        """Return the value as it is kept."""
         if isinstance(value, dict):
             return {key: self.masked(api, each, key) for key, each in value.items()}
         if isinstance(value, list):
@@ -204,7 +205,7 @@ class Stage:
         return value.replace(str(self.home), HOME_SHOWN)
 
     def create_topic(self, name: str, partitions: int = 2, **configs: str) -> None:
-        """Create a topic, which is not kept."""
+        """Create a topic, without keeping it."""
         given: list[Value] = [
             {"name": key.replace("_", "."), "value": value} for key, value in configs.items()
         ]
@@ -219,7 +220,7 @@ class Stage:
         self.topics[name] = uuid(answer, "topics", 0, "topic_id")
 
     def torn(self, api: str, version: int) -> None:
-        """Keep what comes of a normal request without its last byte."""
+        """Keep the reaction to a normal request without its last byte."""
         listener, tree = self.asked[api, version]
         self.line("torn", listener).torn(api, version, tree)
 
@@ -235,7 +236,7 @@ class Stage:
             self.main.quiet("list_offsets", 7, tree)
 
     def names(self) -> Iterator[tuple[str, int, int]]:
-        """The APIs that the broker announces, with their first and last versions."""
+        """Yield the APIs that the broker announces, with their first and last versions."""
         asked: Tree = {"client_software_name": "corpus", "client_software_version": "1"}
         answer = self.main.quiet("api_versions", 4, asked)
         for each in listed(answer, "api_keys"):

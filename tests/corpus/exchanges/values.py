@@ -1,4 +1,4 @@
-"""Values of messages as trees, and how a person reads them: one line a field."""
+"""Values of messages as trees, and as readable text: one line a field."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,13 +15,13 @@ class Field:
     """One field of a message in one version.
 
     Attributes:
-        name: Its name; kio's, where kio knows the version.
+        name: Its name, from kio if kio has the version.
         kind: A kind of Kafka's protocol, or `struct`.
         is_array: Whether it is an array of that kind.
-        nullable: Whether a struct may be left out.
+        nullable: Whether a struct may be null.
         tag: The number of a tagged field.
-        fields: Of a struct.
-        default: Written where a request gives no value.
+        fields: Fields of a struct.
+        default: Its value if a request gives none.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The fields of a request or a response, and whether they are written compactly (KIP-482)."""
+    """The fields of a request or a response, and whether its encoding is compact (KIP-482)."""
 
     fields: tuple[Field, ...]
     flexible: bool
 
 
 def lines(value: Value, path: str = "") -> Iterator[str]:
-    """Each field with its value, by its path."""
+    """Yield each field with its value, by its path."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield from lines(each, f"{path}.{name}" if path else name)
@@ -67,7 +67,7 @@ def shown(value: Value) -> str:
 
 
 def at(tree: Value, *path: str | int) -> Value:
-    """Return what lies at a path of names and positions."""
+    """Return the value at a path of names and positions."""
     for step in path:
         if isinstance(step, str):
             assert isinstance(tree, dict), (step, tree)
@@ -93,7 +93,7 @@ def text(tree: Value, *path: str | int) -> str:
 
 
 def data(tree: Value, *path: str | int) -> bytes:
-    """Return bytes at a path, which are empty where they are null."""
+    """Return bytes at a path; empty if they are null."""
     found = at(tree, *path)
     assert found is None or isinstance(found, bytes), (path, found)
     return found or b""

@@ -1,4 +1,4 @@
-"""Scripts of the cluster itself, of log-ins and of rights."""
+"""Scripts of the cluster itself, of authentication and of rights."""
 
 from uuid import UUID
 
@@ -39,7 +39,7 @@ def api_versions(stage: Stage, version: int) -> None:
 
 
 def _shaken(stage: Stage, name: str) -> Line:
-    """A connection that may log in."""
+    """Return a connection that can authenticate."""
     return stage.line(name, "SASL_PLAINTEXT")
 
 
@@ -77,7 +77,7 @@ def sasl_authenticate(stage: Stage, version: int) -> None:
 def rule(
     name: str, kind: int = TOPIC, *, operation: int = READ, permission: int = ALLOW, **more: Value
 ) -> Tree:
-    """A rule about a resource, for alice."""
+    """Return a rule about a resource, for alice."""
     own: Tree = {"resource_type": kind, "resource_name": name, "resource_pattern_type": LITERAL}
     whom: Tree = {"principal": "User:alice", "host": "*"}
     return {**own, **whom, "operation": operation, "permission_type": permission, **more}
@@ -86,7 +86,7 @@ def rule(
 def filtered(
     kind: int = ANY, name: str | None = None, *, pattern: int = ANY, **more: Value
 ) -> Tree:
-    """A filter of rules."""
+    """Return a filter of rules."""
     own: Tree = {"resource_type_filter": kind, "resource_name_filter": name}
     whom: Tree = {"principal_filter": None, "host_filter": None}
     kinds: Tree = {"pattern_type_filter": pattern, "operation": ANY, "permission_type": ANY}

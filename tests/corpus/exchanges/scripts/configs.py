@@ -46,7 +46,7 @@ def describe_configs(stage: Stage, version: int) -> None:
 
 
 def altered(kind: int, name: str, only: bool, *settings: tuple[str, str | None]) -> Tree:
-    """An AlterConfigs request."""
+    """Return an AlterConfigs request."""
     given: list[Value] = [{"name": key, "value": value} for key, value in settings]
     one: Tree = {"resource_type": kind, "resource_name": name, "configs": given}
     return {"resources": [one], "validate_only": only}
@@ -125,7 +125,7 @@ def list_config_resources(stage: Stage, version: int) -> None:
 
 
 def quota(*entities: tuple[str, str | None], only: bool = False, **values: float | None) -> Tree:
-    """An AlterClientQuotas request about one entity; a value of None takes the quota away."""
+    """Return an AlterClientQuotas request about one entity; a value of None removes the quota."""
     entity: list[Value] = [{"entity_type": kind, "entity_name": name} for kind, name in entities]
     ops: list[Value] = [
         {"key": key, "value": value or 0.0, "remove": value is None}
@@ -189,7 +189,7 @@ def describe_client_quotas(stage: Stage, version: int) -> None:
 def upsertion(
     name: str, mechanism: int = SHA_256, iterations: int = 4096, salt: bytes = b"salt"
 ) -> Tree:
-    """A user of SCRAM with the password `password`."""
+    """Return a user of SCRAM with the password `password`."""
     kind = "sha256" if mechanism == SHA_256 else "sha512"
     salted = hashlib.pbkdf2_hmac(kind, b"password", salt, max(iterations, 1))
     own: Tree = {"name": name, "mechanism": mechanism, "iterations": iterations}

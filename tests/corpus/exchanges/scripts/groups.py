@@ -1,4 +1,4 @@
-"""Scripts of classic groups, and of groups whose coordinator assigns (KIP-848)."""
+"""Scripts of classic groups, and of groups with server-side assignment (KIP-848)."""
 
 import struct
 
@@ -13,13 +13,13 @@ EPOCH = ("groups", 0, "group_epoch")
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer's protocol says in version 0: its topics."""
+    """Return the subscription to topics in version 0 of the consumer protocol."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
 
 
 def joining(group: str, member: str = "", **more: Value) -> Tree:
-    """A JoinGroup request."""
+    """Return a JoinGroup request."""
     protocols: list[Value] = [{"name": "range", "metadata": subscription(FLIGHTS)}]
     times: Tree = {"session_timeout": 10_000, "rebalance_timeout": 20_000}
     rest: Tree = {"protocol_type": "consumer", "protocols": protocols}
@@ -27,7 +27,7 @@ def joining(group: str, member: str = "", **more: Value) -> Tree:
 
 
 def synced(group: str, generation: int, member: str, **more: Value) -> Tree:
-    """A SyncGroup request of the only member."""
+    """Return a SyncGroup request of the only member."""
     assignments: list[Value] = [{"member_id": member, "assignment": b"mine"}]
     names: Tree = {"protocol_type": "consumer", "protocol_name": "range"}
     own: Tree = {"group_id": group, "generation_id": generation, "member_id": member}
@@ -35,14 +35,14 @@ def synced(group: str, generation: int, member: str, **more: Value) -> Tree:
 
 
 def ready(stage: Stage) -> None:
-    """Records, and a coordinator that has made its topic."""
+    """Create records, and a coordinator with its topic."""
     flights(stage)
     asked: Tree = {"key": "g", "key_type": 0}
     stage.main.until("find_coordinator", 1, asked, "error_code", to=0)
 
 
 def member_of(line: Line, group: str, *, instance: str | None = None) -> str:
-    """The only member of a group, which has joined and has its assignment; not kept."""
+    """Join the only member of a group and get its assignment, without keeping it."""
     tree = joining(group, group_instance_id=instance)
     answer = line.quiet("join_group", 7, tree)
     if number(answer, "error_code") == MEMBER_ID_REQUIRED:
@@ -199,13 +199,13 @@ def delete_groups(stage: Stage, version: int) -> None:
 
 
 def beating(group: str, member: str, epoch: int, **more: Value) -> Tree:
-    """A ConsumerGroupHeartbeat request."""
+    """Return a ConsumerGroupHeartbeat request."""
     own: Tree = {"group_id": group, "member_id": member, "member_epoch": epoch}
     return {**own, "rebalance_timeout": -1, **more}
 
 
 def begun(group: str, member: str, **more: Value) -> Tree:
-    """The first heartbeat of a member."""
+    """Return the first heartbeat of a member."""
     first: Tree = {
         "rebalance_timeout": 30_000,
         "subscribed_topic_names": [FLIGHTS],
@@ -240,7 +240,7 @@ def consumer_group_heartbeat(stage: Stage, version: int) -> None:
     epoch = _epoch_of(stage, group)
     main.edge(api, version, begun(group, "regex", subscribed_topic_regex="fl.*"))
     if version >= 1:
-        # One epoch for the member, and one when a thread has found what the expression means.
+        # One epoch for the member, and one after a thread has evaluated the expression.
         stage.main.until(DESCRIBE, 1, {"group_ids": [group]}, *EPOCH, to=epoch + 2)
     main.refused(api, version, begun(group, "broken", subscribed_topic_regex="fl(*"))
     main.edge(api, version, beating(group, "static", -2, instance_id="i1"))

@@ -1,4 +1,4 @@
-"""Scripts of committed offsets and of who keeps them."""
+"""Scripts of committed offsets and of their coordinators."""
 
 from uuid import UUID
 
@@ -18,7 +18,7 @@ def committed(
     partition: int = 0,
     **more: Value,
 ) -> Tree:
-    """An OffsetCommit request of nobody in particular, unless it says who."""
+    """Return an OffsetCommit request without a member, unless one is given."""
     part: Tree = {
         "partition_index": partition,
         "committed_offset": offset,

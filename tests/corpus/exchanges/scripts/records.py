@@ -9,19 +9,19 @@ from tests.corpus.exchanges.session import NOW_MS, Stage
 from tests.corpus.exchanges.values import Tree, Value, number
 
 NOWHERE = "nowhere"
-# The tagged field of ours that asks for append times.
+# Our tagged field that requests append times.
 WITH_TIMES: Value = {"10000": b"\1"}
 
 
 def topic_of(stage: Stage, name: str = FLIGHTS, key: str = "name") -> Tree:
-    """A topic by name and by id; a version takes what it knows."""
+    """Return a topic by name and by id; each version uses the one that it has."""
     return {key: name, "topic_id": stage.topics.get(name, UUID(int=77))}
 
 
 def produced(
     stage: Stage, records: bytes | None, topic: str = FLIGHTS, *, partition: int = 0, acks: int = -1
 ) -> Tree:
-    """A Produce request of one batch."""
+    """Return a Produce request of one batch."""
     part: Tree = {"index": partition, "records": records}
     whole: Value = [{**topic_of(stage, topic), "partition_data": [part]}]
     return {"acks": acks, "timeout": 1000, "topic_data": whole}
@@ -56,7 +56,7 @@ def produce(stage: Stage, version: int) -> None:
 
 
 def _numbered(stage: Stage, version: int) -> None:
-    """Batches of an idempotent producer: twice, with a gap, of an unknown id."""
+    """Send batches of an idempotent producer: twice, with a gap, of an unknown id."""
     main = stage.main
     given = main.quiet("init_producer_id", 4, {"transactional_id": None, "producer_id": -1})
     own = number(given, "producer_id")
@@ -78,7 +78,7 @@ def fetched(
     largest: int = 1 << 20,
     **more: Value,
 ) -> Tree:
-    """A Fetch request of one partition, which does not wait."""
+    """Return a Fetch request of one partition, which does not wait."""
     part: Tree = {
         "partition": partition,
         "current_leader_epoch": more.pop("leader_epoch", -1),
@@ -118,7 +118,9 @@ def fetch(stage: Stage, version: int) -> None:
 
 
 def _session(stage: Stage, version: int) -> None:
-    """A fetch session: opened, asked for what is new, with a wrong epoch, forgotten, closed."""
+    """A fetch session: opened, with new records, with a wrong epoch, with a removed partition,
+    closed.
+    """
     main = stage.main
     first = main.ask("fetch", version, fetched(stage, 0, session_epoch=0), "session: open")
     own: Tree = {"session_id": number(first, "session_id")}
@@ -136,7 +138,7 @@ def _session(stage: Stage, version: int) -> None:
 
 
 def searched(timestamp: int, *, topic: str = FLIGHTS, partition: int = 0, epoch: int = -1) -> Tree:
-    """A ListOffsets request about one partition."""
+    """Return a ListOffsets request for one partition."""
     part: Tree = {
         "partition_index": partition,
         "current_leader_epoch": epoch,

@@ -14,14 +14,14 @@ OTHER = "zyxwvutsrqponmlkjihgfe"
 
 
 def sharing(group: str, member: str, epoch: int, **more: Value) -> Tree:
-    """A ShareGroupHeartbeat request; the first one names the topics."""
+    """Return a ShareGroupHeartbeat request; the first one names the topics."""
     names: Value = [FLIGHTS] if epoch == 0 else None
     own: Tree = {"group_id": group, "member_id": member, "member_epoch": epoch}
     return {**own, "subscribed_topic_names": names, **more}
 
 
 def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -> Value:
-    """The topic with acknowledgements: first and last offset, and the kind."""
+    """Return the topic with acknowledgements: first and last offset, and the kind."""
     acknowledged: list[Value] = [
         {"first_offset": first, "last_offset": last, "acknowledge_types": [kind]}
         for first, last, kind in batches
@@ -31,7 +31,7 @@ def parts_of(stage: Stage, *batches: tuple[int, int, int], partition: int = 0) -
 
 
 def lent(stage: Stage, group: str, member: str, epoch: int, **more: Value) -> Tree:
-    """A ShareFetch request that does not wait."""
+    """Return a ShareFetch request that does not wait."""
     own: Tree = {"group_id": group, "member_id": member, "share_session_epoch": epoch}
     limits: Tree = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 20}
     counts: Tree = {"max_records": 100, "batch_size": 100}
@@ -39,13 +39,13 @@ def lent(stage: Stage, group: str, member: str, epoch: int, **more: Value) -> Tr
 
 
 def acknowledged(stage: Stage, group: str, member: str, epoch: int, topics: Value) -> Tree:
-    """A ShareAcknowledge request."""
+    """Return a ShareAcknowledge request."""
     own: Tree = {"group_id": group, "member_id": member, "share_session_epoch": epoch}
     return {**own, "topics": topics}
 
 
 def earliest(stage: Stage, group: str) -> None:
-    """A share group that begins with the first record, which is not kept."""
+    """Set a share group to start with the first record, without keeping it."""
     config: Tree = {
         "name": "share.auto.offset.reset",
         "config_operation": 0,
@@ -56,7 +56,7 @@ def earliest(stage: Stage, group: str) -> None:
 
 
 def opened(stage: Stage, group: str, member: str = MEMBER) -> None:
-    """A member of a share group, whose partitions have been begun; not kept."""
+    """Join a member of a share group and start its partitions, without keeping it."""
     earliest(stage, group)
     answer = stage.main.quiet("share_group_heartbeat", 1, sharing(group, member, 0))
     asked: Tree = sharing(group, member, number(answer, "member_epoch"))
@@ -167,7 +167,7 @@ def describe_share_group_offsets(stage: Stage, version: int) -> None:
 
 
 def _left(stage: Stage) -> None:
-    """A share group that everybody has left, and one with a member."""
+    """Create a share group whose members have left, and one with a member."""
     _shared(stage)
     opened(stage, "left")
     stage.main.quiet("share_group_heartbeat", 1, sharing("left", MEMBER, -1))

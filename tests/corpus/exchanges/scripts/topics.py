@@ -1,4 +1,4 @@
-"""Scripts of the APIs that tell of topics and change them."""
+"""Scripts of the APIs that describe topics and change them."""
 
 from uuid import UUID
 

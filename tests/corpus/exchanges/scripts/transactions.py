@@ -1,4 +1,4 @@
-"""Scripts of producers' ids and of transactions."""
+"""Scripts of producer ids and transactions."""
 
 from tests.corpus.exchanges.batches import TRANSACTIONAL, batch
 from tests.corpus.exchanges.line import Line
@@ -12,20 +12,20 @@ TIMEOUT_MS = 60_000
 
 
 def prepared(stage: Stage) -> None:
-    """Records, and coordinators that have made their topics."""
+    """Create records, and coordinators with their topics."""
     ready(stage)
     asked: Tree = {"key": "t", "key_type": 1}
     stage.main.until("find_coordinator", 1, asked, "error_code", to=0)
 
 
 def beginning(name: str | None, timeout_ms: int = TIMEOUT_MS, **more: Value) -> Tree:
-    """An InitProducerId request."""
+    """Return an InitProducerId request."""
     own: Tree = {"transactional_id": name, "transaction_timeout": timeout_ms}
     return {**own, "producer_id": -1, "producer_epoch": -1, **more}
 
 
 def producer_of(line: Line, name: str) -> tuple[int, int]:
-    """A transactional producer's id and epoch; not kept."""
+    """Return a transactional producer's id and epoch, without keeping it."""
     line.until("init_producer_id", 4, beginning(name), "error_code", to=0)
     given = line.quiet("init_producer_id", 4, beginning(name))
     assert number(given, "error_code") == 0, given
@@ -33,7 +33,7 @@ def producer_of(line: Line, name: str) -> tuple[int, int]:
 
 
 def owner(name: str, producer: tuple[int, int]) -> Tree:
-    """The fields that say whose a transaction is."""
+    """Return the fields that identify a transaction's producer."""
     producer_id, epoch = producer
     return {"transactional_id": name, "producer_id": producer_id, "producer_epoch": epoch}
 
@@ -41,7 +41,8 @@ def owner(name: str, producer: tuple[int, int]) -> Tree:
 def added(
     name: str, producer: tuple[int, int], *partitions: int, topic: str = FLIGHTS, **more: Value
 ) -> Tree:
-    """An AddPartitionsToTxn request of a client (versions 0 to 3) or of a broker (4 and 5)."""
+    """Return an AddPartitionsToTxn request of a client (versions 0 to 3) or of a broker (4 and 5).
+    """
     topics: list[Value] = [{"name": topic, "partitions": list(partitions)}]
     one: Tree = {**owner(name, producer), "topics": topics, "verify_only": False, **more}
     return {
@@ -56,18 +57,18 @@ def added(
 def written(
     stage: Stage, name: str, producer: tuple[int, int], *, sequence: int = 0, version: int = 9
 ) -> Tree:
-    """A Produce request within a transaction."""
+    """Return a Produce request within a transaction."""
     made = batch(NOW_MS, producer=(*producer, sequence), attributes=TRANSACTIONAL)
     return {**produced(stage, made), "transactional_id": name}
 
 
 def ended(name: str, producer: tuple[int, int], *, committed: bool) -> Tree:
-    """An EndTxn request."""
+    """Return an EndTxn request."""
     return {**owner(name, producer), "committed": committed}
 
 
 def started(stage: Stage, name: str) -> tuple[int, int]:
-    """A transaction with a batch in it; not kept."""
+    """Start a transaction with a batch in it, without keeping it."""
     producer = producer_of(stage.main, name)
     stage.main.quiet("add_partitions_to_txn", 3, added(name, producer, 0))
     produced_ = stage.main.quiet("produce", 9, written(stage, name, producer))

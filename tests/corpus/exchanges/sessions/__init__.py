@@ -1,1 +1,1 @@
-"""Sessions that tell a story of their own, beside those of single APIs."""
+"""Sessions with stories of their own, beside those of single APIs."""

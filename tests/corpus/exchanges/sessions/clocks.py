@@ -1,4 +1,4 @@
-"""The second clock: lookups by append time, append times beside records, a clock that runs back."""
+"""The append clock: lookups by append time, append times with records, a clock set back."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def _looked_up(stage: Stage, topic: str) -> None:
 
 
 def _run_back(stage: Stage) -> None:
-    """Wall time is set back by an hour: append times stand still until it has come there again."""
+    """Set wall time back by an hour: append times stay constant until it has caught up."""
     stage.note("the wall clock is set back by an hour")
     stage.clock.jump(stage.clock.now_ms() - HOUR_MS)
     for topic in ("append", "stamped", "exposed"):

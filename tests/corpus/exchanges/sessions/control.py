@@ -15,12 +15,12 @@ from tests.worlds.waiting import PATIENCE_S
 
 SOCKET: Final = "tidelog-control.sock"
 HOUR_MS: Final = 3_600_000
-# What stands in the place of the process's id.
+# Replaces the process's id.
 PROCESS_SHOWN: Final = 4242
 
 
 class Channel:
-    """One connection; requests and answers are kept."""
+    """One connection; requests and responses are kept."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -36,12 +36,12 @@ class Channel:
         self._socket.close()
 
     def ask(self, verb: str, version: int = 1, **arguments: object) -> None:
-        """Keep a request and its answer."""
+        """Keep a request and its response."""
         tree = {"version": version, "verb": verb, "arguments": arguments}
         self.send(json.dumps(tree).encode())
 
     def send(self, given: bytes, size: int | None = None) -> None:
-        """Keep the bytes of a frame, of another length where that is told, and the answer."""
+        """Keep the bytes of a frame, with another length if given, and the response."""
         said = self._stage.said
         size = len(given) if size is None else size
         said.append(f"== control: {size} bytes")
@@ -70,7 +70,7 @@ class Channel:
 
 
 def play(home: Path) -> Stage:
-    """Ask what can be asked without other processes' work."""
+    """Send each request that needs no other process."""
     with Stage(home) as stage:
         flights(stage)
         stage.create_topic("keyed", 1, cleanup_policy="compact", segment_ms="1000")
@@ -105,7 +105,7 @@ def play(home: Path) -> Stage:
 
 
 def _clock(stage: Stage, channel: Channel) -> None:
-    """A log that lies ahead of the clock takes appends again once that is accepted."""
+    """A log that is ahead of the clock accepts appends again once its clock is accepted."""
     stage.chapter("clock")
     stage.note("the wall clock is set three hours ahead, and back")
     stage.clock.jump(stage.clock.now_ms() + 3 * HOUR_MS)

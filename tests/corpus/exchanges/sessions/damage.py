@@ -1,4 +1,4 @@
-"""Damage: a flipped bit in a log, in front of others and at its end; files that are gone."""
+"""Damage: a flipped bit in a log, before other batches and at its end; missing files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ ROUNDS = 3
 
 
 def play(home: Path) -> Stage:
-    """Write, stop, damage, start, and ask for everything."""
+    """Write, stop, damage, start, and read everything."""
     with Stage(home) as stage:
         for topic in TOPICS:
             stage.create_topic(topic, 1)
@@ -64,7 +64,7 @@ def _damage(home: Path) -> None:
 
 
 def _unclean(home: Path) -> None:
-    """As after a loss of power: the end of a log is damaged, nothing tells of a clean stop."""
+    """Damage the end of a log and remove the clean shutdown mark, as after a power loss."""
     (home / CLEAN).unlink(missing_ok=True)
     _flip(_log(home, "unclean"), 2 * len(batch(NOW_MS)) + 70)
 

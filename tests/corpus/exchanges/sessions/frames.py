@@ -1,4 +1,4 @@
-"""Frames that no client sends: what is answered, and what closes the connection."""
+"""Frames that no client sends: the responses, and the frames that close the connection."""
 
 import struct
 from pathlib import Path
@@ -8,12 +8,12 @@ from tests.corpus.exchanges.session import Stage
 
 
 def head(key: int, version: int, client: bytes = b"\0\1c", tags: bytes = b"") -> bytes:
-    """A request's header."""
+    """Return a request's header."""
     return struct.pack(">hhi", key, version, 7) + client + tags
 
 
 def play(home: Path) -> Stage:
-    """Send each, on connections of their own."""
+    """Send each on a connection of its own."""
     with Stage(home) as stage:
         flights(stage)
         stage.chapter("heads")

@@ -1,4 +1,4 @@
-"""Each kind of group with several members: how they share, who is thrown out, what is kept."""
+"""Each kind of group with several members: assignments, removed members, stored state."""
 
 from pathlib import Path
 
@@ -21,12 +21,12 @@ from tests.corpus.exchanges.values import Tree, Value, number, text
 
 SESSION_MS = 10_000
 CONSUMER_SESSION_MS = 45_000
-# How long a change of a group waits for others before partitions are assigned again.
+# A change of a group waits this long for others before partitions are assigned again.
 ASSIGNED_MS = 1000
 
 
 def play(home: Path) -> Stage:
-    """Run through the lives of three groups."""
+    """Play the life of each kind of group."""
     with Stage(home) as stage:
         ready(stage)
         _classic(stage)
@@ -41,7 +41,7 @@ def play(home: Path) -> Stage:
 
 
 def _joined(line: Line, group: str) -> str:
-    """Ask for a member id, which is kept; the id."""
+    """Request a member id, which is kept, and return it."""
     return text(line.ask("join_group", 7, joining(group), "for an id"), "member_id")
 
 
@@ -98,7 +98,7 @@ def _beat(group: str, generation: int, member: str) -> Tree:
 
 
 def _beats_until(line: Line, group: str, member: str, generation: int) -> None:
-    """Wait, and keep the answer that tells a member to join anew."""
+    """Wait, and keep the response that requires a member to rejoin."""
     line.until("heartbeat", 4, _beat(group, generation, member), "error_code", to=27)
     line.ask("heartbeat", 4, _beat(group, generation, member))
 
@@ -157,7 +157,7 @@ def _commits(stage: Stage, group: str, epoch: int) -> None:
 
 
 def _thrown_out(stage: Stage, group: str, epoch: int) -> None:
-    """A silent member goes, a topic comes, a static member is away for a while."""
+    """A silent member expires, a topic is created, a static member is away for a while."""
     api, line = "consumer_group_heartbeat", stage.line("one")
     line.ask(api, 1, begun(group, "m3", subscribed_topic_names=["nowhere"]))
     line.ask(api, 1, beating(group, "m3", -1), "leaves")
@@ -178,7 +178,7 @@ def _thrown_out(stage: Stage, group: str, epoch: int) -> None:
 
 
 def _uneven(stage: Stage) -> None:
-    """Members that want different topics, by each assignor."""
+    """Members with different topics, by each assignor."""
     stage.chapter("uneven")
     api, line = "consumer_group_heartbeat", stage.line("one")
     for topic, partitions in (("few", 1), ("some", 3), ("many", 5)):
@@ -205,7 +205,7 @@ def _uneven(stage: Stage) -> None:
 
 
 def _upgraded(stage: Stage) -> None:
-    """A classic group that a member of the new kind joins, and the way back."""
+    """A classic group that a member of the consumer protocol joins, and the way back."""
     stage.chapter("upgraded")
     group, one, main = "upgraded", stage.line("one"), stage.main
     api, describe = "consumer_group_heartbeat", "consumer_group_describe"
@@ -266,7 +266,7 @@ def _share(stage: Stage) -> None:
 
 
 def _deleted(stage: Stage) -> None:
-    """A topic is deleted, and one of its name created: groups keep nothing of the first one."""
+    """A topic is deleted and created again: groups keep no state of the first one."""
     stage.chapter("deleted")
     name, main = "gone", stage.main
     stage.create_topic(name, 1)

@@ -1,4 +1,4 @@
-"""Clients of before: versions that `tidelog.legacy.clients` serves, and records in old formats."""
+"""Old clients: versions that `tidelog.legacy.clients` serves, and records in old formats."""
 
 from pathlib import Path
 
@@ -8,12 +8,12 @@ from tests.corpus.exchanges.scripts.records import fetched, produced, searched
 from tests.corpus.exchanges.session import NOW_MS, Stage
 
 SETTINGS = {"tidelog.legacy.clients": "true"}
-# The old versions of each API that has such.
+# The old versions of each API.
 OLD = {"produce": range(3), "fetch": range(4), "list_offsets": range(1)}
 
 
 def play(home: Path) -> Stage:
-    """Ask in old versions, then read old records in new versions and the other way round."""
+    """Use old versions, then read old records in new versions and new records in old versions."""
     with Stage(home, SETTINGS) as stage:
         stage.chapter("announced")
         asked = {"client_software_name": "old", "client_software_version": "1"}

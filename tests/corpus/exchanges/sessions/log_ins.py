@@ -1,4 +1,4 @@
-"""A broker with TLS and SASL: who gets in by which door, and until when."""
+"""A broker with TLS and SASL: valid and invalid authentication by each listener, and sessions."""
 
 import ssl
 from pathlib import Path
@@ -23,7 +23,7 @@ TOPIC: Tree = {"topics": [{"name": FLIGHTS}]}
 
 
 def play(home: Path) -> Stage:
-    """Log in by each mechanism and each listener."""
+    """Authenticate by each mechanism and each listener."""
     keys = home / "keys"
     settings = {**secured(keys), "connections.max.reauth.ms": str(REAUTH_MS)}
     with Stage(home / "data", settings) as stage:

@@ -1,4 +1,4 @@
-"""Clients that use more than their quotas allow, and silence by the moved clock."""
+"""Clients over their quotas, muted until the moved clock ends it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ TOPIC: Tree = {"topics": [{"name": FLIGHTS}]}
 
 
 def play(home: Path) -> Stage:
-    """Use too much, of each kind."""
+    """Exceed each kind of quota."""
     with Stage(home) as stage:
         flights(stage)
         _produced(stage)
@@ -24,7 +24,7 @@ def play(home: Path) -> Stage:
 
 
 def _silent(stage: Stage, line: Line, answer: Tree) -> None:
-    """The next request of a client that is over its quota is answered when its time has come."""
+    """The next request of a client over its quota gets its response after the throttle time."""
     wait_ms = number(answer, "throttle_time")
     line.send("metadata", 9, TOPIC, "while the broker is silent")
     stage.line("others").ask("metadata", 9, TOPIC, "others are answered")

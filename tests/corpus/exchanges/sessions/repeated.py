@@ -1,7 +1,7 @@
-"""The same requests again and again, while what they are about changes between them.
+"""Repeated requests, with changes between them.
 
-A broker may answer a request that it has just answered from what it remembers. Whether it does must
-not show: not after a topic was changed, deleted and created anew, not after a right or a quota was.
+A broker may cache a response to repeat it. The cache must not be visible: not after a topic was
+changed, deleted or recreated, nor after a change of rights or quotas.
 """
 
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ TIMES = 3
 
 
 class Client:
-    """A connection for each API and version, so that a broker may remember each one's requests."""
+    """A connection for each API and version, so that a broker may cache each one's requests."""
 
     def __init__(self, stage: Stage, keys: Path | None, listener: str | None) -> None:
         self._stage = stage
@@ -42,7 +42,7 @@ class Client:
         self._names = set[str]()
 
     def line(self, name: str) -> Line:
-        """The connection of a name, which has logged in where the listener wants it."""
+        """Return the connection of a name, authenticated if the listener requires it."""
         is_tls = self._listener == "SSL" and self._keys is not None
         given = context(self._keys, shows="alice") if is_tls and self._keys else None
         line = self._stage.line(name, self._listener, given)
@@ -52,12 +52,12 @@ class Client:
         return line
 
     def ask(self, api: str, version: int, tree: Tree, words: str = "") -> Tree:
-        """Ask on the connection of the API and version."""
+        """Send a request on the connection of the API and version."""
         return self.line(f"{api}-{version}").ask(api, version, tree, words)
 
 
 def play(home: Path) -> Iterator[tuple[str, Stage]]:
-    """Ask a broker without guards, one that asks for rights and quotas, one behind TLS as well."""
+    """Play with an open broker, one with rights and quotas, and one with TLS as well."""
     with Stage(home / "plain") as stage:
         _prepared(stage)
         _told(stage, Client(stage, None, None))
@@ -102,7 +102,7 @@ def _told(stage: Stage, client: Client) -> None:
 
 
 def _two(stage: Stage) -> Tree:
-    """A Produce request of two topics with two partitions each."""
+    """Return a Produce request of two topics with two partitions each."""
     parts: list[Value] = [{"index": n, "records": batch(NOW_MS + n, [b"two"])} for n in range(2)]
     topics: list[Value] = [
         {**topic_of(stage, name), "partition_data": parts} for name in (FLIGHTS, OTHER)
@@ -121,7 +121,7 @@ def _numbered(stage: Stage, client: Client) -> None:
 
 
 def _read(stage: Stage, client: Client) -> None:
-    """The same reads, each some times."""
+    """Repeat the same reads, each several times."""
     stage.chapter("read")
     for version in FETCH_VERSIONS:
         for offset in (0, 3, 2, 99, 0):
@@ -140,7 +140,7 @@ def _read(stage: Stage, client: Client) -> None:
 
 
 def _both(stage: Stage, offset: int) -> Tree:
-    """A Fetch request of two topics with two partitions each."""
+    """Return a Fetch request of two topics with two partitions each."""
     parts: list[Value] = [
         {
             "partition": number,
@@ -168,7 +168,7 @@ def _session(stage: Stage, line: Line) -> None:
 
 
 def _once(stage: Stage, client: Client, words: str) -> None:
-    """Each request twice after a change, on the connection that has sent it before."""
+    """Send each request twice after a change, on the connection that has sent it before."""
     stage.note(words)
     for _ in range(2):
         for version in (9, 13):
@@ -213,7 +213,7 @@ def _changed(stage: Stage, client: Client) -> None:
 
 
 def _guarded(stage: Stage, client: Client) -> None:
-    """Rights and quotas come and go between requests."""
+    """Change rights and quotas between requests."""
     stage.chapter("rights")
     denied = rule(FLIGHTS, TOPIC, operation=ALL, permission=DENY)
     stage.main.ask("create_acls", 3, {"creations": [denied]})

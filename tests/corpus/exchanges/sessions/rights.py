@@ -1,4 +1,4 @@
-"""Each API as several identities ask it: with all rights, with few, with none."""
+"""Requests of each API by several identities: with all rights, with few, with none."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,12 +22,12 @@ from tests.corpus.exchanges.values import Tree, Value, listed
 ALL = 2
 HIDDEN = "hidden"
 TRANSACTIONAL_ID = 5
-# Log-ins need nobody's rights: the session `log_ins` has them.
+# Authentication requires no rights: the session `log_ins` has it.
 WITHOUT_RIGHTS = {"sasl_handshake", "sasl_authenticate"}
 
 
 def settings(folder: Path) -> Mapping[str, str]:
-    """A broker where users of PLAIN log in, and an authorizer asks who may do what."""
+    """Return settings of a broker with users of PLAIN and an authorizer."""
     folder.mkdir(parents=True, exist_ok=True)
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in USERS))
@@ -41,7 +41,7 @@ def settings(folder: Path) -> Mapping[str, str]:
 
 
 def rules() -> list[Value]:
-    """Alice may do everything by rules; a reader may describe and read, on two kinds of names."""
+    """Return rules: alice has all rights; a reader may describe and read two kinds of resources."""
     kinds = {TOPIC: "*", GROUP: "*", CLUSTER: "kafka-cluster", TRANSACTIONAL_ID: "*"}
     every: list[Value] = [rule(name, kind, operation=ALL) for kind, name in kinds.items()]
     reader: list[Value] = [
@@ -53,14 +53,14 @@ def rules() -> list[Value]:
 
 
 def play(home: Path, announced: Mapping[str, tuple[int, int]]) -> Iterator[Stage]:
-    """Ask each API's first normal request in its last version, as each identity."""
+    """Send each API's first normal request in its last version, as each identity."""
     for api, (_, last) in sorted(announced.items()):
         if api not in WITHOUT_RIGHTS:
             yield _asked(home / api, api, last)
 
 
 def mixed(home: Path) -> Stage:
-    """Requests about something that is allowed and something that is not."""
+    """Send requests about an allowed and a denied resource."""
     with Stage(home / "data", settings(home)) as stage:
         ready(stage)
         stage.create_topic(HIDDEN)
@@ -75,7 +75,8 @@ def mixed(home: Path) -> Stage:
 
 
 def _of_both(stage: Stage) -> list[tuple[str, int, Tree]]:
-    """About a topic that a reader may read, and one that is hidden; about groups of both kinds."""
+    """Return requests about a topic that a reader may read and a hidden one, and about such groups.
+    """
     topics: list[Value] = [{"name": name} for name in (FLIGHTS, HIDDEN)]
     part: Tree = {"partition_index": 0, "timestamp": -1}
     ends: list[Value] = [{"name": name, "partitions": [part]} for name in (FLIGHTS, HIDDEN)]

@@ -1,4 +1,4 @@
-"""What comes by time: fetches that wait, retention, expiry, idle connections."""
+"""Effects of time: fetches that wait, retention, expiry, idle connections."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Transactions: committed, aborted, fenced, timed out by the moved clock; what readers see."""
+"""Transactions: committed, aborted, fenced, timed out by the moved clock; the readers' view."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ Producer = tuple[int, int]
 
 
 def play(home: Path) -> Stage:
-    """Run through the ends that a transaction may have."""
+    """Play each end of a transaction."""
     with Stage(home) as stage:
         prepared(stage)
         _committed(stage)
@@ -47,7 +47,7 @@ def _written(
 
 
 def _seen(stage: Stage, offset: int) -> None:
-    """What readers of all records, and of committed ones, see from an offset on."""
+    """Keep the records from an offset on for readers of all records and of committed ones."""
     main = stage.main
     main.ask("fetch", 12, fetched(stage, offset), "all records")
     main.ask("fetch", 12, fetched(stage, offset, isolation_level=1), "committed records")
@@ -156,7 +156,7 @@ def _second_version(stage: Stage) -> None:
 
 
 def _restarted(stage: Stage) -> None:
-    """An open transaction and what was committed are there after a restart."""
+    """An open transaction and committed records are there after a restart."""
     stage.chapter("restarted")
     name = "lasting"
     producer = _begun(stage, name)
