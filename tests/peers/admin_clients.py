@@ -1,7 +1,7 @@
-"""What admin clients show of each step of admin_table; each takes those that it has.
+"""Results of admin clients for each step of admin_table that they support.
 
-An answer is the broker's error code, 0 where all is well. Where a client hides the code, it is
-what the client shows in its place.
+A result is the broker's error code, 0 for success. If a client hides the code, it is what the
+client shows instead.
 """
 
 import asyncio
@@ -56,10 +56,10 @@ LATER: Final = "User:later"
 
 
 def by_confluent(bootstrap: str, user: str) -> Told:
-    """librdkafka through confluent-kafka."""
+    """Run librdkafka's admin client through confluent-kafka."""
     client = AdminClient(key_of(user).librdkafka(bootstrap))
     told: Told = {step: _code_of(call, client) for step, call in CONFLUENT.items()}
-    # Where rules are denied it shows none, and no error.
+    # If rules are denied it shows none, and no error.
     anything = AclBindingFilter(*_ANY)  # type: ignore[arg-type]  # no names: all of them
     rules = client.describe_acls(anything).result(TIMEOUT_S)
     return told | {Step.RULES: "rules" if rules else "no rules"}
@@ -71,7 +71,7 @@ def _code_of(call: Callable[[AdminClient], object], client: AdminClient) -> int:
         found = future.result(TIMEOUT_S)
     except KafkaException as refused:
         return _number(refused)
-    # Elections are told of in a table of their own.
+    # Elections have results per partition.
     failed = [each for each in found.values() if each] if isinstance(found, dict) else []
     return next((_number(each) for each in failed if isinstance(each, KafkaException)), 0)
 
@@ -114,8 +114,8 @@ _ANY: Final[tuple[object, ...]] = (
 )
 _OF_BROKER: Final = ConfigResource(ResourceType.BROKER, str(BROKER_ID))
 _SCRAM: Final = ScramMechanism.SCRAM_SHA_256
-# Without a look at users' keys: where it is denied librdkafka (2.16.1) frees what it never had, and
-# the process ends, whoever answers.
+# Without describing users' keys: after a denial librdkafka (2.16.1) frees memory that it has not
+# allocated, and the process crashes, with any broker.
 CONFLUENT: Final[Mapping[Step, Callable[[AdminClient], object]]] = {
     Step.GROW: lambda client: client.create_partitions([NewPartitions(MADE, 2)]),
     Step.SET: lambda client: client.incremental_alter_configs(
@@ -147,7 +147,7 @@ CONFLUENT: Final[Mapping[Step, Callable[[AdminClient], object]]] = {
 
 
 def by_kafka_python(bootstrap: str, user: str) -> Told:
-    """kafka-python."""
+    """Run kafka-python's admin client."""
     client = KafkaAdminClient(**key_of(user).kafka_python(bootstrap))
     try:
         return {step: _shown_by(call, client) for step, call in KAFKA_PYTHON.items()}
@@ -156,14 +156,14 @@ def by_kafka_python(bootstrap: str, user: str) -> Told:
 
 
 def _shown_by(call: Callable[[KafkaAdminClient], object], client: KafkaAdminClient) -> Shown:
-    """A code, or all that is shown where there is none."""
+    """Return a code, or the result if it has none."""
     try:
         found = call(client)
     except py_errors.KafkaError as refused:
         return cast("int", refused.errno)
     if found is None:
         return 0
-    code = getattr(found, "errno", None)  # where an error's class is what comes
+    code = getattr(found, "errno", None)  # some results are an error's class
     return str(found) if code is None else cast("int", code)
 
 
@@ -174,7 +174,7 @@ def _setting(
 
 
 def _set(client: KafkaAdminClient, *, incremental: bool) -> str:
-    """What it says of the change."""
+    """Return its report of the change."""
     told = client.alter_configs(
         _setting(admin.ConfigResourceType.TOPIC, MADE, CHANGE),
         raise_on_unknown=False,
@@ -193,19 +193,19 @@ def _set_broker(client: KafkaAdminClient) -> str:
 
 
 def _has_settings(client: KafkaAdminClient, kind: admin.ConfigResourceType, name: str) -> str:
-    """It shows none where they are denied, and no error."""
+    """It shows no settings if they are denied, and no error."""
     found = client.describe_configs(_setting(kind, name), config_filter="all")
     return "settings" if found[kind.name.lower()][name] else "no settings"
 
 
 def _folders(client: KafkaAdminClient) -> str:
-    """Likewise."""
+    """It shows no folders if they are denied, and no error."""
     (found,) = client.describe_log_dirs({SEEN: [0]})
     return "folders" if found["log_dirs"] else "no folders"
 
 
 def _done(_: object) -> None:
-    """Without an exception all is well."""
+    """The absence of an exception means success."""
 
 
 def _rule_by_kafka_python() -> admin.ACL:
@@ -231,7 +231,7 @@ def _user_of(client: KafkaAdminClient) -> str:
 
 
 def _forget_user(client: KafkaAdminClient) -> str:
-    """It shows the broker's words, which are each broker's own where it is denied."""
+    """It shows the broker's text, which differs between brokers for a denial."""
     said = client.alter_user_scram_credentials([_GONE])[SOMEONE]
     return "unknown" if said == _UNKNOWN_USER else "refused"
 
@@ -280,7 +280,7 @@ KAFKA_PYTHON: Final[Mapping[Step, Callable[[KafkaAdminClient], object]]] = {
 
 
 def by_aiokafka(bootstrap: str, user: str) -> Told:
-    """aiokafka, which has few of the steps."""
+    """Run aiokafka's admin client, which supports few of the steps."""
     return asyncio.run(_by_aiokafka(bootstrap, user))
 
 
@@ -302,7 +302,7 @@ async def _heard(call: Awaitable[object]) -> int:
 
 
 def _codes(found: object) -> list[int]:
-    """The codes in its answers, which are the protocol's own."""
+    """Return the codes in its responses, which are those of the protocol."""
     if isinstance(found, list):
         return [code for each in found for code in _codes(each)]
     rows = [
@@ -310,7 +310,7 @@ def _codes(found: object) -> list[int]:
         for name in ("topic_errors", "topic_error_codes", "resources")
         for row in getattr(found, name, ())
     ]
-    # Of a topic the name comes first, of a resource the code.
+    # Topics start with the name, resources with the code.
     return [next(each for each in row if isinstance(each, int)) for row in rows]
 
 
@@ -333,7 +333,7 @@ AIOKAFKA: Final[Mapping[Step, Callable[[aio.AIOKafkaAdminClient], Awaitable[obje
 
 
 def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
-    """Kafka's own client, in the oracle's JVM."""
+    """Run Kafka's own client, in the oracle's JVM."""
     told = oracle.ask(
         "administer",
         config=java_config(bootstrap, user),

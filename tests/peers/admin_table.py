@@ -1,7 +1,7 @@
-"""A table of who may administer what: the users of rights_talk, and steps of admin clients.
+"""A table of administration rights: the users of rights_talk, and steps of admin clients.
 
-A row is a user and a step. What has to come is worked out by the plain model of
-tests/server/rights; what a client shows then is for the tests to compare between two brokers.
+A row is a user and a step. The plain model of tests/server/rights gives the expected result; tests
+compare the client's result between two brokers.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from tests.worlds.clients.rights_talk import Rule as Written
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
 HERE: Final = "127.0.0.1"
-# Whom nothing of the kind is known of.
+# A user without any objects.
 SOMEONE: Final = "someone"
 NOWHERE: Final = "nowhere"
 SEEN: Final = "flights"
@@ -25,7 +25,7 @@ NO_FOLDER: Final = "/not/here"
 
 
 class Step(StrEnum):
-    """What a client does, in the words of Java's driver too."""
+    """Step of a client; Java's driver uses the same names."""
 
     GROW = "grow"
     SET = "set"
@@ -56,7 +56,7 @@ class Step(StrEnum):
 
 
 class Need(NamedTuple):
-    """A right that a step takes."""
+    """A right that a step needs."""
 
     kind: ResourceType
     name: str
@@ -71,8 +71,8 @@ def _of_cluster(word: str) -> tuple[Need, ...]:
     return _of(ResourceType.CLUSTER, CLUSTER, word)
 
 
-# What each step takes, all of it, with a real client around it: some ask for metadata, or for a
-# group's coordinator, first.
+# All rights that each step needs with a real client: some request metadata, or a group's
+# coordinator, first.
 NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.GROW: _of(TOPIC, MADE, "ALTER"),
     Step.SET: _of(TOPIC, MADE, "ALTER_CONFIGS"),
@@ -96,12 +96,12 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     ),
     **dict.fromkeys((Step.CHANGE_QUOTAS, Step.SET_BROKER), _of_cluster("ALTER_CONFIGS")),
 }
-# What is enough without all that.
+# A right that is sufficient by itself.
 INSTEAD: Final[Mapping[Step, Need]] = {
     Step.CREATE: Need(ResourceType.CLUSTER, CLUSTER, Operation.CREATE),
     Step.DELETE: Need(ResourceType.CLUSTER, CLUSTER, Operation.DELETE),
 }
-# Whose rules are about what is administered, or come near.
+# Users whose rules are about administration, or similar resources.
 ADMINISTRATORS: Final = tuple(
     name
     for name in USERS
@@ -146,7 +146,7 @@ RULES: Final = Rules(
 
 
 def is_allowed(user: str, step: Step) -> bool:
-    """Whether the user may."""
+    """Whether the user may take the step."""
 
     def may(need: Need) -> bool:
         return RULES.may(f"User:{user}", HERE, need.operation, need.kind, need.name)

@@ -1,4 +1,4 @@
-"""A conversation about a group whose coordinator assigns, written down to compare two brokers."""
+"""A recorded conversation about a group with server-side assignment, to compare two brokers."""
 
 import dataclasses
 import re
@@ -37,12 +37,12 @@ ROUTES_SUBSCRIBED = b"\0\0\0\0\0\1\0\x06routes\xff\xff\xff\xff"
 TIMEOUT_MS = 600_000
 PATIENCE_S = 90
 CREATE_TRIES = 20
-# What a coordinator gives out: 128 random bits in Base64.
+# An id created by a coordinator: 128 random bits in Base64.
 GIVEN_ID = re.compile(r"[\w-]{22}")
 
 
 class ConsumerTalk(Talk):
-    """Questions of members that name themselves; each remembers its epoch and what it has."""
+    """Requests of members that name themselves; it tracks each one's epoch and partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
@@ -57,7 +57,7 @@ class ConsumerTalk(Talk):
             return self._name(value)
         found = super()._shared(value)
         if dataclasses.is_dataclass(value) and isinstance(found, dict):
-            # Each broker has words of its own.
+            # The text differs between brokers.
             found.pop("error_message", None)
             names = {topic_id: name for name, topic_id in self._ids.items()}
             if isinstance(topic_id := getattr(value, "topic_id", None), UUID):
@@ -65,7 +65,7 @@ class ConsumerTalk(Talk):
         return found
 
     def id_of(self, topic: str) -> UUID:
-        """The id of a topic."""
+        """Return the id of a topic."""
         if topic not in self._ids:
             wanted = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
             self._ids[topic] = self.client("a").ask(METADATA, 12, wanted).topics[0].topic_id
@@ -84,7 +84,7 @@ class ConsumerTalk(Talk):
     def raw_beat(
         self, member: str, epoch: int, *, version: int = 1, **more: object
     ) -> ConsumerGroupHeartbeatResponse:
-        """A heartbeat as it is told."""
+        """Send a heartbeat with the given epoch."""
         return self.send_beat(member, epoch, more, version=version)
 
     def send_beat(
@@ -103,11 +103,11 @@ class ConsumerTalk(Talk):
         return self._keep(member, self.send_beat(member, 0, fields | more))
 
     def beat(self, member: str, **more: object) -> ConsumerGroupHeartbeatResponse:
-        """A heartbeat in the epoch that the member knows."""
+        """Send a heartbeat with the member's current epoch."""
         return self._keep(member, self.send_beat(member, self.epochs[member], more))
 
     def beat_owning(self, member: str) -> ConsumerGroupHeartbeatResponse:
-        """A heartbeat that says what the member has: what it was told last."""
+        """Send a heartbeat with the member's partitions: the last assignment."""
         return self.beat(member, topic_partitions=self.owned.get(member, []))
 
     def _keep(
@@ -123,13 +123,15 @@ class ConsumerTalk(Talk):
         return HeartbeatPartitions(topic_id=self.id_of(topic), partitions=list(numbers))
 
     def settle(self, *members: str) -> None:
-        """Heartbeats of all, until each has had three: enough to give up and to get."""
+        """Send three heartbeats of each: enough to revoke and to get partitions."""
         for _ in range(3):
             for member in members:
                 self.beat_owning(member)
 
     def await_epoch(self, member: str, asked: ConsumerGroupHeartbeatRequest, epoch: int) -> None:
-        """Heartbeats until the member is in an epoch, as expressions are looked up beside."""
+        """Send heartbeats until the member is in an epoch, since expressions are evaluated in a
+        thread.
+        """
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
             answer = self.client("a").ask(CONSUMER_GROUP_HEARTBEAT, 1, asked)
@@ -171,10 +173,10 @@ def ids_of(bootstrap: str) -> dict[str, UUID]:
 
 
 def await_topics(bootstrap: str) -> None:
-    """Heartbeats of a group of its own, until the coordinator knows both topics.
+    """Send heartbeats of a separate group until the coordinator knows both topics.
 
-    Kafka's coordinator takes topics from an image of the metadata that comes after they are
-    created. A group that was there before gets an epoch more when it comes.
+    Kafka's coordinator reads topics from an image of the metadata that is updated after their
+    creation. An existing group gets one epoch more then.
     """
     talk = ConsumerTalk(bootstrap, "the topics are known")
     try:
@@ -189,9 +191,9 @@ def await_topics(bootstrap: str) -> None:
 
 
 def create_apart(kafka: Broker) -> dict[str, UUID]:
-    """Both topics at Kafka, with ids that lie in other places of a Java hash table.
+    """Create both topics in Kafka, with ids in different buckets of a Java hash table.
 
-    In one place their order would be that of a set whose order Kafka draws by lot at its start.
+    In one bucket their order would be that of a set whose order Kafka randomizes at its start.
     """
     kafka.create_topic(ROUTES, ROUTES_PARTITIONS)
     for _ in range(CREATE_TRIES):

@@ -1,8 +1,8 @@
-"""A walk of members through a group: what each does next is drawn from a seed.
+"""A random walk of members through a group: a seed decides each member's next step.
 
-Two brokers that are asked along the same walk must say the same. Members of the consumer protocol
-name themselves, those of the classic one get ids that no two brokers share: so all that an
-assignor orders by ids is left out of walks with both (`range`, and names that sort first).
+Two brokers must give the same responses on the same walk. Members of the consumer protocol name
+themselves, but those of the classic one get ids that differ between brokers. Therefore mixed walks
+exclude everything that an assignor orders by id (`range`), and names that sort first.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from tidelog.protocol.messages.group_records import (
     OwnedPartitions,
 )
 
-# `!` sorts before all that a random id is made of.
+# `!` sorts before all characters of a random id.
 CONSUMERS = ("!a", "!b", "!c", "!d", "!e")
 SEATS: Mapping[str, str | None] = {
     **dict.fromkeys(CONSUMERS),
@@ -67,7 +67,7 @@ CLASSIC_WEIGHTS = {
     "classic_commit": 1,
 }
 STEPS = 60
-# Member ids that are not known any more: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
+# Error codes of invalid member ids: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID.
 GONE = (25, 82)
 
 
@@ -81,12 +81,12 @@ class Walk:
         weights = WEIGHTS | CLASSIC_WEIGHTS if is_mixed else WEIGHTS
         self._actions: list[Callable[[], None]] = [getattr(self, f"_{name}") for name in weights]
         self._weights = list(weights.values())
-        # Of classic members: id, generation, what each was told it has.
+        # Classic members: id, generation, assigned partitions.
         self._classic: dict[str, tuple[str, int, dict[str, list[int]]]] = {}
         self._draw()
 
     def step(self) -> str:
-        """Do something, then look at the group; what was done."""
+        """Take a step, then describe the group; return the step's name."""
         self._draw()
         action = self._random.choices(self._actions, self._weights)[0]
         action()
@@ -95,7 +95,9 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """All that an action may need: both sides draw alike, whatever they were told."""
+        """Draw everything that an action may need: both sides draw the same, whatever the
+        responses.
+        """
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)
@@ -115,7 +117,7 @@ class Walk:
         return {"topic_partitions": self.talk.owned.get(self._name, [])}
 
     def _say(self, more: Mapping[str, object], epoch: int | None = None) -> None:
-        """A heartbeat of a member that is known, whose answer it takes where it is in its epoch."""
+        """Send a heartbeat of a known member; the response is applied if no epoch is given."""
         if self._name not in self.talk.epochs:
             return
         if epoch is None:
@@ -169,7 +171,7 @@ class Walk:
     # -- members of the classic protocol -----------------------------------------------------
 
     def _kind(self) -> str | None:
-        """The group's type and state; not written down."""
+        """Return the group's type and state, without recording it."""
         found = self.talk.client("a").ask(LIST_GROUPS, 5, ListGroupsRequest()).groups
         group = next((one for one in found if one.group_id == self.talk.group), None)
         if group is None:
@@ -177,7 +179,7 @@ class Walk:
         return f"{group.group_type.lower()} {group.group_state}"
 
     def _may_join(self) -> bool:
-        """Whether a join is answered at once: where others would have to join too, it is not."""
+        """Whether a join gets a response at once: it does not if others would have to rejoin."""
         kind = self._kind() or ""
         in_use = kind.startswith("consumer") and not kind.endswith("Empty")
         return in_use or not self._classic.keys() - {self._other}
@@ -242,14 +244,14 @@ class Walk:
 
 
 def all_routes(member_id: str) -> SyncGroupRequestAssignment:
-    """What a leader gives to the only member."""
+    """Return the assignment for the only member."""
     part = AssignedPartitions(topic=ROUTES, partitions=[0, 1, 2, 3, 4])
     data = ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
     return SyncGroupRequestAssignment(member_id=member_id, assignment=data)
 
 
 def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
-    """Partitions by topic; the order of topics says nothing."""
+    """Return partitions by topic; the order of topics does not matter."""
     data = bytes(answer.assignment)
     if not data:
         return {}
@@ -258,7 +260,7 @@ def assigned_by(answer: SyncGroupResponse) -> dict[str, list[int]]:
 
 
 def walk_differs(seed: int, places: tuple[str, str], *, is_mixed: bool) -> str:
-    """Where two brokers part on a walk, with what was done until then; nothing where they don't."""
+    """Return where two brokers differ on a walk, with its steps so far; empty if they don't."""
     kind = "mixed" if is_mixed else "plain"
     talks = [ConsumerTalk(bootstrap, f"{kind} walk {seed}") for bootstrap in places]
     walks = [Walk(talk, seed, is_mixed=is_mixed) for talk in talks]

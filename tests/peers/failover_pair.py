@@ -60,7 +60,7 @@ class Result:
 
 @dataclass(slots=True)
 class Pair:
-    """Two brokers and a topic on both, with records of which each has its own order."""
+    """Two brokers and a topic on both, with the same records in different orders."""
 
     a: Broker
     b: Broker
@@ -80,7 +80,7 @@ class Pair:
         partitioner: str = "consistent_random",
         size: int = 0,
     ) -> None:
-        """Append in this order; a number stands for key, value and create time."""
+        """Append in this order; a number gives key, value and create time."""
         producer = Producer(broker.client_config(linger_ms=0, partitioner=partitioner))
         for number in numbers:
             producer.produce(
@@ -92,7 +92,8 @@ class Pair:
         assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
-        """Each batch in a transaction of its own, the aborted records in one before the last."""
+        """Append each batch in its own transaction, and the aborted records in one before the last.
+        """
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
         producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -127,7 +128,7 @@ class Pair:
         return int(found.offset)
 
     def append_times(self, broker: Broker) -> dict[int, int]:
-        """What a consumer sees as timestamps, by number."""
+        """Return the timestamps that a consumer sees, by number."""
         consumer = Consumer(broker.client_config(group_id="reader", enable_partition_eof=True))
         consumer.assign([TopicPartition(self.topic, 0, 0)])
         found: dict[int, int] = {}
@@ -139,7 +140,7 @@ class Pair:
         return found
 
     def failover(self, *arguments: str) -> Result:
-        """Run the command, which shows a plan at least."""
+        """Run the command, which must show a plan."""
         result = self._run(*arguments)
         assert result.out, result.err
         return result
@@ -153,7 +154,7 @@ class Pair:
     def sampled(
         self, is_enough: Callable[[Result], bool], *more: str, least_s: int
     ) -> tuple[int, Result]:
-        """Seconds, and what comes of samples of that length: longer ones on a busy machine."""
+        """Return seconds and result of samples of that length: longer ones on a busy machine."""
         return with_time(
             lambda seconds: self._run("--sample-for", f"{seconds}s", *more),
             is_enough,
@@ -173,7 +174,8 @@ class Pair:
 
 
 class Traffic:
-    """Sends to both brokers until the block ends, to B behind A, create times before both."""
+    """Sends to both brokers until the block ends, to B later than to A, with earlier create times.
+    """
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

@@ -1,4 +1,4 @@
-"""One conversation about groups with a broker, written down so that two brokers can be compared.
+"""A recorded conversation about groups with a broker, to compare two brokers.
 
 Member ids are random: each gets a name by the order in which it was first seen.
 """
@@ -58,7 +58,7 @@ Response = TypeVar("Response", bound="DataclassInstance")
 
 TOPIC = "journeys"
 PARTITIONS = 2
-# Nobody is given up because a busy machine stood still.
+# No member expires on a busy machine.
 SESSION_MS = 600_000
 RANDOM_ID = re.compile(r"[\w.-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # A consumer's subscription to TOPIC, in the oldest form.
@@ -67,7 +67,7 @@ LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 
 
 def changed(message: Request, fields: Mapping[str, object]) -> Request:
-    """The message with other values in some fields."""
+    """Return the message with other values in some fields."""
     for name, value in fields.items():
         assert hasattr(message, name)
         setattr(message, name, value)
@@ -75,10 +75,10 @@ def changed(message: Request, fields: Mapping[str, object]) -> Request:
 
 
 class Talk:
-    """Questions to one broker, with what came back.
+    """Requests to one broker, and its responses.
 
     Attributes:
-        told: The answers, in order, in words that two brokers share.
+        told: The responses, in order, in a form that two brokers share.
     """
 
     def __init__(self, bootstrap: str, group: str) -> None:
@@ -94,7 +94,7 @@ class Talk:
             client.close()
 
     def client(self, name: str) -> RawClient:
-        """A connection; one that waits for an answer can't ask something else."""
+        """Return a connection; one that waits for a response can't send another request."""
         if name not in self._clients:
             self._clients[name] = RawClient(self._bootstrap)
         return self._clients[name]
@@ -114,16 +114,16 @@ class Talk:
 
     @property
     def topic_id(self) -> UUID:
-        """The id of TOPIC."""
+        """Return the id of TOPIC."""
         wanted = MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)])
         return self.client("a").ask(METADATA, 12, wanted).topics[0].topic_id
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def ask(
         self, api: Api[Request, Response], version: int, message: Request, name: str = "a"
     ) -> Response:
-        """Ask and write the answer down."""
+        """Send a request and record the response."""
         return self._note(self.client(name).ask(api, version, message))
 
     def _note(self, answer: Response) -> Response:
@@ -131,7 +131,7 @@ class Talk:
         return answer
 
     def await_note(self, name: str) -> "DataclassInstance":
-        """The answer to what `park` sent."""
+        """Record and return the response to the request of `park`."""
         return self._note(self.client(name).receive())
 
     def _shared(self, value: object) -> object:
@@ -153,13 +153,13 @@ class Talk:
         return self._names.setdefault(member_id, f"member {len(self._names)}")
 
     def until(self, question: Callable[[], int], code: int) -> None:
-        """Ask until the answer is this code; nothing is written down."""
+        """Repeat a request until its code is this one, without recording."""
         until_so(lambda: question() == code, f"the answer is {code}")
 
     # -- members -----------------------------------------------------------------------------
 
     def join_request(self, member_id: str = "", **more: object) -> JoinGroupRequest:
-        """A JoinGroup of a consumer; `more` replaces fields."""
+        """Return a JoinGroup of a consumer; `more` replaces fields."""
         asked = JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=SESSION_MS,
@@ -172,18 +172,18 @@ class Talk:
         return changed(asked, more)
 
     def join(self, member_id: str = "", *, version: int = 9, **more: object) -> JoinGroupResponse:
-        """Join; where the broker wants it, with the id that it gives."""
+        """Join; if the broker requires an id, join again with the one that it returns."""
         answer = self.ask(JOIN_GROUP, version, self.join_request(member_id, **more))
         if answer.error_code == 79:
             return self.join(answer.member_id, version=version, **more)
         return answer
 
     def park(self, member_id: str, *, name: str) -> None:
-        """Send a JoinGroup whose answer comes later."""
+        """Send a JoinGroup whose response arrives later."""
         self.client(name).send(JOIN_GROUP, 9, self.join_request(member_id))
 
     def new_id(self, name: str) -> str:
-        """An id to join with."""
+        """Return an id to join with."""
         return self.ask(JOIN_GROUP, 9, self.join_request(), name).member_id
 
     def sync(
@@ -210,7 +210,7 @@ class Talk:
         return self.ask(SYNC_GROUP, version, changed(asked, more), name).error_code
 
     def stable(self, instance: str | None = None) -> JoinGroupResponse:
-        """A group of one member that has its assignment."""
+        """Create a group of one member that has its assignment."""
         member = self.join(group_instance_id=instance)
         self.sync(member, {member.member_id: b"all of it"}, group_instance_id=instance)
         return member
@@ -281,7 +281,7 @@ class Talk:
         self.ask(OFFSET_FETCH, version, asked)
 
     def fetch_twice(self, version: int) -> None:
-        """Name a topic twice, with other partitions; what is told of each partition."""
+        """Name a topic twice, with different partitions; record each partition's result."""
         if version < 8:
             named = [OffsetFetchTopic(name=TOPIC, partition_indexes=[one]) for one in (0, 1, 0)]
             asked = OffsetFetchRequest(group_id=self.group, topics=named)
@@ -307,7 +307,7 @@ class Talk:
 
     def listed(self, states: list[str] | None = None, types: list[str] | None = None) -> None:
         asked = ListGroupsRequest(states_filter=states or [], types_filter=types or [])
-        answer = until(  # other groups' partitions come later than ours
+        answer = until(  # other groups' partitions are created later than ours
             lambda: self.client("a").ask(LIST_GROUPS, 5, asked),
             lambda found: found.error_code != LOADING,
         )

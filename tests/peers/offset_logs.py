@@ -1,4 +1,4 @@
-"""Many logs in one broker's directory, written by us, and what its client is asked about them."""
+"""Many logs in one broker's directory, written by us, and lookups of its client in them."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ Answer = tuple[int, int]
 class Part:
     """One segment of a log as it is on disk: (offset, timestamp) of every record, in order.
 
-    `largest` is the largest timestamp of its batches, deleted and emptied ones included; where no
+    `largest` is the largest timestamp of its batches, including deleted and emptied ones. If no
     batch has one it is the time of the file, as for Kafka.
     """
 
@@ -38,7 +38,7 @@ class Part:
 
 
 def read_parts(directory: Path) -> list[Part]:
-    """All segments of a partition, control records included: Kafka finds these too."""
+    """Return all segments of a partition with control records, which Kafka finds too."""
     parts = []
     for log in sorted(directory.glob("*.log")):
         batches = list(walk(log.read_bytes()))
@@ -51,36 +51,36 @@ def read_parts(directory: Path) -> list[Part]:
 
 
 def exact(parts: Sequence[Part], target: int, start: int) -> Answer:
-    """The earliest record at or above the log start that is as late as `target`."""
+    """Return the earliest record at or above the log start with a time of at least `target`."""
     records = (record for part in parts for record in part.records)
     return next(((o, t) for o, t in records if o >= start and t >= target), NOT_FOUND)
 
 
 def as_kafka(parts: Sequence[Part], target: int, start: int) -> Answer:
-    """The same as Kafka looks for it: in the first segment that seems to reach the time, only."""
+    """Return Kafka's result: it searches only the first segment that seems to reach the time."""
     part = next((part for part in parts if part.largest >= target), None)
     return NOT_FOUND if part is None else exact([part], target, start)
 
 
 def latest_exact(parts: Sequence[Part], start: int) -> Answer:
-    """The first record with the largest timestamp, of those that can be read."""
+    """Return the first readable record with the largest timestamp."""
     records = [r for part in parts for r in part.records if r[0] >= start and r[1] >= 0]
     return max(records, key=lambda r: (r[1], -r[0]), default=NOT_FOUND)
 
 
 def latest_as_kafka(parts: Sequence[Part]) -> Answer:
-    """The same as Kafka tells it: the log start does not count."""
+    """Return Kafka's result, which ignores the log start."""
     return latest_exact(parts, 0)
 
 
 def questions(parts: Sequence[Part]) -> list[int]:
-    """Every special value, every distinct timestamp, one ms before it and one after it."""
+    """Return every special value, every distinct timestamp, one ms before it and one after it."""
     times = {t + d for part in parts for _, t in part.records for d in (-1, 0, 1)}
     return [*SPECIAL, *sorted(t for t in times if 0 <= t <= INT64_MAX)]
 
 
 def place_log(broker: Broker, topic: str, partition: int, seed: int, *, legacy: bool) -> None:
-    """Put a generated log where the stopped broker keeps an empty partition."""
+    """Put a generated log in the place of the stopped broker's empty partition."""
     directory = broker.partition_dir(topic, partition)
     for file in directory.iterdir():
         if file.name != KEPT_FILE:
@@ -92,7 +92,8 @@ def place_log(broker: Broker, topic: str, partition: int, seed: int, *, legacy: 
 def ask_kafka(
     home: KafkaHome, broker: Broker, asked: Iterable[tuple[str, int, Sequence[int]]], folder: Path
 ) -> list[list[Answer]]:
-    """What Kafka's admin client answers: (offset, timestamp) for each partition and value."""
+    """Return the results of Kafka's admin client: (offset, timestamp) for each partition and value.
+    """
     ask, told = folder / "questions.json", folder / "answers.json"
     ask.write_text(json.dumps([[topic, number, list(specs)] for topic, number, specs in asked]))
     command = home.java_command(

@@ -25,14 +25,14 @@ Answer = object
 
 
 def topic_uuid(text: str | None) -> uuid.UUID:
-    """A topic id as Kafka writes it, all zero for none."""
+    """Return a topic id from Kafka's text form, all zero for none."""
     if text is None:
         return uuid.UUID(int=0)
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
 
 class OurLog:
-    """One partition of ours under a clock of the test's. open -> step* -> end."""
+    """One partition of ours with a clock of the test. open -> step* -> end."""
 
     def __init__(self, script: Script) -> None:
         self.clock = ManualClock(script.now_ms)
@@ -63,7 +63,7 @@ class OurLog:
         )
         self.log = Log.open_writable(self.context, options)
         while isinstance(self.log.failure, DamagedLog):
-            # Kafka cuts it, with all the sound batches behind; here its owner has to.
+            # Kafka cuts it, with all valid batches after the damage; here its owner has to.
             cut_to_sound_prefix(self.log)
             self.log = Log.open_writable(self.context, options)
 
@@ -77,7 +77,7 @@ class OurLog:
         self._pool.close()
 
     def step(self, step: Step) -> Answer:
-        """The answer in the oracle's words; an error is its Kafka code."""
+        """Return the result in the oracle's form; an error is its Kafka code."""
         if "now_ms" in step:
             self.clock.set(cast("int", step["now_ms"]))
         try:
@@ -155,7 +155,7 @@ STEPS: dict[str, Callable[[OurLog, Step], Answer]] = {
 
 
 def run_ours(script: Script) -> list[Answer]:
-    """The answers of our log to a script's steps."""
+    """Return the results of a script's steps on our log."""
     ours = OurLog(script)
     try:
         return [ours.step(step) for step in script.steps]
@@ -168,7 +168,7 @@ KAFKA_NAMES = ("leader-epoch-checkpoint",)
 
 
 def kafka_files(directory: Path) -> dict[str, bytes]:
-    """Name and content of every file that Kafka knows in a partition's directory."""
+    """Return name and content of every file of Kafka's in a partition's directory."""
     return {
         file.name: file.read_bytes()
         for file in sorted(directory.iterdir())

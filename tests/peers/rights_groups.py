@@ -1,4 +1,4 @@
-"""What a user asks a broker about groups, offsets and transactions."""
+"""Requests of a user about groups, offsets and transactions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -60,7 +60,7 @@ SOME: Final = ("flights", "secret")
 
 
 def about_groups(ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Membership, offsets and lists."""
+    """Yield requests about membership, offsets and lists."""
     yield from _as_a_member()
     yield from _by_the_consumer_protocol()
     yield from _offsets(ids)
@@ -155,7 +155,7 @@ def _offsets(ids: Mapping[str, UUID]) -> Iterator[Question]:
 
 
 def about_transactions() -> Iterator[Question]:
-    """Producer ids, transactions and their lists."""
+    """Yield requests about producer ids, transactions and their lists."""
     for name in (None, TRANSACTION):
         beginning = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
         yield Question(f"producer id of {name}", api.INIT_PRODUCER_ID, 4, beginning)

@@ -1,6 +1,6 @@
-"""What a user asks a broker that is odd: things named twice, of no kind, or nobody's to touch.
+"""Odd requests of a user: duplicate names, invalid kinds, and objects that can't be changed.
 
-Which of two reasons a request is refused for shows in which order a broker looks at them.
+If a request is refused for one of two reasons, the error shows which check a broker does first.
 """
 
 from collections.abc import Iterator, Mapping
@@ -67,7 +67,7 @@ METRICS: Final = 16
 GROUPS: Final = 32
 KINDS: Final = (0, 1, 2, 3, 4, 8, METRICS, 32, 99)
 NOBODYS_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000002)
-# Users with rights that make a difference to these.
+# Users whose rights make a difference to these requests.
 ODD: Final = (
     "nobody",
     "topic-create",
@@ -89,7 +89,7 @@ ODD: Final = (
 
 
 def oddities(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """All of them; `ids` are the topics' own."""
+    """Yield all of them; `ids` are the topics' own."""
     yield from _new_topics()
     yield from _going_topics(user, ids)
     yield from _settings()
@@ -129,7 +129,7 @@ def _going_topics(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
         "both": [DeleteTopicState(name="flights", topic_id=flights)],
         "neither": [DeleteTopicState(name=None)],
     }
-    if user in {"nobody", "group-all", "topic-create"}:  # to others it would be deleted
+    if user in {"nobody", "group-all", "topic-create"}:  # others would delete it
         states["name and id"] = [
             DeleteTopicState(name="flights"),
             DeleteTopicState(name=None, topic_id=flights),
@@ -149,12 +149,12 @@ def _settings() -> Iterator[Question]:
             resource_type=2, resource_name="flights", configuration_keys=["retention.ms"]
         )
         described = DescribeConfigsRequest(resources=[looking, topic])
-        if kind != METRICS:  # which are no setting here
+        if kind != METRICS:  # metrics are no setting here
             yield Question(f"settings of kind {kind}", api.DESCRIBE_CONFIGS, 4, described)
         value = AlterableConfig(name="nothing", value="1")
         whole = AlterConfigsResource(resource_type=kind, resource_name="nothing", configs=[value])
         changing = AlterConfigsRequest(resources=[whole], validate_only=True)
-        # One that is named twice here Kafka never answers.
+        # Kafka never answers a request that names one twice.
         yield Question(f"change kind {kind}", api.ALTER_CONFIGS, 2, changing)
         step = IncrementallyAlteredConfig(name="nothing", config_operation=0, value="1")
         part = IncrementalAlterConfigsResource(
@@ -169,7 +169,7 @@ def _settings() -> Iterator[Question]:
     yield Question("metrics", api.LIST_CONFIG_RESOURCES, 0, listing)
 
 
-# Changes that nobody can make, in whatever resource: what is wrong with them is said first.
+# Invalid changes for any resource: their error precedes others.
 BACKOFF: Final = "log.cleaner.backoff.ms"
 BAD: Final[tuple[tuple[tuple[str, str | None], ...], ...]] = (
     ((BACKOFF, "1"), (BACKOFF, "2")),
@@ -185,18 +185,20 @@ OPERATIONS: Final = (0, 1, 2, 9)
 
 
 def _bad_changes() -> Iterator[Question]:
-    """Whose settings, which ones, how; of what is no broker only what is unsound by itself."""
+    """Yield bad changes by resource, setting and operation; for non-brokers only always invalid
+    ones.
+    """
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"
-            if name != "":  # Kafka's AlterConfigs takes its default of a feature for removed
+            if name != "":  # Kafka's AlterConfigs treats its default of a feature as removed
                 values = [AlterableConfig(name=key, value=value) for key, value in configs]
                 whole = AlterConfigsResource(resource_type=kind, resource_name=name, configs=values)
                 changing = AlterConfigsRequest(resources=[whole], validate_only=True)
                 yield Question(f"change all {what}", api.ALTER_CONFIGS, 2, changing)
             for operation in OPERATIONS:
                 if kind != BROKER and operation == 1:
-                    continue  # a setting that is no topic's goes without a word
+                    continue  # other settings than a topic's are silently deleted
                 steps = [
                     IncrementallyAlteredConfig(name=key, config_operation=operation, value=value)
                     for key, value in configs

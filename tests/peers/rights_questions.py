@@ -1,4 +1,4 @@
-"""What a user asks a broker: each API that is about rights, in its older and its newer way."""
+"""Requests of a user: each API that is about rights, in older and newer versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -89,7 +89,7 @@ STRANGE_ID: Final = UUID(int=0x1234_5678_0000_4000_8000_000000000001)
 T0: Final = 1_700_000_000_000
 BATCH: Final = bytes(build_batch([NewRecord(value=b"v", timestamp=T0)]))
 WAIT_MS: Final = 90_000
-# Whoever may delete is not asked to delete what others want to read.
+# Users with this right don't send deletions, which would remove objects that other users read.
 MAY_DELETE: Final = frozenset(
     {
         "topic-delete",
@@ -102,7 +102,7 @@ MAY_DELETE: Final = frozenset(
         "but-star",
     }
 )
-# Whoever may is followed here by others than Kafka's replicas (docs/failover.md).
+# Users with this right may follow here with any replica id, unlike in Kafka (docs/failover.md).
 MAY_FOLLOW: Final = frozenset(
     {
         "cluster-cluster_action",
@@ -117,7 +117,7 @@ MAY_FOLLOW: Final = frozenset(
 
 
 def questions(user: str, ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """All that a user asks; `ids` are the topics' own."""
+    """Yield all requests of a user; `ids` are the topics' own."""
     yield from _about_records(user, ids)
     yield from _about_topics(ids)
     yield from _changing_topics(user, ids)

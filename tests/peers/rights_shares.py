@@ -1,4 +1,4 @@
-"""What a user asks a broker about share groups."""
+"""Requests of a user about share groups."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -28,7 +28,7 @@ SOME: Final = ("flights", "secret", "nowhere")
 
 
 def about_shares(_ids: Mapping[str, UUID]) -> Iterator[Question]:
-    """Membership, records, and where a group reads."""
+    """Yield requests about membership, records, and offsets of a group."""
     for names in (None, ["flights"], ["flights", "secret"], ["nowhere"]):
         beat = ShareGroupHeartbeatRequest(
             group_id=LENT, member_id=STRANGER, member_epoch=9, subscribed_topic_names=names

@@ -25,7 +25,7 @@ NAMES: Final = (SUPER, *USERS)
 RIGHTS: Final = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "super.users": f"User:{SUPER};User:ANONYMOUS",
-    # The member of the group stays as long as questions are asked.
+    # Long enough that the member of the group stays during all requests.
     "group.consumer.session.timeout.ms": "1200000",
     "group.consumer.max.session.timeout.ms": "1800000",
 }
@@ -61,7 +61,7 @@ class Side:
         self._names = {found: name for name, found in self.ids.items()}
 
     def tell(self, client: RawClient, question: Question) -> object:
-        """The answer, in words that both have."""
+        """Return the response in a form that both share."""
         answer = patiently(client, question.api, question.version, question.message)
         return shared(answer, self._names)
 
@@ -70,7 +70,7 @@ class Side:
 def sides(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Side, Side]]:
-    """Kafka and ours, with the same users, rules and topics."""
+    """Kafka's side and ours, with the same users, rules and topics."""
     folder = tmp_path_factory.mktemp("rights")
     users = folder / "users"
     users.write_text("".join(f"{name}={PASSWORD}\n" for name in NAMES))

@@ -1,4 +1,4 @@
-"""Seeded lives of a log: settings and appends that reach every rule on rolling and indexing."""
+"""Seeded scripts of a log: settings and appends that reach every rule on rolling and indexing."""
 
 import random
 from collections.abc import Iterator
@@ -15,15 +15,17 @@ from tidelog.types import Codec, NewRecord
 
 Step = dict[str, object]
 PRODUCERS = (9_000, 9_001, 9_002)
-# An hour is Kafka's limit on create times ahead of the clock; some records shall break it.
+# Kafka's limit on create times ahead of the clock is an hour; some records exceed it.
 TOO_LATE = T0 + 10 * 3_600_000
-# A follower drops batches of a later epoch than the leader's that it knows (KAFKA-18723).
+# A follower drops batches of a later epoch than its leader's known one (KAFKA-18723).
 EPOCH_LIMIT = 1_000
 COPY_LIMIT = 1_500
 
 
 def draw_config(rng: random.Random) -> dict[str, str]:
-    """Small segments and indexes, so that a short life rolls for every reason."""
+    """Return settings with small segments and indexes, so that a short script rolls for every
+    reason.
+    """
     config = {
         "internal.segment.bytes": rng.choice(("600", "2000", "8000", "100000")),
         "index.interval.bytes": rng.choice(("0", "1", "100", "500", "4096")),
@@ -39,7 +41,7 @@ def draw_config(rng: random.Random) -> dict[str, str]:
 
 
 def draw_times(rng: random.Random, count: int, now_ms: int) -> list[int]:
-    """Times of one batch: in order, equal, out of order, missing, now and then too late."""
+    """Return times of one batch: in order, equal, out of order, missing, and at times too late."""
     kind = rng.random()
     if kind < 0.12:
         return [-1] * count
@@ -51,7 +53,7 @@ def draw_times(rng: random.Random, count: int, now_ms: int) -> list[int]:
 
 
 def draw_small_records(rng: random.Random, now_ms: int) -> list[NewRecord]:
-    """A few records of up to 120 bytes."""
+    """Return a few records of up to 120 bytes."""
     times = draw_times(rng, rng.randrange(1, 6), now_ms)
     return [
         NewRecord(
@@ -64,12 +66,12 @@ def draw_small_records(rng: random.Random, now_ms: int) -> list[NewRecord]:
 
 
 def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool = False) -> Script:
-    """Appends as producers and the transaction coordinator send them.
+    """Return appends as producers and the transaction coordinator send them.
 
     Args:
-        seed: Of everything drawn.
-        directory: For the script.
-        steps: How many appends.
+        seed: Seed of everything drawn.
+        directory: Directory of the script.
+        steps: Number of appends.
         stubborn: Whether producers also repeat batches and lose some.
     """
     rng = random.Random(f"client {seed}")
@@ -79,7 +81,7 @@ def client_script(seed: int, directory: Path, *, steps: int = 40, stubborn: bool
 
 
 class _ClientLife:
-    """What producers know: the clock, and each one's next sequence."""
+    """State of the producers: the clock, and each one's next sequence."""
 
     def __init__(self, rng: random.Random, *, stubborn: bool, stamped: bool) -> None:
         self._rng = rng
@@ -100,7 +102,7 @@ class _ClientLife:
         elif kind < 0.82 and self._open:
             step = self._end()
         elif kind < 0.86 and self._last is not None and self._stubborn:
-            step = self._last  # a retry: the same batch once more
+            step = self._last  # a retry: the same batch again
         else:
             step = self._idempotent()
         return step | {"now_ms": self._now_ms}
@@ -120,12 +122,12 @@ class _ClientLife:
 
     def _sequenced(self, producer: int, *, transactional: bool) -> Step:
         rng = self._rng
-        # Kafka forgets a producer whose last time is -1 as soon as it reads its snapshot.
+        # Kafka drops a producer whose last time is -1 when it reads its snapshot.
         records = [
             replace(record, timestamp=self._now_ms) if record.timestamp == -1 else record
             for record in draw_small_records(rng, self._now_ms)
         ]
-        # A jump in the sequence is refused, and so is what comes after it until it is made good.
+        # A gap in the sequence is refused, and so are later batches until it is filled.
         lost = self._stubborn and rng.random() < 0.05
         sequence = self._sequences[producer] + (3 if lost else 0)
         data = build_batch(
@@ -160,13 +162,14 @@ def _append(data: bytes | bytearray) -> Step:
 
 
 def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
-    """Appends as a follower copies them: many batches at once, old formats, gaps, epochs."""
+    """Return appends as a follower copies them: several batches at once, old formats, gaps, epochs.
+    """
     rng = random.Random(f"follower {seed}")
     config = draw_config(rng)
     config.pop("compression.type", None)
-    # One append with more entries than the index has room for leaves Kafka itself stuck.
+    # If one append has more entries than the index can hold, Kafka itself gets stuck.
     config["segment.index.bytes"] = "4096"
-    # A set larger than a segment is refused, by Kafka after it has noted the leader epoch.
+    # A set larger than a segment is refused, by Kafka after it has recorded the leader epoch.
     config["internal.segment.bytes"] = rng.choice(("1500", "2000", "8000", "100000"))
     batches = _copied_batches(rng, legacy=rng.random() < 0.4)
     found: list[Step] = []
@@ -182,7 +185,7 @@ def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 
 
 def _copied_batches(rng: random.Random, *, legacy: bool) -> Iterator[bytes]:
-    """Batches with the offsets and epochs that a leader gave them."""
+    """Yield batches with the offsets and epochs of their leader."""
     offset = 0
     epoch = 0
     clock = T0
@@ -192,7 +195,7 @@ def _copied_batches(rng: random.Random, *, legacy: bool) -> Iterator[bytes]:
         if legacy and rng.random() < 0.7:
             yield _legacy(rng, records, offset)
         else:
-            # A gap, as compaction on the leader leaves it.
+            # A gap, as left by compaction on the leader.
             offset += rng.choice((0, 0, 0, 0, 40))
             epoch += rng.random() < 0.1
             data = build_batch(records, codec=rng.choice(CODECS))
@@ -207,13 +210,13 @@ def _legacy(rng: random.Random, records: list[NewRecord], offset: int) -> bytes:
     if magic == 0:
         records = [NewRecord(key=r.key, value=r.value, timestamp=-1) for r in records]
     if codec is not Codec.NONE and magic == 1:
-        # Outer offset 0 reads as base 0 to both; only a one-record wrapper says that rightly.
+        # Both read outer offset 0 as base 0, which is right only for a wrapper of one record.
         records = records if offset + len(records) > 1 else records[:1]
     return bytes(build_legacy_set(records, magic=magic, codec=codec, base_offset=offset))
 
 
 def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
-    """Plain appends, and between them cuts, rolls, deleted records and retention."""
+    """Return plain appends, with truncations, rolls, deleted records and retention between them."""
     rng = random.Random(f"worn {seed}")
     config = draw_config(rng) | {
         "retention.ms": rng.choice(("-1", "1500", "6000")),
@@ -227,10 +230,10 @@ def worn_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
 
 
 class _WornLife:
-    """A clock, and where each batch ended.
+    """A clock, and the end of each batch.
 
-    Cuts are made between batches: inside one, Kafka's log goes on at the offset asked for and
-    leaves a gap, ours goes on behind the last whole batch.
+    Truncations are between batches: inside one, Kafka's log continues at the requested offset and
+    leaves a gap, while ours continues after the last whole batch.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -243,7 +246,7 @@ class _WornLife:
         self._now_ms += rng.choice((0, 1, 400, 1_500))
         kind = rng.random()
         if kind < 0.75:
-            # All have times: one without any would be kept by its file's real modification time.
+            # All have times: otherwise retention would use the file's real modification time.
             records = [
                 replace(record, timestamp=self._now_ms - rng.randrange(3_000))
                 for record in draw_small_records(rng, self._now_ms)

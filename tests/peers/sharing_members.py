@@ -1,4 +1,4 @@
-"""Members of a share group on one broker, real Kafka or ours, that say what they are told to."""
+"""Members of a share group on one broker, real Kafka or ours, controlled by a test."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -51,13 +51,14 @@ from tidelog.types import NewRecord
 
 GROUP_CONFIG: Final = 32
 Ack = tuple[int, int, list[int]]
-# Error code; of each partition its number, both codes, what was lent, where batches begin.
+# Error code; for each partition its number, both codes, the acquired records, and starts of
+# batches.
 Told = tuple[int, list[tuple[int, int, int, list[tuple[int, int, int]], list[int]]]]
 
 
 @dataclass
 class Member:
-    """A member of a group on one broker; it keeps count of its session's epoch."""
+    """A member of a group on one broker; it tracks its session's epoch."""
 
     client: RawClient
     group: str
@@ -67,7 +68,7 @@ class Member:
     epoch: int = 0
 
     def join(self) -> None:
-        """Be a member, and have the partition."""
+        """Join, and wait for the partition."""
         found = FindCoordinatorRequest(coordinator_keys=[self.group])
         until(
             lambda: self.client.ask(FIND_COORDINATOR, 4, found).coordinators[0].error_code,
@@ -97,7 +98,7 @@ class Member:
         return [ShareFetchTopic(topic_id=self.topic_id, partitions=[asked])]
 
     def fetch(self, *acks: Ack, **changes: object) -> Told:
-        """Ask for the partition, and say what became of some of its records."""
+        """Fetch from the partition, and acknowledge some of its records."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         request = ShareFetchRequest(
             group_id=self.group,
@@ -114,11 +115,11 @@ class Member:
         return plain(self.client.ask(SHARE_FETCH, 2, request))
 
     def begin(self, **changes: object) -> Told:
-        """Fetch until something is lent: what is kept of a group may not be there yet."""
+        """Fetch until records are acquired: the group's state may not be loaded yet."""
         return until(lambda: self.fetch(**changes), has_lent)
 
     def say(self, *acks: Ack, **changes: object) -> tuple[int, list[int]]:
-        """Say what became of records: the error code, and that of each partition."""
+        """Acknowledge records; return the error code, and that of each partition."""
         epoch, self.epoch = self.epoch, self.epoch + 1
         topics = [
             ShareAcknowledgeTopic(topic_id=each.topic_id, partitions=each.partitions)
@@ -151,7 +152,7 @@ def plain(response: ShareFetchResponse) -> Told:
 
 
 def joined(lent: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Neighbours of one count as one: Kafka names some of them one by one."""
+    """Join adjacent ranges of one count: Kafka returns some of them separately."""
     found: list[tuple[int, int, int]] = []
     for first, last, count in lent:
         if found and found[-1][1] + 1 == first and found[-1][2] == count:
@@ -166,7 +167,7 @@ def has_lent(told: Told) -> bool:
 
 
 class Side:
-    """One of the two brokers, with a topic of its own for each story."""
+    """One of the two brokers, with a topic for each story."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -205,7 +206,7 @@ class Side:
         assert [each.error_code for each in answer.responses] == [0]
 
     def member(self) -> Member:
-        """A member on a connection of its own."""
+        """Return a member on a connection of its own."""
         client = RawClient(self._bootstrap)
         self._clients.append(client)
         made = Member(client, self.group, self.topic, self.topic_id)

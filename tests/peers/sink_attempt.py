@@ -14,7 +14,7 @@ from tidelog.spark.sink_options import SinkOptions
 
 
 def batches(count: int) -> Iterator[pa.RecordBatch]:
-    """All rows, and then never an end."""
+    """Yield all rows, then block forever."""
     yield pa.record_batch({"value": [f"row {n}".encode() for n in range(count)]})
     threading.Event().wait()
 

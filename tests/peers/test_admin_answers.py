@@ -1,7 +1,7 @@
-"""Admin requests, sound and unsound, to real Kafka and to our broker: the same answers.
+"""Valid and invalid admin requests to real Kafka and to our broker: the same responses.
 
-Compared are error codes and what was done, and texts where they are Kafka's. The brokers differ in
-ids, addresses and in the wording about values that a setting can't have.
+Compared are error codes and changes, and texts that come from Kafka. The brokers differ in ids,
+addresses and the wording about invalid values.
 """
 
 import re
@@ -74,7 +74,7 @@ WAIT_MS: Final = 90_000
 Answer = tuple[object, ...]
 
 
-# Our broker, with the number that Kafka's has in the tests.
+# Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture(
     {"node.id": str(NODE), "log.retention.ms": "-1"}, is_temporary=True, scope="module"
 )
@@ -84,14 +84,14 @@ Question = Callable[[RawClient], list[Answer]]
 
 
 class Pair:
-    """A connection to each."""
+    """A connection to each broker."""
 
     def __init__(self, kafka: RawClient, ours: RawClient) -> None:
         self.kafka = kafka
         self.ours = ours
 
     def agree_on(self, question: Question) -> list[Answer]:
-        """What both answer; to be the same."""
+        """Assert that both give the same response; return it."""
         told = question(self.ours)
         assert told == question(self.kafka)
         return told
@@ -99,13 +99,13 @@ class Pair:
 
 @pytest.fixture
 def pair(kafka_broker: Broker, ours: "Ours") -> Iterator[Pair]:
-    """Connections to both."""
+    """Connections to both brokers."""
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
         yield Pair(kafka, own)
 
 
 def text_of(message: str | None) -> str | None:
-    """A text without what each words in its own way."""
+    """Return a text without each broker's own wording."""
     if message is None or message.startswith("conflict topic config"):
         return None
     found = re.match(r"Invalid value .* for (configuration [a-z.]+)", message)
@@ -129,7 +129,7 @@ def topic(
     brokers: "tuple[tuple[int, list[int]], ...]" = (),
     **config: str | None,
 ) -> CreatableTopic:
-    """A topic to create; settings with underscores for dots."""
+    """Return a topic to create; settings with underscores for dots."""
     return CreatableTopic(
         name=name,
         num_partitions=count,
@@ -277,7 +277,7 @@ def test_topics_grow_and_go_alike(pair: Pair) -> None:
 
 
 def altering(*changes: tuple[str, int, str | None], name: str = "set", kind: int = 2) -> Question:
-    """Change settings of one resource, then show those of the topic that have their own value."""
+    """Change settings of one resource, then show the topic's own settings."""
 
     def ask(client: RawClient) -> list[Answer]:
         configs = [
@@ -307,7 +307,7 @@ def replacing(*configs: tuple[str, str | None], name: str = "set") -> Question:
 
 
 def showing(name: str, *keys: str) -> Question:
-    """Show settings of a topic, with what stands behind them."""
+    """Show settings of a topic, with their synonyms."""
 
     def ask(client: RawClient) -> list[Answer]:
         resource = DescribeConfigsResource(
@@ -404,7 +404,7 @@ def test_policies_are_told_in_the_order_given(pair: Pair) -> None:
 
 
 def test_items_of_lists_come_and_go_alike(pair: Pair) -> None:
-    """With their blanks, and with items that are empty: what comes of it is judged."""
+    """With whitespace, and with empty items; the resulting values are compared."""
     policy = "cleanup.policy"
     pair.agree_on(creating(topic("items", cleanup_policy="compact,delete")))
     for operation, items in (
@@ -427,7 +427,7 @@ def test_items_of_lists_come_and_go_alike(pair: Pair) -> None:
 
 
 def await_settings(pair: Pair) -> None:
-    """Kafka's broker hears of changes a moment after its controller has made them."""
+    """Kafka's broker gets changes a moment after its controller has made them."""
     question = showing("set", "retention.ms")
     until_so(lambda: any("5" in row for row in question(pair.kafka)), "the last change shows")
 
@@ -463,7 +463,7 @@ def described(*names: str, limit: int = 2000, start: tuple[str, int] | None = No
 def elected(
     partitions: "list[int] | None", *, name: str = "three", kind: int = 0, version: int = 2
 ) -> Question:
-    """Elect leaders of a topic's partitions, or of all."""
+    """Elect leaders of a topic's partitions, or of all partitions."""
 
     def ask(client: RawClient) -> list[Answer]:
         topics = None
@@ -473,7 +473,7 @@ def elected(
             election_type=kind, topic_partitions=topics, timeout_ms=WAIT_MS
         )
         told = client.ask(ELECT_LEADERS, version, request)
-        # Of all: Kafka has topics of other tests too.
+        # For all partitions: Kafka has topics of other tests too.
         results = [
             found
             for found in told.replica_election_results
@@ -507,7 +507,7 @@ def reassigned(brokers: "list[int] | None", partition: int = 0) -> Question:
 
 
 def metadata(version: int, *topics: MetadataRequestTopic) -> Question:
-    """Ask for metadata of topics, none of which is to be created."""
+    """Request metadata of topics, without creating any."""
 
     def ask(client: RawClient) -> list[Answer]:
         request = MetadataRequest(
@@ -573,6 +573,6 @@ def test_partitions_are_described_alike(pair: Pair) -> None:
 
 
 def await_topics(client: RawClient, *names: str) -> None:
-    """Kafka's broker hears of topics a moment after its controller has made them."""
+    """Kafka's broker gets topics a moment after its controller has created them."""
     question = metadata(9, *(MetadataRequestTopic(name=name) for name in names))
     until_so(lambda: all(row[1] == 0 for row in question(client)[1:]), "the topics show")

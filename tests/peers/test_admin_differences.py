@@ -1,4 +1,4 @@
-"""Odd admin requests to which Kafka and we answer differently on purpose: what both say."""
+"""Odd admin requests with intended differences between Kafka and ours: the results of both."""
 
 import uuid
 
@@ -33,7 +33,7 @@ UNKNOWN, NOT_VALID, NAME, CONFIG, POLICY, UNKNOWN_ID = -1, 42, 17, 40, 44, 100
 
 
 def codes(pair: Pair, question: Question) -> tuple[list[object], list[object]]:
-    """The second column of what Kafka says, and of what we say."""
+    """Return the second column of Kafka's and of our response."""
     theirs, own = ([row[1] for row in question(client)] for client in (pair.kafka, pair.ours))
     return theirs, own
 
@@ -88,7 +88,7 @@ def test_a_topic_to_delete_by_name_and_id_is_refused_in_one_row_by_kafka(pair: P
     def told(client: RawClient, *names: str) -> list[object]:
         row = metadata(12, MetadataRequestTopic(name=name))
         while row(client)[1][1]:
-            pass  # Kafka's broker hears of it a moment later
+            pass  # Kafka's broker gets it a moment later
         rows = deleting(*names, ids=(id_of(client, name),))(client)
         return [row[1] for row in sorted(rows, key=lambda row: str(row[1]))]
 
@@ -113,7 +113,7 @@ def test_texts_about_coordinators_of_unknown_kinds_are_kafkas_own(pair: Pair) ->
 
 
 def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
-    """Kafka shows a default of another unit; we an empty default."""
+    """Kafka shows a default in another unit; we show an empty default."""
     keys = ["log.dir", "log.dirs", "log.retention.ms"]
     resource = DescribeConfigsResource(
         resource_type=4, resource_name=str(NODE), configuration_keys=keys
@@ -132,7 +132,7 @@ def test_what_stands_behind_a_broker_s_settings(pair: Pair) -> None:
 
 
 def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> None:
-    """What is taken from it item by item then hits what Kafka passes over."""
+    """Removing an item then works with ours, and is ignored by Kafka."""
     name, policy = f"d{uuid.uuid4().hex}", "cleanup.policy"
     pair.agree_on(creating(topic(name, cleanup_policy=" compact , delete"), version=4))
     pair.agree_on(altering((policy, 3, "compact"), name=name))
@@ -141,7 +141,7 @@ def test_a_list_is_kept_without_blanks_and_repeats_by_ours_alone(pair: Pair) -> 
 
 
 def clients_of(pair: Pair) -> tuple[RawClient, RawClient]:
-    """Kafka's once its broker has heard of all that was changed before."""
+    """Return both connections, Kafka's once its broker has all earlier changes."""
     barrier = fresh(pair)
     row = metadata(12, MetadataRequestTopic(name=barrier))
     while row(pair.kafka)[1][1]:

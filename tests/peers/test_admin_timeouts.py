@@ -1,4 +1,4 @@
-"""Changes of topics for which no time is given: what Kafka's controller says at once, and we."""
+"""Changes of topics with a timeout of 0: immediate responses of Kafka's controller and of ours."""
 
 from uuid import UUID
 
@@ -20,7 +20,7 @@ __all__ = ["ours", "pair"]  # the fixtures
 
 
 def test_who_gives_no_time_is_told_that_it_is_over(pair: Pair) -> None:
-    """Nothing is done, and each is told so as often as it is named."""
+    """Nothing is changed, and each topic gets an error as often as it is named."""
     pair.agree_on(creating(topic("late")))
     await_topics(pair.kafka, "late")
     for wait_ms in (0, -1):

@@ -1,7 +1,7 @@
-"""Kafka's leader and ours judge the same appends: the same errors, the same bytes in the log.
+"""Kafka's leader and ours validate the same appends: the same errors, the same bytes in the log.
 
-Both get a run of batches under one topic's settings, most of them wrong in one way. Where we
-differ on purpose there is a test of its own at the end; docs/differences.md has the reasons.
+Both get a series of batches under one topic's settings, most of them invalid in one way. Intended
+differences have tests of their own at the end; docs/differences.md has the reasons.
 """
 
 import random
@@ -55,7 +55,7 @@ CONFIGS: dict[str, dict[str, str]] = {
 
 @dataclass
 class Answer:
-    """What a leader made of one append: Kafka's code, or the offsets it gave."""
+    """A leader's result of one append: Kafka's code, or the assigned offsets."""
 
     code: int | None
     first_offset: int = -1
@@ -64,7 +64,7 @@ class Answer:
 
 
 def sealed(batch: bytearray, at: int, value: int, size: int) -> bytearray:
-    """The batch with one header field changed and a right CRC."""
+    """Return the batch with one header field changed and a valid CRC."""
     batch[at : at + size] = value.to_bytes(size, "big", signed=True)
     seal(batch, 0)
     return batch
@@ -91,7 +91,8 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
 
 
 def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
-    """One batch, often wrong in one way; flagged LogAppendTime only where that is an error."""
+    """Return one batch, often invalid in one way; flagged LogAppendTime only if that is an error.
+    """
     records = [settled(record, rng) for record in draw_records(rng, rng.randrange(1, 7))]
     flagged = stamps and rng.random() < 0.15
     batch = build_batch(
@@ -104,7 +105,10 @@ def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
 
 
 def settled(record: NewRecord, rng: random.Random) -> NewRecord:
-    """Seldom far in the future, or nothing else would ever be tried; seldom without a key."""
+    """Return the record, rarely with a time far in the future, which would hide other errors.
+
+    Some records also lose their key.
+    """
     time = record.timestamp
     key = record.key if rng.random() < 0.3 else b"k"
     if time == INT64_MAX and rng.random() < 0.9:
@@ -115,7 +119,7 @@ def settled(record: NewRecord, rng: random.Random) -> NewRecord:
 def ask_kafka(
     oracle: Oracle, directory: Path, config: dict[str, str], appends: list[bytearray]
 ) -> tuple[list[Answer], bytes]:
-    """Kafka's answers, and its log's bytes over all segments."""
+    """Return Kafka's results, and its log's bytes over all segments."""
     partition = directory / str(PARTITION)
     steps = [{"do": "append", "data": data, "leader_epoch": 4, "now_ms": NOW} for data in appends]
     told = oracle.run(Script(partition, steps, config, now_ms=NOW))
@@ -131,7 +135,7 @@ def kafka_answer(told: dict[str, object]) -> Answer:
 
 
 def ask_ours(config: dict[str, str], appends: list[bytearray]) -> tuple[list[Answer], bytes]:
-    """Our answers, and what we would write."""
+    """Return our results, and the bytes that we would write."""
     validator = Validator(PARTITION, TopicConfig.parse(config)[0])
     answers, written, next_offset = [], bytearray(), 0
     for data in appends:
@@ -169,7 +173,7 @@ def test_same_appends_same_errors_same_bytes(
 
 
 def described(log: bytes) -> list[object]:
-    """All that batches say but their compressed bytes, which differ between libraries."""
+    """Return all of the batches but their compressed bytes, which differ between libraries."""
     return [
         (
             (batch.base_offset, batch.last_offset, batch.leader_epoch),
@@ -186,7 +190,7 @@ def described(log: bytes) -> list[object]:
 def test_a_delete_horizon_that_a_producer_has_set_is_taken_alike(
     kafka_oracle: Oracle, quick_path: Path, name: str, codec: Codec
 ) -> None:
-    """Neither refuses the bit; it stays where the batch does, and goes where it is written anew."""
+    """Neither refuses the bit; it is kept if the batch is kept, and dropped if it is rewritten."""
     records = [NewRecord(key=b"k", value=None, timestamp=NOW + at) for at in range(3)]
     batch = build_batch(records, codec=codec, delete_horizon_ms=NOW - 1000)
     theirs, their_log, ours, our_log = both(kafka_oracle, quick_path, CONFIGS[name], batch)
@@ -199,22 +203,22 @@ def test_a_delete_horizon_that_a_producer_has_set_is_taken_alike(
         assert (our_log, horizons) == (their_log, [NOW - 1000])
 
 
-# --- where we differ on purpose
+# --- intended differences
 
 
 def both(
     oracle: Oracle, directory: Path, config: dict[str, str], append: bytearray
 ) -> tuple[Answer, bytes, Answer, bytes]:
-    """Kafka's answer and log, ours."""
+    """Return Kafka's result and log, and ours."""
     (theirs,), their_log = ask_kafka(oracle, directory, config, [append])
     (ours,), our_log = ask_ours(config, [append])
     return theirs, their_log, ours, our_log
 
 
 def wrong_deltas() -> bytearray:
-    """Three records with offset deltas 0, 2, 2."""
+    """Return three records with offset deltas 0, 2, 2."""
     batch = build_batch([NewRecord(key=b"k", timestamp=NOW)] * 3)
-    # Behind the header a record of 8 bytes; then length, attributes, timestamp delta, this one.
+    # After the header: a record of 8 bytes, then length, attributes, timestamp delta, and this one.
     at = HEADER_SIZE + 8 + 3
     assert batch[at] == 2, "the varint of 1"
     batch[at] = 4

@@ -1,4 +1,4 @@
-"""Kafka's DumpLogSegments accepts what a job has staged and the log has attached."""
+"""Kafka's DumpLogSegments accepts segments that a job has staged and the log has attached."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_kafka_accepts_every_attached_file(
 
 
 def rows(seed: int) -> pa.RecordBatch:
-    """Keyed rows of about 100 bytes, times out of order."""
+    """Return keyed rows of about 100 bytes, times out of order."""
     draw = np.random.default_rng(seed)
     numbers = draw.integers(0, 1_000, ROWS)
     keys = pa.array([b"k%d" % number for number in numbers], pa.binary())

@@ -1,4 +1,4 @@
-"""One directory, by turns in the hands of a real broker, which also compacts it, and in ours."""
+"""One directory, by turns with a real broker, which also compacts it, and with ours."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ class Model:
     Attributes:
         values: Value by offset; a gap is a control record.
         keys: Key by offset.
-        appended_ms: When we appended it, by offset; not there for Kafka's.
-        wrong: Offsets, and times that we told of them and that were not their own.
-        known: How many times we told rightly.
-        clock: Of our sessions.
-        count: Values given out.
+        appended_ms: Append time by offset; missing for Kafka's appends.
+        wrong: Offsets for which we returned a wrong append time, with that time.
+        known: Number of right append times returned.
+        clock: Clock of our sessions.
+        count: Number of values used.
     """
 
     values: dict[int, bytes] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Model:
     count: int = 0
 
     def records(self, count: int, *, key_count: int) -> list[NewRecord]:
-        """New values; a second apart, so that every batch begins a segment of Kafka's."""
+        """Return new values; a second apart, so that every batch starts a segment in Kafka."""
         found = []
         for _ in range(count):
             self.count += 1
@@ -53,7 +53,7 @@ class Model:
         return found
 
     def note(self, records: Sequence[NewRecord], first: int, now_ms: int | None) -> None:
-        """Take over what was appended at `first`; `now_ms` only where we did it."""
+        """Record an append at `first`; `now_ms` only if we did it."""
         for offset, record in enumerate(records, first):
             assert record.key is not None
             assert record.value is not None
@@ -62,7 +62,7 @@ class Model:
                 self.appended_ms[offset] = now_ms
 
     def check(self, seen: Sequence[Seen]) -> None:
-        """What is there is what was appended, and the last value of each key is there."""
+        """Assert that records are unchanged, and that the last value of each key is there."""
         found = {record.offset: record.value for record in seen}
         assert len(found) == len(seen)
         assert {offset: self.values[offset] for offset in found} == found
@@ -70,7 +70,7 @@ class Model:
         assert set(latest.values()) <= set(found)
 
     def check_times(self, reader: LogView) -> None:
-        """Sort what the reader knows of append times."""
+        """Count the right append times of the reader, and collect the wrong ones."""
         for record in reader.records():
             told = reader.append_time_of(record.offset)
             if told is None:
@@ -82,7 +82,7 @@ class Model:
 
 
 def create(broker: Broker) -> None:
-    """Let the broker make the topic, and leave it empty."""
+    """Let the broker create the topic, and leave it empty."""
     broker.start()
     broker.create_topic(
         TOPIC, cleanup_policy="compact", segment_ms="500", min_cleanable_dirty_ratio="0.0"
@@ -91,7 +91,7 @@ def create(broker: Broker) -> None:
 
 
 def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> None:
-    """Start the broker, look, append, let it compact, stop it."""
+    """Start the broker, check, append, let it compact, stop it."""
     broker.start()
     model.check(consume(oracle, broker, TOPIC, EVERYTHING))
     first = 0
@@ -99,7 +99,7 @@ def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> 
         records = model.records(3, key_count=7)
         first = produce(oracle, broker, TOPIC, records, codec=codec)[0]
         model.note(records, first, None)
-    # Everything before the last batch, which lies in the active segment.
+    # Everything before the last batch, which is in the active segment.
     broker.await_cleaning(TOPIC, first)
     model.check(consume(oracle, broker, TOPIC, EVERYTHING))
     if clean:
@@ -109,7 +109,7 @@ def kafka_turn(model: Model, oracle: Oracle, broker: Broker, *, clean: bool) -> 
 
 
 def our_turn(model: Model, oracle: Oracle, broker: Broker) -> None:
-    """Open the directory, look, append."""
+    """Open the directory, check, append."""
     env = Env(clock=model.clock)
     options = LogDirOptions(writable=True)
     with LogDir.open(str(broker.log_dir), env=env, options=options) as directory:
@@ -131,7 +131,7 @@ def our_turn(model: Model, oracle: Oracle, broker: Broker) -> None:
 def model(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Model:
-    """What a directory went through; every turn found what was appended before it."""
+    """Return the model after all turns; each turn checks the earlier appends."""
     broker = Broker(kafka_jars, kafka_oracle, tmp_path_factory.mktemp("turns"))
     model = Model()
     try:
@@ -147,7 +147,7 @@ def model(
 
 
 def test_both_find_what_the_other_left(model: Model) -> None:
-    """The fixture checks every turn; this is all that it appended."""
+    """The fixture checks every turn; these are the totals."""
     assert sorted(model.values) == list(range(model.count))
     assert model.count == 4 * 3 * len(Codec) + 4 * 2 * len(Codec)
 

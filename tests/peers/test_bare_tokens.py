@@ -1,7 +1,7 @@
-"""Tokens bare in their frames (handshakes of version 0), and odd frames, at Kafka and at ours.
+"""Tokens without a frame header (handshakes of version 0), and odd frames, with Kafka and ours.
 
-A story is what comes, frame by frame; what is heard is an error code or a token, and at the end
-whether something is answered that is for those alone who have logged in.
+A story is a series of frames. Recorded are error codes and tokens, and finally whether the broker
+serves a request that requires authentication.
 """
 
 import socket
@@ -21,12 +21,12 @@ CLOSED: Final = "closed"
 NULL: Final = b"\xff\xff\xff\xff"
 HEAD: Final = b"\0\0\0\1\xff\xff"
 METADATA: Final = b"\0\3\0\1" + HEAD + bytes(4)
-# A token within the time for which both take one that has run out.
+# Time since a token's end, within the tolerance of both.
 ENDED_S: Final = 5
 
 
 class Talk:
-    """A connection, and what it has heard."""
+    """A connection, and its received responses."""
 
     def __init__(self, door: Door, sock: socket.socket) -> None:
         assert door.token is not None
@@ -35,7 +35,7 @@ class Talk:
         self.heard: list[object] = []
 
     def say(self, frame: bytes) -> bytes | None:
-        """A frame; None where the connection is closed."""
+        """Send a frame; return the response, None if the connection is closed."""
         try:
             self._sock.sendall(len(frame).to_bytes(4, "big") + frame)
         except ConnectionError:
@@ -49,7 +49,7 @@ class Talk:
         return self
 
     def coded(self, frame: bytes) -> "Talk":
-        """A request, of whose answer the error counts."""
+        """Send a request; record the error code of its response."""
         found = self.say(frame)
         self.heard.append(CLOSED if found is None else int.from_bytes(found[4:6], "big"))
         return self
@@ -60,7 +60,7 @@ class Talk:
         return self.coded(begin + len(name).to_bytes(2, "big") + name)
 
     def show(self, token: bytes, version: int = 1) -> "Talk":
-        """A token in a SaslAuthenticate."""
+        """Send a token in a SaslAuthenticate."""
         begin = b"\0\x24" + version.to_bytes(2, "big") + HEAD
         return self.coded(begin + len(token).to_bytes(4, "big") + token)
 
@@ -68,11 +68,11 @@ class Talk:
         return self.shake("PLAIN", 1).show(plain())
 
     def bearer(self, **claims: object) -> "Talk":
-        """A handshake and a bare token."""
+        """Send a handshake and a token without a header."""
         return self.shake(BEARER).bare(bearer(self.token(**claims)))
 
     def scram(self, mechanism: str, password: str) -> "Talk":
-        """Both messages, bare; what is random in the answers does not count."""
+        """Send both messages without a header; random parts of the responses are not recorded."""
         self.shake(mechanism)
         first = f"n,,n={mechanism}-user,r={NONCE}"
         answer = self.say(first.encode())
@@ -88,7 +88,7 @@ WRONG: Final = plain(password="x")
 
 
 def ended(talk: Talk) -> Talk:
-    """A token that both take, and whose session has no time left."""
+    """Send an expired token that both accept, and whose session has already ended."""
     return talk.bearer(iat=now_s() - 60, exp=now_s() - ENDED_S)
 
 
@@ -96,7 +96,7 @@ def by_scram(mechanism: str, password: str) -> Story:
     return lambda it: it.scram(mechanism, password)
 
 
-# What comes, and whether who says it is in then.
+# Each story, and whether it authenticates.
 STORIES: Final[dict[str, tuple[Story, bool]]] = {
     "plain": (lambda it: it.shake("PLAIN").bare(plain()), True),
     "a wrong password": (lambda it: it.shake("PLAIN").bare(WRONG), False),

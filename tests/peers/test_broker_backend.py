@@ -1,4 +1,6 @@
-"""Reading a real broker for Spark: by batches and by librdkafka, held against Kafka's consumer."""
+"""Reading from a real broker for Spark, by batches and by librdkafka, compared with Kafka's
+consumer.
+"""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -25,7 +27,7 @@ from tidelog.types import IsolationLevel, NewRecord, TimestampType, TopicPartiti
 pytestmark = pytest.mark.kafka
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
-# A setting that the direct way does not know, so that records come through librdkafka.
+# The direct client does not support this setting, so records are read through librdkafka.
 WAYS = {"batches": {}, "librdkafka": {"kafka.socket.keepalive.enable": "true"}}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -76,7 +78,7 @@ def drawn_records(count: int, seed: int, *, keys: int = 9) -> list[NewRecord]:
 
 
 def send_every_codec(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """All codecs, transactions that were committed and aborted, one behind the other."""
+    """Send all codecs, and committed and aborted transactions, one after the other."""
     for number, codec in enumerate(CODECS):
         produce(oracle, broker, topic, drawn_records(40, number), codec=codec)
         produce_by_librdkafka(broker, topic, drawn_records(40, 10 + number), codec=codec)
@@ -134,7 +136,7 @@ def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
     given = {"kafka.bootstrap.servers": kafka_broker.bootstrap}
     for more, want in (
         ({"subscribePattern": "named-[ab]"}, [a0, a1, b0]),
-        ({"subscribePattern": "named"}, []),  # whole names
+        ({"subscribePattern": "named"}, []),  # patterns match whole names
         ({"assign": '{"named-a": [1]}'}, [a1]),
     ):
         with open_backend(read_source_options({**given, **more}), COLUMNS) as backend:

@@ -1,7 +1,7 @@
-"""Changes of a broker's settings while it runs: as real Kafka answers and shows them.
+"""Changes of a running broker's settings: the same responses and descriptions as real Kafka.
 
-Not compared are texts about values, and what stands behind those values that a name of another
-unit has set (each broker words and shows these in its own way).
+Texts about values are not compared, nor the synonyms of values that were set by a name with another
+unit: each broker has its own form of these.
 """
 
 from functools import partial
@@ -46,23 +46,23 @@ LEAST = "min.insync.replicas"
 SET, DELETE, APPEND, SUBTRACT = range(4)
 OWN, ALL = "1", ""
 Change = tuple[str, int, str | None]
-# Nothing else in these tests depends on them.
+# No other setting of these tests depends on them.
 PER_IP, LEVEL, EXPIRATION = (
     "max.connections.per.ip",
     "compression.lz4.level",
     "producer.id.expiration.ms",
 )
-# These have no effect here.
+# Settings without effect here.
 THREADS, RELOGIN = "num.replica.fetchers", "sasl.kerberos.min.time.before.relogin"
 KEYS = (PER_IP, LEVEL, EXPIRATION, THREADS, RELOGIN, "max.connections")
 
 
-# Our broker, with the number that Kafka's has in the tests.
+# Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture({"node.id": OWN}, is_temporary=True, scope="module")
 
 
 def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) -> tuple[int, str]:
-    """The error code, and the text where it is about names."""
+    """Return the error code, and the text if it is about names."""
     resource = IncrementalAlterConfigsResource(
         resource_type=BROKER,
         resource_name=who,
@@ -79,7 +79,7 @@ def alter(client: RawClient, who: str, *changes: Change, trial: bool = False) ->
 
 
 def replace(client: RawClient, who: str, **texts: str) -> object:
-    """The old way: what is not named goes back."""
+    """Replace all settings: settings that are not named are reset."""
     resource = AlterConfigsResource(
         resource_type=BROKER,
         resource_name=who,
@@ -92,7 +92,7 @@ def replace(client: RawClient, who: str, **texts: str) -> object:
 
 
 def shown(client: RawClient, who: str) -> object:
-    """Value, source, whether it is fixed, and what stands behind it."""
+    """Return value, source, whether it is read-only, and synonyms."""
     resource = DescribeConfigsResource(
         resource_type=BROKER, resource_name=who, configuration_keys=list(KEYS)
     )
@@ -187,7 +187,7 @@ def test_what_is_changed_is_shown(clients: tuple[RawClient, RawClient]) -> None:
 
 
 def described(client: RawClient, kind: int, name: str) -> dict[str, DescribedConfig]:
-    """All settings of one resource, by name."""
+    """Return all settings of one resource, by name."""
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=None
     )
@@ -198,7 +198,7 @@ def described(client: RawClient, kind: int, name: str) -> dict[str, DescribedCon
 
 
 def defaults(found: DescribedConfig) -> list[tuple[str, str | None]]:
-    """What stands behind everything that was set."""
+    """Return the default layers of a setting."""
     return [
         (layer.name, layer.value)
         for layer in found.synonyms
@@ -213,7 +213,7 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
     types = {name: found.config_type for name, found in own.items() if name in kafka}
     assert types == {name: kafka[name].config_type for name in types}
     assert own.keys() >= WITHOUT_EFFECT.keys()
-    # Of the protocols of groups we name those that we serve.
+    # Of the group protocols we list those that we serve.
     alike = WITHOUT_EFFECT.keys() - {"group.coordinator.rebalance.protocols"}
     assert {name: defaults(own[name]) for name in alike} == {
         name: defaults(kafka[name]) for name in alike
@@ -225,7 +225,7 @@ def test_settings_have_kafkas_types_and_those_without_effect_its_defaults(
 
 
 def test_what_is_set_to_its_default_is_told_as_set(kafka_broker: Broker) -> None:
-    """`num.partitions=1` is in the settings of both, and one is the default."""
+    """Both have `num.partitions=1` in their settings, which is also the default."""
     with (
         tidelog.broker(settings={"node.id": OWN, "num.partitions": "1"}) as broker,
         RawClient(broker.bootstrap_servers) as own,
@@ -252,7 +252,7 @@ def test_settings_of_a_new_topic_are_told_in_kafkas_order(
 def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
     clients: tuple[RawClient, RawClient], kafka_broker: Broker, ours: "Ours"
 ) -> None:
-    """By a feature that we have not: here it is the default, with the same value."""
+    """In Kafka by a feature that we don't have: here it is the default, with the same value."""
     kafka_broker.create_topic("in-step")
     ours.call(lambda node: node.topics.create("in-step", 1))
     kafka, own = (described(client, TOPIC, "in-step")[LEAST] for client in clients)
@@ -268,7 +268,7 @@ def test_how_many_replicas_must_be_in_step_is_set_for_a_new_cluster_of_kafkas(
 def test_loggers_and_client_metrics_are_kafkas_alone(
     clients: tuple[RawClient, RawClient], kind: int, name: str, change: Change
 ) -> None:
-    """Refused by us, without a change of anything."""
+    """Our broker refuses them, and changes nothing."""
     asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
     request = DescribeConfigsRequest(resources=[asked])
     kafka, own = (client.ask(DESCRIBE_CONFIGS, 4, request).results[0] for client in clients)

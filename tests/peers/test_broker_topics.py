@@ -1,4 +1,4 @@
-"""Topics that a real broker wrote read equal in ours, live and record by record."""
+"""Topics written by a real broker are read equal by ours, while it runs and record by record."""
 
 import random
 from collections.abc import Callable
@@ -20,7 +20,7 @@ LEVELS = tuple(IsolationLevel)
 
 
 def drawn(rng: random.Random, count: int) -> list[NewRecord]:
-    """Records with a time each, since a producer fills in a missing one."""
+    """Return records with a time each, since a producer sets a missing one."""
     return [
         NewRecord(key=r.key, value=r.value, headers=r.headers, timestamp=T0 + rng.randrange(9_000))
         for r in draw_records(rng, count)
@@ -28,7 +28,7 @@ def drawn(rng: random.Random, count: int) -> list[NewRecord]:
 
 
 def assert_reads_equal(oracle: Oracle, broker: Broker, topic: str) -> int:
-    """Compare the topic at both isolation levels; how many records the uncommitted view has."""
+    """Compare the topic at both isolation levels; return the number of uncommitted records."""
     with LogDir.open(str(broker.log_dir), env=os_env()) as directory:
         reader = directory.reader(topic, 0)
         counts = []
@@ -41,7 +41,7 @@ def assert_reads_equal(oracle: Oracle, broker: Broker, topic: str) -> int:
 
 
 def write_every_codec(oracle: Oracle, broker: Broker, topic: str) -> int:
-    """By both producers."""
+    """Write every codec by both producers."""
     rng = random.Random(topic)
     for codec in CODECS:
         produce(oracle, broker, topic, drawn(rng, 30), codec=codec)
@@ -50,7 +50,7 @@ def write_every_codec(oracle: Oracle, broker: Broker, topic: str) -> int:
 
 
 def write_transactions(oracle: Oracle, broker: Broker, topic: str) -> int:
-    """Committed and aborted ones, and plain records between them."""
+    """Write committed and aborted transactions, with plain records between them."""
     rng = random.Random(topic)
     for number, codec in enumerate(CODECS * 2):
         name = f"{topic}-{number % 3}"
@@ -83,7 +83,7 @@ def test_reading_changes_nothing(kafka_oracle: Oracle, kafka_broker: Broker) -> 
 
 
 def listing(directory: Path) -> list[tuple[str, int, int]]:
-    """Name, size and modification time of each file."""
+    """Return name, size and modification time of each file."""
     files = [(file.name, file.stat()) for file in sorted(directory.iterdir())]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in files]
 

@@ -1,7 +1,7 @@
-"""Certificates that are replaced while connections live, at Kafka and at ours.
+"""Certificates replaced during connections, with Kafka and ours.
 
-Ours looks at the files in each handshake. Kafka reads them again some time after it is told to, by
-a change of its settings to what they are already; one that can't be used is told to its log alone.
+Ours checks the files in each handshake. Kafka reads them again some time after a change of its
+settings to their current values; it reports an unusable one only in its log.
 """
 
 import socket
@@ -32,13 +32,13 @@ KAFKAS: Final = {
     "inter.broker.listener.name": "PLAINTEXT",
     "ssl.keystore.type": "PEM",
     "ssl.truststore.type": "PEM",
-    # One after the other they would begin with new certificates at moments of their own.
+    # Several threads would start to use new certificates at different times.
     "num.network.threads": "1",
 }
 
 
 class House:
-    """A broker with a door of TLS, and its papers; `reload` makes it look at them."""
+    """A broker with a TLS listener and certificates; `reload` makes it read them again."""
 
     def __init__(self, folder: Path, *, is_ours: bool) -> None:
         self.is_ours = is_ours
@@ -62,7 +62,7 @@ class House:
         return Key(protocol="SSL", authority=self.authority.path, certificate=certificate)
 
     def connect(self, key: Key) -> ssl.SSLSocket:
-        """A connection that is served; raises OSError where the broker refuses."""
+        """Return a connection that is served; raises OSError if the broker refuses it."""
         context = key.context()
         assert context is not None
         host, _, port = self.bootstrap.rpartition(":")
@@ -77,14 +77,14 @@ class House:
         return sock
 
     def serial(self) -> str:
-        """The number of the certificate that newcomers are shown."""
+        """Return the serial number of the certificate for new connections."""
         with self.connect(self.friend) as sock:
             found = sock.getpeercert()
             assert found is not None
             return str(found["serialNumber"])
 
     def ensure_told(self, caplog: pytest.LogCaptureFixture, what: str) -> None:
-        """Ours has said that something is wrong, since the last time, and shown nothing of it."""
+        """Assert that our broker has logged the problem since the last check, without secrets."""
         if self.is_ours:
             (line,) = (each for each in caplog.messages if "the old certificates stay" in each)
             assert "location=" in line, what
@@ -100,7 +100,7 @@ class House:
 
 
 def ensure_served(sock: ssl.SSLSocket) -> None:
-    """ApiVersions is answered; raises OSError where it is not."""
+    """Assert that ApiVersions gets a response; raises OSError otherwise."""
     sock.sendall(API_VERSIONS)
     size = int.from_bytes(taken(sock, 4), "big")
     assert taken(sock, size)[:4] == b"\0\0\0\1"
@@ -130,14 +130,14 @@ def kafkas(folder: Path, home: KafkaHome, oracle: Oracle) -> Iterator[House]:
     given = house.settings | KAFKAS
     with started(Broker(home, oracle, folder / "kafka", settings=given)) as broker:
         house.bootstrap = broker.bootstrap
-        # One connection for all, which must not hang on what is tried.
+        # One connection for all, independent of the tested certificates.
         admin = AdminClient(house.friend.librdkafka(house.bootstrap))
         house.reload = lambda: tell_to_reload(admin, house)
         yield house
 
 
 def tell_to_reload(admin: AdminClient, house: House) -> None:
-    """Set what is set already, which lets Kafka look at its files."""
+    """Set the settings to their current values, which makes Kafka read its files again."""
     changes = [
         ConfigEntry(
             f"listener.name.plaintext.{name}",
@@ -174,7 +174,7 @@ CERTIFICATE: Final = b"-----BEGIN CERTIFICATE"
 
 
 def broken(house: House) -> dict[str, bytes]:
-    """What can't be used, by what is wrong with it. Kafka may look at its file at any time."""
+    """Return unusable files, by their error. Kafka may read its file at any time."""
     good = house.keystore.read_bytes()
     key, _, certificate = good.partition(CERTIFICATE)
     another_key = house.authority.issue("spare").read_bytes().partition(CERTIFICATE)[0]
@@ -224,4 +224,4 @@ def test_who_vouches_for_clients_can_change(house: House) -> None:
         house.reload()
         until_so(lambda: not house.is_let_in(house.stranger), "the stranger is kept out")
         assert house.is_let_in(house.friend)
-        ensure_served(old)  # who is in stays
+        ensure_served(old)  # existing connections stay

@@ -1,4 +1,6 @@
-"""Our compaction beside Kafka's: the same records stay; each goes on where the other stopped."""
+"""Our compaction compared with Kafka's: the same records remain, and each continues the other's
+work.
+"""
 
 import random
 import shutil
@@ -46,7 +48,7 @@ SEEDS = 20
 
 @dataclass(slots=True)
 class Ours:
-    """A directory of ours under a clock of the test's."""
+    """A directory of ours with a clock of the test."""
 
     path: Path
     clock: ManualClock = field(default_factory=lambda: ManualClock(T0))
@@ -66,9 +68,9 @@ class Ours:
 
 
 def append_keyed(log: Log, dice: random.Random, clock: ManualClock) -> None:
-    """Keyed batches of all codecs, tombstones, and transactions that end in one way or the other.
+    """Append keyed batches of all codecs, tombstones, and committed and aborted transactions.
 
-    The segment that takes appends is empty afterwards: Kafka never cleans it, nor do we.
+    The active segment is empty afterwards, since neither Kafka nor we clean it.
     """
     for number in range(25):
         clock.advance(dice.choice((0, 5, 900)))
@@ -99,7 +101,7 @@ def record(dice: random.Random, number: int) -> NewRecord:
 
 
 def complaints(oracle: Oracle, side: Ours) -> list[str]:
-    """What Kafka's tool has to say of a directory, without its path."""
+    """Return the findings of Kafka's tool in a directory, without its path."""
     found = oracle.check_directory(side.path)
     assert found.dumped
     return sorted(line.replace(str(side.path), "") for line in found.damage)
@@ -111,7 +113,8 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """A first cleaning, more records and a second one, and a third when tombstones may go."""
+    """A first cleaning, more records and a second one, and a third after tombstones have expired.
+    """
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:
@@ -141,9 +144,9 @@ def test_both_cleaners_leave_the_same_records(
         cleaned_to = answer["cleaned_to"]
         for isolation in IsolationLevel:
             assert ours.records(isolation) == theirs.records(isolation), (step_ms, isolation)
-        # The tool finds no time in an empty batch, which both keep for live producers.
+        # The tool finds no time in an empty batch, which both keep for active producers.
         assert complaints(kafka_oracle, ours) == complaints(kafka_oracle, theirs)
-    # Nothing but the last value of each key is left, and it is the same for both.
+    # Only the last value of each key is left, and it is the same for both.
     left = ours.records(COMMITTED)
     assert len({seen.key for seen in left}) == len(left)
 
@@ -151,7 +154,7 @@ def test_both_cleaners_leave_the_same_records(
 def test_a_producers_own_delete_horizon_counts_for_both(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Of its batches tombstones go as soon as it has come: at the first cleaning, or later."""
+    """The tombstones of a producer's batches are removed once that horizon has passed."""
     for horizon_ms, is_left in ((T0 - 1, False), (T0 + 10 * RETENTION_MS, True)):
         ours = Ours(quick_path / f"ours-{is_left}")
         with ours.open() as log_dir:
@@ -207,7 +210,7 @@ def test_kafka_finishes_what_a_crash_of_ours_left(kafka_oracle: Oracle, quick_pa
 
 
 def our_turn(ours: Ours) -> dict[bytes | None, bytes]:
-    """Fill the topic, compact it; the table that it ends with."""
+    """Fill the topic and compact it; return the resulting table."""
     with ours.open() as log_dir:
         log_dir.alter_config(TOPIC, {"internal.segment.bytes": "1500"})
         log = log_dir.log(TOPIC, 0)
@@ -220,10 +223,10 @@ def our_turn(ours: Ours) -> dict[bytes | None, bytes]:
 
 
 def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
-    """Write a key again and again; the last offset, and its value."""
+    """Write a key repeatedly; return the last offset, and its value."""
     end = 0
     for codec in Codec:
-        at = T0 + 10_000_000 + 1_000 * codec  # a second apart: each begins a segment
+        at = T0 + 10_000_000 + 1_000 * codec  # a second apart: each starts a segment
         more = [NewRecord(key=b"key-1", value=codec.config_name.encode(), timestamp=at)]
         (end,) = produce(oracle, broker, TOPIC, more, codec=codec)
     broker.await_cleaning(TOPIC, end)
@@ -233,7 +236,7 @@ def their_turn(oracle: Oracle, broker: Broker) -> tuple[int, bytes]:
 def test_a_broker_goes_on_with_what_we_compacted(
     kafka_oracle: Oracle, stopped_kafka: Broker
 ) -> None:
-    """Kafka consumes it equal, compacts it further, and we go on behind that."""
+    """Kafka consumes the same records and compacts further, and we continue from there."""
     ours, place = Ours(stopped_kafka.log_dir), str(stopped_kafka.partition_dir(TOPIC))
     try:
         stopped_kafka.start()
@@ -250,7 +253,7 @@ def test_a_broker_goes_on_with_what_we_compacted(
         assert replayed(consume(kafka_oracle, stopped_kafka, TOPIC, COMMITTED)) == table
     finally:
         stopped_kafka.kill()
-    # Another cleaner was here: what tables of the past looked like is not known any more.
+    # Another cleaner has cleaned: tables as of earlier times are unknown.
     assert read_history(Env().files, place) is None
     ours.clock.advance(20_000_000)
     with ours.open() as log_dir:
@@ -264,6 +267,6 @@ def test_a_broker_goes_on_with_what_we_compacted(
 
 
 def replayed(seen: list[Seen]) -> dict[bytes | None, bytes]:
-    """The table that these records end with."""
+    """Return the table that results from these records."""
     table = {one.key: one.value for one in seen}
     return {key: value for key, value in table.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`tidelog.connect` to Apache Kafka: the calls of a directory, answered by a broker."""
+"""`tidelog.connect` to Apache Kafka: the calls of a directory, served by a broker."""
 
 from collections.abc import Iterator
 
@@ -56,7 +56,7 @@ def test_aborted_records_are_seen_by_those_who_want_them(
 
 
 def test_librdkafka_brings_the_same_rows(log: RemoteDirectory, kafka_broker: Broker) -> None:
-    """As it does where brokers want TLS or SASL."""
+    """As with brokers that require TLS or SASL."""
     name = fresh(log, partitions=2)
     log.append(name, [NewRecord(key=b"%d" % n, timestamp=1_000_000 + n) for n in range(300)])
     config = {"socket.keepalive.enable": "true"}

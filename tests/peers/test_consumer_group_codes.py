@@ -1,4 +1,4 @@
-"""The same conversations about groups of the consumer protocol with Kafka and with our broker."""
+"""The same conversations about groups of the consumer protocol with Kafka and our broker."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -37,7 +37,7 @@ MANY_WALKS = 100
 
 
 def nonsense(talk: ConsumerTalk) -> None:
-    """What no member may say, in both versions."""
+    """Invalid heartbeats, in both versions."""
     right = {
         "rebalance_timeout_ms": TIMEOUT_MS,
         "subscribed_topic_names": [ROUTES],
@@ -67,7 +67,7 @@ def nonsense(talk: ConsumerTalk) -> None:
 
 
 def one_member(talk: ConsumerTalk) -> None:
-    """A member comes, goes on, loses answers, is fenced, leaves."""
+    """A member joins, continues, loses responses, is fenced, leaves."""
     talk.enter("A")
     talk.beat("A")
     talk.beat_owning("A")
@@ -98,7 +98,7 @@ def one_member(talk: ConsumerTalk) -> None:
 
 
 def sharing(talk: ConsumerTalk) -> None:
-    """Who has too much gives up first; what others have is waited for."""
+    """Members with too many partitions revoke some first; the others wait for them."""
     talk.enter("A")
     talk.enter("B")
     talk.describe_consumers()
@@ -118,7 +118,7 @@ def sharing(talk: ConsumerTalk) -> None:
 
 
 def many_members(talk: ConsumerTalk) -> None:
-    """Who gets one more is a matter of names."""
+    """The names of members decide which of them get one partition more."""
     names = ["kiwi", "plum-7", "fig", "Zitrone", "date_4", "a-long-name-of-a-member", "9"]
     for name in names:
         talk.enter(name, ROUTES)
@@ -133,7 +133,7 @@ def many_members(talk: ConsumerTalk) -> None:
 
 
 def range_members(talk: ConsumerTalk) -> None:
-    """Runs of partitions, by members' names and instances; members that read other topics."""
+    """Ranges of partitions, by members' names and instances; members with other topics."""
     for name, topics in (("m2", [ROUTES]), ("m1", [ROUTES, STOPS]), ("m3", [STOPS])):
         talk.enter(name, *topics, server_assignor="range")
         talk.describe_consumers()
@@ -146,7 +146,7 @@ def range_members(talk: ConsumerTalk) -> None:
 
 
 def static_members(talk: ConsumerTalk) -> None:
-    """A seat is kept for who leaves for a while; nobody else may take it before."""
+    """A place is reserved for a member that leaves temporarily; no other member gets it before."""
     talk.enter("A", instance_id="seat 1")
     talk.enter("B", instance_id="seat 2")
     talk.settle("A", "B")
@@ -171,7 +171,7 @@ def static_members(talk: ConsumerTalk) -> None:
 
 
 def committing(talk: ConsumerTalk) -> None:
-    """Offsets go by members' epochs, also of a member that is a little behind."""
+    """Commits are checked by members' epochs, also for a member that is slightly behind."""
     talk.commit(1, topic=ROUTES)
     talk.enter("A")
     talk.commit(2, topic=ROUTES)
@@ -202,7 +202,7 @@ def committing(talk: ConsumerTalk) -> None:
 
 
 def deleting(talk: ConsumerTalk) -> None:
-    """Offsets and groups go, but not under their members."""
+    """Offsets and groups are deleted, but not while members use them."""
 
     def offsets(topic: str) -> None:
         place = OffsetDeleteRequestPartition(partition_index=0)
@@ -226,7 +226,7 @@ def deleting(talk: ConsumerTalk) -> None:
 
 
 def expressions(talk: ConsumerTalk) -> None:
-    """Topics by a regular expression, once they have been looked up."""
+    """Topics by a regular expression, once it has been evaluated."""
     fields: dict[str, object] = {
         "rebalance_timeout_ms": TIMEOUT_MS,
         "subscribed_topic_names": [],
@@ -234,7 +234,7 @@ def expressions(talk: ConsumerTalk) -> None:
     }
     for text in ("(", "*a", "[z-a]", "a**", r"\1", "(?=x)", "x{2000}"):
         talk.send_beat("A", 0, fields | {"subscribed_topic_regex": text})
-    # Nothing is looked up for it at once: no topics in the first epoch.
+    # Evaluation takes time: the first epoch has no topics of it.
     talk.enter("A", subscribed_topic_names=[], subscribed_topic_regex="rou[t-v]es|(?i)STOPS")
     asked = talk.beat_request("A", 1, topic_partitions=[])
     talk.await_epoch("A", asked, 2)
@@ -251,7 +251,7 @@ def expressions(talk: ConsumerTalk) -> None:
 
 
 def upgrading(talk: ConsumerTalk) -> None:
-    """A classic group becomes one of the consumer protocol under its members, and goes back."""
+    """A classic group is upgraded to the consumer protocol while it has members, and downgraded."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     old = talk.join(protocols=protocols)
     assigned = b"\0\0\0\0\0\1\0\x06routes\0\0\0\5" + b"".join(
@@ -300,7 +300,8 @@ def upgrading(talk: ConsumerTalk) -> None:
 
 
 def founding_anew(talk: ConsumerTalk) -> None:
-    """A group without members is whose who comes next; a classic member may join the new kind."""
+    """A group without members takes the next member's kind; a classic member may join the new kind.
+    """
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     talk.commit(5, topic=ROUTES)
     talk.enter("A")
@@ -348,9 +349,9 @@ SCRIPTS = (
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where Kafka and our broker listen; both have the topics, by the same ids.
+    """Return the addresses of Kafka and our broker; both have the topics with the same ids.
 
-    Kafka's assignors go by the ids where topics are equal otherwise.
+    Kafka's assignors order topics by id if they are otherwise equal.
     """
     ids = create_apart(kafka_broker)
     await_topics(kafka_broker.bootstrap)

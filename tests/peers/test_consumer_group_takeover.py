@@ -1,7 +1,7 @@
-"""A group of the consumer protocol in the hands of Kafka, of our broker and of Kafka again.
+"""A group of the consumer protocol with Kafka, with our broker, and with Kafka again.
 
-Each is killed, and the next one reads `__consumer_offsets` as it was left: it describes the same
-group, and its members go on in their epochs.
+Each is killed, and the next one reads the remaining `__consumer_offsets`: it describes the same
+group, and its members continue in their epochs.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from tidelog.protocol.messages.classic_groups import JoinGroupRequestProtocol, J
 pytestmark = pytest.mark.kafka
 
 GROUP = "handed over"
-# Nobody is given up while a broker starts.
+# No member expires while a broker starts.
 SESSION_MS = "600000"
 SETTINGS = {
     "offsets.topic.num.partitions": "2",
@@ -38,14 +38,14 @@ NAMES = ("A", "B", "C")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A group as one broker tells of it, and what its members know."""
+    """A group as described by one broker, and its members' state."""
 
     told: list[object]
     talk: ConsumerTalk
     classic: JoinGroupResponse
 
     def goes_on(self, bootstrap: str) -> ConsumerTalk:
-        """The next broker tells the same, and knows the members in their epochs."""
+        """Assert that the next broker describes the same group, and accepts the members' epochs."""
         talk = ConsumerTalk(bootstrap, GROUP)
         talk.epochs, talk.owned = self.talk.epochs, self.talk.owned
         told = look(talk)
@@ -66,7 +66,7 @@ class Seen:
 
 
 def look(talk: ConsumerTalk) -> list[object]:
-    """All that is told of the group: its members, what they have, what they have committed."""
+    """Return the description of the group: its members, their partitions and committed offsets."""
     start = len(talk.told)
     talk.describe_consumers()
     talk.listed()
@@ -75,7 +75,7 @@ def look(talk: ConsumerTalk) -> list[object]:
 
 
 def gather(bootstrap: str) -> Seen:
-    """One member of each kind: by names, with a seat, by an expression, and a classic one."""
+    """Join one member of each kind: by names, static, by an expression, and a classic one."""
     talk = ConsumerTalk(bootstrap, GROUP)
     talk.enter("A", ROUTES, STOPS)
     talk.enter("B", instance_id="seat", rack_id="here", server_assignor="range")
@@ -89,7 +89,7 @@ def gather(bootstrap: str) -> Seen:
 
 
 def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
-    """Another subscription, another commit; all join again where they have to."""
+    """Change a subscription and a commit; members rejoin if required."""
     talk.beat("A", subscribed_topic_names=[STOPS])
     talk.settle(*NAMES)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
@@ -99,7 +99,7 @@ def change(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
 
 
 def seen(talk: ConsumerTalk, classic: JoinGroupResponse) -> Seen:
-    """What there is once the classic member has its assignment and A has committed."""
+    """Return the state once the classic member has its assignment and A has committed."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     classic = talk.join(classic.member_id, protocols=protocols, session_timeout_ms=int(SESSION_MS))
     assert talk.sync(classic) == 0

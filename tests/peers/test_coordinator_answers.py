@@ -1,4 +1,4 @@
-"""Who looks after a share partition, asked of real Kafka and of our broker: the same answers."""
+"""Coordinators of share partitions in real Kafka and in our broker: the same responses."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ NOT_AVAILABLE: Final = 15
 
 
 def answers(bootstrap: str, version: int) -> list[tuple[str, int, bool]]:
-    """Of each key the error code, and whether a broker is named; once the topic is made."""
+    """Return each key's error code, and whether a broker is named; once the topic exists."""
     asked = FindCoordinatorRequest(key_type=2, coordinator_keys=list(KEYS))
     client = RawClient(bootstrap)
     try:

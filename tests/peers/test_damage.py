@@ -1,8 +1,8 @@
-"""Damaged batches whose checksum was made right again: we never read more, or other, than Kafka.
+"""Damaged batches with a corrected checksum: we never read more or other records than Kafka.
 
-A checksum finds a flipped bit; what is left for the record code is a batch that somebody built
-wrong. Kafka reads some of those (any negative length is null to it, offset deltas may jump): there
-we may refuse, but never hand out something else.
+A checksum detects a flipped bit, so the record code has to handle batches that were built wrong.
+Kafka reads some of those (it treats any negative length as null, and offset deltas may jump). We
+may refuse such a batch, but never return different records.
 """
 
 import random
@@ -30,7 +30,8 @@ Content = list[tuple[dict[str, object], list[KafkaRecord]]]
 
 
 def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
-    """A sound batch of up to three records; of an uncompressed old set, its first message."""
+    """Return a valid batch of up to three records; of an uncompressed old set, its first message.
+    """
     records = draw_records(rng, rng.randrange(1, 4), headers=magic == 2)
     if magic == 2:
         return build_batch(records, codec=codec, base_offset=50)
@@ -41,9 +42,9 @@ def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
 
 
 def damage(rng: random.Random, data: bytearray, magic: int) -> None:
-    """Change one byte behind the checksum, then make the checksum right."""
+    """Change one byte after the checksum, then correct the checksum."""
     first = 21 if magic == 2 else MESSAGE_MAGIC_AT + 1
-    # A base sequence is any number to us and to Kafka, but wraps differently below -1.
+    # Any base sequence is valid for us and Kafka, but it wraps differently below -1.
     places = set(range(first, min(len(data), 160))) - set(
         range(BASE_SEQUENCE_AT, BASE_SEQUENCE_AT + 4) if magic == 2 else ()
     )
@@ -57,7 +58,7 @@ def damage(rng: random.Random, data: bytearray, magic: int) -> None:
 
 
 def our_reading(data: bytearray) -> Content | None:
-    """Everything we read in `data`, None where a typed error refuses it."""
+    """Return the content of `data` as we read it, None if a typed error refuses it."""
     try:
         return [
             (our_fields(batch), [as_kafka_tells(r, control=batch.is_control) for r in records])

@@ -1,4 +1,4 @@
-"""Indexes that a crash or a copy left wrong: Kafka believes them, deletes and misses; we do not."""
+"""Indexes damaged by a crash or a copy: Kafka trusts them, deletes and misses records; we don't."""
 
 import shutil
 from collections.abc import Callable
@@ -27,7 +27,9 @@ Change = Callable[[bytes], bytes]
 
 
 def damaged_pair(oracle: Oracle, folder: Path, change: Change) -> tuple[Script, Script]:
-    """A log of two segments that Kafka wrote, twice, its first time index changed in both."""
+    """Return scripts on two copies of Kafka's log of two segments, with the first time index
+    changed.
+    """
     steps = [append(T0 + hour * HOUR_MS, now_ms=T0 + hour * HOUR_MS) for hour in range(4)]
     steps.append({"do": "roll", "now_ms": T0 + 4 * HOUR_MS})
     steps.append(append(T0 + 4 * HOUR_MS, now_ms=T0 + 4 * HOUR_MS))

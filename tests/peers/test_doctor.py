@@ -1,4 +1,4 @@
-"""What Apache Kafka writes is sound: no finding of severity error, live, closed, killed or worn."""
+"""Apache Kafka's directories are valid: no finding of severity error, live, closed or killed."""
 
 import random
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def drawn(rng: random.Random, count: int) -> list[NewRecord]:
 
 
 def send_drawn(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """Every codec, transactions that commit and abort."""
+    """Send every codec, and transactions that commit and abort."""
     rng = random.Random(topic)
     for number, codec in enumerate(CODECS * 2):
         name, commit = f"{topic}-{number % 2}", number % 3 != 0
@@ -80,7 +80,7 @@ def test_a_brokers_directory_is_sound(
         for topic in ("plain", "stamped", "worn"):
             send_drawn(kafka_oracle, broker, topic)
         broker.await_line("cleaned log worn-0")
-        # While it runs; a cleaning may exchange files in the midst of a look.
+        # A cleaning during the check may replace files.
         until_equal([], lambda: errors(look(broker.log_dir)))
         broker.stop()
         closed = look(broker.log_dir)
@@ -89,6 +89,6 @@ def test_a_brokers_directory_is_sound(
         send_drawn(kafka_oracle, broker, "plain")
         broker.kill()
         assert errors(look(broker.log_dir)) == []
-        assert closed  # a file of the broker's own metadata log is noted
+        assert closed  # there is a note about a file of the broker's own metadata log
     finally:
         broker.kill()

@@ -1,4 +1,4 @@
-"""DumpLogSegments of Kafka's own tools accepts what we write, and sees what is wrong with it."""
+"""DumpLogSegments of Kafka's own tools accepts our files, and detects damage in them."""
 
 import random
 from dataclasses import replace
@@ -16,7 +16,7 @@ SEEDS = [range(15), rarely(range(15, 40))]
 
 
 def lived(folder: Path, seed: int) -> Script:
-    """A directory of ours after a seeded life, and the script of it."""
+    """Create a directory by a seeded script; return the script."""
     make = random.Random(seed).choice((client_script, follower_script))
     script = make(seed, folder / f"{seed}" / "events-0")
     run_ours(script)
@@ -24,7 +24,7 @@ def lived(folder: Path, seed: int) -> Script:
 
 
 def filled_indexes(directory: Path) -> set[str]:
-    """Index files with entries; the tool has no check for an empty one."""
+    """Return index files with entries; the tool does not check empty ones."""
     indexes = [*directory.glob("*.index"), *directory.glob("*.timeindex")]
     return {str(index) for index in indexes if index.stat().st_size}
 

@@ -1,4 +1,4 @@
-"""A directory that a key was erased from, as Apache Kafka's own tools see it."""
+"""A directory from which a key was erased, checked by Apache Kafka's own tools."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A group goes from one real Kafka 4.3 to another, and misses nothing."""
+"""A group moves from one real Kafka 4.3 to another, and misses nothing."""
 
 import io
 from pathlib import Path
@@ -26,7 +26,7 @@ def pair(kafka_broker: Broker, second_broker: Broker, request: pytest.FixtureReq
 
 
 def test_the_reordering_of_kip_33(pair: Pair) -> None:
-    """m1, created first, lies before m2 in one cluster and behind it in the other."""
+    """m1, created first, is before m2 in one cluster and after it in the other."""
     pair.create()
     m1, m2 = 10, 11
     pair.send(pair.a, [*range(10), m2, 12, 13, m1, *range(14, 20)])
@@ -47,7 +47,7 @@ def test_the_reordering_of_kip_33(pair: Pair) -> None:
     assert pair.committed(pair.b) < 0
     safe = pair.failover("--max-latency", "3s", "--verify", "--execute")
     assert safe.code == 0, safe.err
-    # Created since 3 s before m2, less what was not consumed: 8, 9, and m2 itself.
+    # Records since 3 s before m2, without the unconsumed ones: 8, 9, and m2 itself.
     assert safe.verdict["missed"] == 0
     assert safe.verdict["duplicates"] == 3
     assert safe.starts == {0: 8}
@@ -57,7 +57,7 @@ def test_the_reordering_of_kip_33(pair: Pair) -> None:
 @pytest.mark.parametrize("from_kind", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("to_kind", ["CreateTime", "LogAppendTime"])
 def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: str) -> None:
-    """Records are sent now, to A in another order than to B; those created first come last."""
+    """Records are sent now, to A in another order than to B; those created first arrive last."""
     pair.a.create_topic(pair.topic, message_timestamp_type=from_kind)
     pair.b.create_topic(pair.topic, message_timestamp_type=to_kind)
     now = SystemClock().now_ms()
@@ -73,7 +73,7 @@ def test_append_times_serve_on_either_side(pair: Pair, from_kind: str, to_kind: 
     both_create = (from_kind, to_kind) == ("CreateTime", "CreateTime")
     assert verdict["compared"] == ("key, create time, value" if both_create else "key, value")
     assert (verdict["unconsumed"], verdict["missed"], verdict["absent"]) == (15, 0, 0)
-    # An hour covers all that was sent: everything consumed comes again, and is counted.
+    # An hour covers all records: everything consumed is repeated, and is counted.
     assert (verdict["after"], verdict["duplicates"], verdict["only_on_b"]) == (40, 25, 0)
     assert pair.committed(pair.b) == 0
 
@@ -113,7 +113,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
-    """Exactly, for what was appended before: nothing is sent while it is measured."""
+    """Exact for earlier appends: nothing is sent during the measurement."""
     pair.create("LogAppendTime")
     now = SystemClock().now_ms()
     pair.created = {number: now - 10 * number for number in range(100)}
@@ -154,7 +154,7 @@ def test_stamped_topics_behind_a_password_are_refused_with_the_reason(
 
 
 def test_another_number_of_partitions(pair: Pair) -> None:
-    """A record may be in any partition of B, so the earliest time of all counts for each."""
+    """A record may be in any partition of B, so the earliest of all times counts for each."""
     pair.create(on_a=2, on_b=3)
     pair.send(pair.a, list(range(60)))
     pair.send(pair.b, list(range(60)))
@@ -210,13 +210,13 @@ def test_members_on_b_refuse_it_and_a_dry_run_commits_nothing(pair: Pair) -> Non
 def test_where_kafka_finds_nothing_although_there_is_something_it_starts_at_the_beginning(
     pair: Pair,
 ) -> None:
-    """The only match in the first segment lies below the log start; Kafka looks no further."""
+    """The only match in the first segment is below the log start; Kafka searches no further."""
     pair.a.create_topic(pair.topic)
     pair.b.create_topic(pair.topic, segment_bytes="1048576")
     late = 1_000
     pair.created = dict.fromkeys(range(100, 700), START)
     pair.send(pair.b, [late])
-    # Of a segment's 1 MB each half takes 0.6: the second one begins a new segment.
+    # A segment has 1 MB and each half 0.6 MB: the second half starts a new segment.
     pair.send(pair.b, list(range(100, 400)), size=2_000)
     pair.send(pair.b, list(range(400, 700)), size=2_000)
     pair.send(pair.b, [late + 1, late + 2])
@@ -271,7 +271,7 @@ def test_a_cluster_that_is_not_there_is_named(pair: Pair) -> None:
     said = "127.0.0.1:1: could not"
     _, (code, err) = with_time(
         lambda seconds: gone.refused("--max-latency", "1s", "--timeout", f"{seconds}s"),
-        lambda told: said in told[1],  # and not that the other one took too long
+        lambda told: said in told[1],  # and not a timeout of the other one
         least_s=1,
     )
     assert code == 1
@@ -279,6 +279,6 @@ def test_a_cluster_that_is_not_there_is_named(pair: Pair) -> None:
 
 
 class Nobody:
-    """A broker that is not there."""
+    """A broker that does not exist."""
 
     bootstrap = "127.0.0.1:1"

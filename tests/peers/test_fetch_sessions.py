@@ -1,4 +1,4 @@
-"""Fetch sessions by topic ids, over topics that go and come again: what Kafka answers, and we."""
+"""Fetch sessions by topic ids, with deleted and recreated topics: responses of Kafka and ours."""
 
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -42,7 +42,7 @@ def client(request: pytest.FixtureRequest) -> Iterator[RawClient]:
 
 
 def create(client: RawClient) -> UUID:
-    """Make the topic; its id, once it can be read."""
+    """Create the topic; return its id, once it can be read."""
     asked = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
     request = CreateTopicsRequest(topics=[asked], timeout_ms=WAIT_MS)
     (made,) = client.ask(CREATE_TOPICS, 7, request).topics
@@ -62,7 +62,7 @@ class Session:
     """A fetch session with one partition.
 
     Attributes:
-        code: The error that it was told of its partition last; 0 for none, or for no news.
+        code: The partition's error in the last response; 0 for none, or for no change.
     """
 
     def __init__(self, client: RawClient, topic_id: UUID, *, is_kept: bool = True) -> None:
@@ -73,7 +73,7 @@ class Session:
         self.code = self._asked([FetchTopic(topic_id=topic_id, partitions=[wanted])])
 
     def go_on(self) -> int:
-        """Ask for what is new; the error of the partition."""
+        """Fetch the changes; return the error of the partition."""
         self.code = self._asked([])
         return self.code
 
@@ -94,7 +94,9 @@ class Session:
 
 
 def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None:
-    """Also when a topic of that name comes again; who asks anew is told of an unknown id."""
+    """Holds also if a topic of that name is recreated; a new session gets the error of an unknown
+    id.
+    """
     session = Session(client, create(client))
     delete(client)
     until_so(told(session, GONE), "the session hears that the topic is gone")
@@ -118,5 +120,5 @@ def test_who_has_no_session_is_told_of_an_unknown_id(client: RawClient) -> None:
 
 
 def told(session: Session, code: int) -> Callable[[], bool]:
-    """Whether the session's next answer has that error."""
+    """Return a function that checks whether the session's next response has that error."""
     return lambda: session.go_on() == code

@@ -1,4 +1,4 @@
-"""A standby of a real Apache Kafka: the same bytes, offsets, epochs, times; and what is around."""
+"""A standby of a real Apache Kafka: the same bytes, offsets, epochs, times, settings and groups."""
 
 import io
 import json
@@ -53,7 +53,7 @@ def follow(broker: Broker, standby: Path, *topics: str) -> Follower:
 
 
 def copied(broker: Broker, standby: Path, *topics: str) -> dict[str, Copy]:
-    """Catch up and stop; what was done, by partition."""
+    """Catch up and stop; return the copies by partition."""
     with follow(broker, standby, *topics) as follower:
         follower.catch_up()
         assert follower.problems == {}
@@ -61,7 +61,7 @@ def copied(broker: Broker, standby: Path, *topics: str) -> dict[str, Copy]:
 
 
 def log_bytes(directory: Path) -> bytes:
-    """A partition's records, whatever segments they lie in."""
+    """Return a partition's records, regardless of its segments."""
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
 
@@ -75,14 +75,14 @@ def writer(standby: Path, topic: str) -> tuple[LogDir, Log]:
 
 
 def some(rng: random.Random, count: int = 20) -> list[NewRecord]:
-    """Records with a time each, since a producer fills in a missing one."""
+    """Return records with a time each, since a producer sets a missing one."""
     return [
         replace(record, timestamp=T0 + rng.randrange(9_000)) for record in draw_records(rng, count)
     ]
 
 
 def send_by_both_clients(oracle: Oracle, broker: Broker, topic: str) -> None:
-    """Every codec by both clients, headers, transactions that end either way."""
+    """Send every codec by both clients, headers, committed and aborted transactions."""
     rng = random.Random(topic)
     for codec in Codec:
         produce(oracle, broker, topic, some(rng), codec=codec)
@@ -156,7 +156,7 @@ def test_it_goes_on_after_stops_of_either_side(
 def test_a_leader_that_lost_its_newest_records(
     kafka_oracle: Oracle, broker: Broker, tmp_path: Path
 ) -> None:
-    """Its directory is put back from an older copy: what came after that is nobody's any more."""
+    """Its directory is restored from an older copy, so the later records are lost."""
     broker.create_topic("lost")
     rng = random.Random(3)
     produce(kafka_oracle, broker, "lost", some(rng))
@@ -257,7 +257,7 @@ def test_each_side_deletes_on_its_own(kafka_oracle: Oracle, broker: Broker, tmp_
 
 @pytest.mark.parametrize("is_another", [True, False])
 def test_an_abort_behind_deleted_records(broker: Broker, tmp_path: Path, is_another: bool) -> None:
-    """Kafka tells whether it ends what is open here, or another one of that producer."""
+    """The abort ends the transaction that is open here, or a later one of that producer."""
     topic = f"ends-{is_another}".lower()
     broker.create_topic(topic)
     producer = Producer(broker.client_config(transactional_id=topic))
@@ -319,7 +319,7 @@ def test_group_offsets(kafka_oracle: Oracle, broker: Broker, tmp_path: Path) -> 
     assert found is not None
     (commit,) = found.groups["readers"]
     assert commit._replace(metadata="") == GroupOffset("read", 0, 7)
-    assert commit.metadata.rstrip("\0") == "so far"  # librdkafka counts the end of C's string
+    assert commit.metadata.rstrip("\0") == "so far"  # librdkafka includes the end of C's string
 
 
 def test_a_topic_created_anew_is_refused(
@@ -332,7 +332,7 @@ def test_a_topic_created_anew_is_refused(
     admin = AdminClient(broker.client_config())
     for future in admin.delete_topics(["anew"]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
-    # The broker knows the old one for a moment; the new one then is no other's.
+    # The broker may return the old id for a moment; the new id differs from all others.
     until_so(
         lambda: "anew" not in admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics, "it is gone"
     )
@@ -381,7 +381,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(
 
 
 def await_end(lines: IO[str], end: int) -> None:
-    """Return when a row says that a partition's copy reaches `end` without lag."""
+    """Return when a row shows that a partition's copy reaches `end` without lag."""
     for line in lines:
         row = json.loads(line)
         if (row["end"], row["lag"]) == (end, 0):

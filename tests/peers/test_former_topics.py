@@ -1,4 +1,4 @@
-"""Offsets that were committed for a former topic of the name: what Kafka tells of them, and we."""
+"""Offsets committed for a deleted topic of the same name: Kafka's responses, and ours."""
 
 from typing import Final
 from uuid import UUID
@@ -30,7 +30,8 @@ from tidelog.server.groups.requests import CommitRequest
 pytestmark = pytest.mark.kafka
 
 GROUP: Final = "readers"
-# Committed in a transaction, by name, by id, for a former topic, and without an id.
+# Partitions whose offset was committed in a transaction, by name, by id, for a former topic, and
+# without an id.
 IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
 LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]
@@ -46,7 +47,7 @@ def id_of(bootstrap: str) -> UUID:
 
 
 def commit(bootstrap: str, version: int, number: int) -> None:
-    """Commit a partition's number for it."""
+    """Commit a partition's number as its offset."""
     place = OffsetCommitRequestPartition(partition_index=number, committed_offset=number)
     named = OffsetCommitRequestTopic(name=TOPIC, topic_id=id_of(bootstrap), partitions=[place])
     request = OffsetCommitRequest(group_id=GROUP, topics=[named])
@@ -59,7 +60,7 @@ def commit(bootstrap: str, version: int, number: int) -> None:
 
 
 def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -> Told:
-    """Offset and error of each partition that is told."""
+    """Return offset and error of each partition in the response."""
     group = OffsetFetchGroup(group_id=GROUP, topics=None if topic is None else [topic])
     with RawClient(bootstrap) as client:
         (told,) = until(
@@ -74,7 +75,7 @@ def fetched(bootstrap: str, version: int, topic: OffsetFetchGroupTopic | None) -
 
 
 def answers(bootstrap: str) -> tuple[Told, Told, Told]:
-    """What is told by name, by id, and by id of all that there is."""
+    """Return the responses by name, by id, and by id for all topics."""
     numbers = [*range(5)]
     named = OffsetFetchGroupTopic(name=TOPIC, partition_indexes=numbers)
     by_id = OffsetFetchGroupTopic(topic_id=id_of(bootstrap), partition_indexes=numbers)
@@ -82,14 +83,14 @@ def answers(bootstrap: str) -> tuple[Told, Told, Told]:
 
 
 def known_ids(node: Node) -> dict[int, UUID]:
-    """Of each partition that was committed, the topic's id in the record."""
+    """Return the topic id in each partition's commit record."""
     group = node.groups.find(GROUP)
     assert group is not None
     return {number: found.topic_id for _, number, found in group.offsets}
 
 
 def add_strangers(node: Node) -> None:
-    """Commit as for another topic, and as those did who knew no ids."""
+    """Commit for another topic, and without an id as old versions did."""
     commits = [
         Commit(TOPIC, FORMER, FORMER, topic_id=UUID(int=1)),
         Commit(TOPIC, UNKNOWN, UNKNOWN, topic_id=NO_UUID),
@@ -108,7 +109,7 @@ def test_offsets_of_a_former_topic(kafka: Broker) -> None:
     kafka.stop()
     with ours_on(kafka) as (broker, _):
         until(lambda: broker.call(lambda node: node.groups.find(GROUP)), bool)
-        # Transactions commit without the id, also where they are Kafka's newest.
+        # Transactions commit without the id, even in their newest version in Kafka.
         kafkas = {IN_TRANSACTION: NO_UUID, BY_NAME: topic_id, BY_ID: topic_id}
         assert broker.call(known_ids) == kafkas
         broker.call(add_strangers)

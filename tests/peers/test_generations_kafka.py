@@ -1,8 +1,8 @@
-"""Kafka's own cleaner takes over where our generational one stopped, when all horizons are over.
+"""Kafka's own cleaner continues after our generational one, when all horizons have passed.
 
-Ours leaves segments alone that have little garbage, so older versions of keys stay in them below
-segments that were cleaned. Kafka believes `cleaner-offset-checkpoint`: below it no key has two
-records. It lets tombstones go on the strength of that.
+Ours skips segments with little garbage, so they keep older versions of keys below cleaned segments.
+Kafka trusts `cleaner-offset-checkpoint`: below it every key has at most one record. It removes
+tombstones on that assumption.
 """
 
 import random
@@ -44,7 +44,7 @@ GENERATIONAL = {
 }
 COLD_KEYS = 200
 ROUNDS = 5
-# So many rounds later the old segments are still as they were; two more, and all were rewritten.
+# After three rounds the old segments are still unchanged; two more rounds rewrite all of them.
 PARTIAL_ROUNDS = 3
 QUICK, SWEPT = 3, 30
 
@@ -53,10 +53,10 @@ Table = dict[bytes | None, bytes]
 
 @dataclass
 class Lives:
-    """A log that is cleaned by generations, and the same one that nobody cleans.
+    """A log that is cleaned by generations, and the same log without cleaning.
 
     Attributes:
-        partial: How many cleanings left dirty segments alone below those that they rewrote.
+        partial: Number of cleanings that skipped dirty segments below the rewritten ones.
     """
 
     ours: Ours
@@ -66,7 +66,7 @@ class Lives:
 
     @classmethod
     def lived(cls, path: Path, seed: int, rounds: int) -> "Lives":
-        """Some rounds of records, each with a cleaning where it is due."""
+        """Run some rounds of records, each with a cleaning if it is due."""
         made = cls(Ours(path / "ours"), Ours(path / "whole"), random.Random(seed))
         with made.ours.open() as log_dir:
             log_dir.create_topic(TOPIC, config=GENERATIONAL)
@@ -78,7 +78,7 @@ class Lives:
         return made
 
     def go_on(self) -> None:
-        """The same records on both sides, deletions of keys in old segments among them."""
+        """Append the same records on both sides, including deletions of keys in old segments."""
         state = self.dice.getstate()
         for side in (self.ours, self.whole):
             self.dice.setstate(state)
@@ -115,9 +115,9 @@ class Lives:
 
 
 def add_cold(log: Log) -> None:
-    """Keys that are hardly ever updated: some segments of them.
+    """Append some segments of keys that are rarely updated.
 
-    The marker of a transaction that lies in the first one comes behind the last one.
+    The marker of a transaction in the first segment is after the last one.
     """
     sent = [NewRecord(key=b"sent", value=b"once", timestamp=T0)]
     data = build_batch(sent, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
@@ -135,9 +135,9 @@ def delete_cold(log: Log, dice: random.Random) -> None:
 
 
 def taken_over(oracle: Oracle, side: Ours, first_dirty: int, passes: int) -> None:
-    """Let Kafka's cleaner run so many times, each when whatever waits for its horizon may go.
+    """Run Kafka's cleaner `passes` times, each after all horizons have passed.
 
-    Each begins at the same offset: where nothing is dirty it would look at nothing.
+    Each run starts at the same offset, since Kafka skips a log without dirty records.
     """
     now_ms = side.clock.now_ms()
     for _ in range(passes):
@@ -147,7 +147,7 @@ def taken_over(oracle: Oracle, side: Ours, first_dirty: int, passes: int) -> Non
 
 
 def ensure_nothing_open(oracle: Oracle, side: Ours) -> None:
-    """Kafka finds no transaction open when it reads all of the log, without any snapshot."""
+    """Assert that Kafka has no open transaction after reading the whole log without a snapshot."""
     directory = side.path / str(NAME)
     for path in directory.glob("*.snapshot"):
         path.unlink()
@@ -180,16 +180,16 @@ def test_no_deleted_key_returns(
 
 
 def test_a_checkpoint_that_is_too_high_would_show(kafka_oracle: Oracle, quick_path: Path) -> None:
-    """What the checkpoint keeps from happening: Kafka lets a tombstone go, the key is back."""
+    """Shows what the checkpoint prevents: Kafka removes a tombstone, and the key returns."""
     lives = Lives.lived(quick_path, 0, PARTIAL_ROUNDS)
     side = lives.copy(quick_path / "theirs")
-    # Something has to be dirty, or Kafka does nothing.
+    # Kafka does nothing unless something is dirty.
     taken_over(kafka_oracle, side, lives.end - 9, 1)
     assert replayed(side.records(COMMITTED)).keys() - lives.expected.keys()
 
 
 def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> None:
-    """The same in a real broker, whose clock is years behind all horizons."""
+    """With a real broker, whose clock is years before all horizons."""
     ours = Ours(stopped_kafka.log_dir)
     try:
         stopped_kafka.start()
@@ -207,7 +207,7 @@ def test_a_broker_takes_over(kafka_oracle: Oracle, stopped_kafka: Broker) -> Non
         stopped_kafka.kill()
     left = [seen for seen in ours.records(COMMITTED) if seen.offset < end]
     assert len({seen.key for seen in left}) == len(left)
-    # What ours had met before is over; what Kafka has met first gets a horizon.
+    # Kafka removes tombstones that we had met before, and sets a horizon for the others.
     assert len(tombstones(ours) & waiting) < len(waiting)
 
 
@@ -216,7 +216,8 @@ def tombstones(ours: Ours) -> set[int]:
 
 
 def our_turn(ours: Ours) -> tuple[Table, int]:
-    """Rounds of records and cleanings; the table at their end, and how many were partial."""
+    """Run rounds of records and cleanings; return the table, and the number of partial cleanings.
+    """
     dice, partial = random.Random(7), 0
     settings = {key: value for key, value in GENERATIONAL.items() if key != "cleanup.policy"}
     with ours.open() as log_dir:

@@ -1,4 +1,4 @@
-"""The same conversations about groups with Kafka and with our broker: the same answers."""
+"""The same conversations about groups with Kafka and our broker give the same responses."""
 
 from collections.abc import Callable, Iterator
 from uuid import UUID
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.kafka
 
 
 def joining(talk: Talk) -> None:
-    """What is wrong with a join, and what is right, in old versions too."""
+    """Invalid and valid joins, in old versions too."""
     for version in (0, 1, 3, 4, 5, 7, 9):
         talk.ask(JOIN_GROUP, version, talk.join_request(group_id=""))
         talk.ask(JOIN_GROUP, version, talk.join_request(session_timeout_ms=1))
@@ -54,7 +54,7 @@ def joining(talk: Talk) -> None:
 
 
 def old_clients(talk: Talk) -> None:
-    """A member that joins without asking for an id, in the oldest version."""
+    """A member that joins without requesting an id, in the oldest version."""
     first = talk.join(version=0)
     talk.sync(first, {first.member_id: b"x"}, version=0)
     talk.heartbeat(first.member_id, first.generation_id)
@@ -87,7 +87,7 @@ def syncing(talk: Talk) -> None:
 
 
 def rebalance(talk: Talk) -> None:
-    """A second member comes and goes; the first hears of it by its heartbeat."""
+    """A second member joins and leaves; heartbeat responses inform the first one."""
     first = talk.stable()
     second_id = talk.new_id("b")
     talk.heartbeat(first.member_id, first.generation_id)
@@ -111,7 +111,7 @@ def rebalance(talk: Talk) -> None:
 
 
 def static_members(talk: Talk) -> None:
-    """One comes back and keeps its place; who has its old id is fenced."""
+    """A static member returns and keeps its place; its old id is fenced."""
     first = talk.stable("seat 1")
     back = talk.join(group_instance_id="seat 1")
     talk.sync(back, group_instance_id="seat 1")
@@ -168,7 +168,7 @@ def committing(talk: Talk) -> None:
 
 
 def deleting(talk: Talk) -> None:
-    """Offsets and groups go, but not under their members."""
+    """Offsets and groups are deleted, but not while members use them."""
 
     def offsets(topic: str, *partitions: int, group: str | None = None) -> None:
         places = [OffsetDeleteRequestPartition(partition_index=one) for one in partitions]
@@ -201,7 +201,7 @@ def deleting(talk: Talk) -> None:
 
 
 def finding(talk: Talk) -> None:
-    """The coordinator, and what has none; the nodes have different places."""
+    """Keys with and without a coordinator; the nodes have different addresses."""
     for version in (0, 1, 3):
         found = talk.client("a").ask(FIND_COORDINATOR, version, FindCoordinatorRequest(key="x"))
         talk.told.append((found.error_code, found.error_message))
@@ -227,7 +227,7 @@ SCRIPTS = (
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where Kafka and our broker listen; both have the topic."""
+    """Return the addresses of Kafka and our broker; both have the topic."""
     kafka_broker.create_topic(TOPIC, PARTITIONS)
     folder = tmp_path_factory.mktemp("ours")
     settings = SETTINGS | {"group.min.session.timeout.ms": "6000"}

@@ -1,4 +1,4 @@
-"""Settings of single groups, asked of real Kafka and of our broker: the same answers."""
+"""Settings of single groups in real Kafka and in our broker: the same responses."""
 
 from functools import partial
 from typing import Final
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.kafka
 
 GROUP: Final = 32
 SET, DELETE, APPEND = range(3)
-# Kafka's of the tests has these bounds: nobody is given up.
+# The bounds of Kafka in the tests: no member expires.
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 
 
-# Our broker, with the settings of groups that Kafka's has in the tests.
+# Our broker, with the group settings of the tests' Kafka.
 ours = broker_fixture(
     {"node.id": "1"}
     | {name: text for name, text in SETTINGS.items() if name.startswith("group.consumer.")},
@@ -47,7 +47,7 @@ ours = broker_fixture(
 
 
 def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) -> object:
-    """The error code, and the text where it is not about a value's type."""
+    """Return the error code, and the text unless it is about a value's type."""
     configs = [
         IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
         for name, operation, value in changes
@@ -62,7 +62,7 @@ def alter(client: RawClient, group: str, *changes: Change, trial: bool = False) 
 
 
 def replace(client: RawClient, group: str, *given: tuple[str, str]) -> object:
-    """The old way: what is not named goes back."""
+    """Replace all settings: settings that are not named are reset."""
     configs = [AlterableConfig(name=name, value=text) for name, text in given]
     resource = AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=configs)
     (told,) = client.ask(ALTER_CONFIGS, 2, AlterConfigsRequest(resources=[resource])).responses
@@ -70,7 +70,7 @@ def replace(client: RawClient, group: str, *given: tuple[str, str]) -> object:
 
 
 def shown(client: RawClient, group: str) -> object:
-    """The settings that both have: value, source, and what stands behind it."""
+    """Return the settings that both have: value, source, and synonyms."""
     names = [SESSION, HEARTBEAT, ASSIGNMENT]
     resource = DescribeConfigsResource(
         resource_type=GROUP, resource_name=group, configuration_keys=names
@@ -95,7 +95,7 @@ def shown(client: RawClient, group: str) -> object:
 
 
 def listed(client: RawClient) -> list[str]:
-    """Groups of these tests that have settings."""
+    """Return the groups of these tests that have settings."""
     request = ListConfigResourcesRequest(resource_types=[GROUP])
     told = client.ask(LIST_CONFIG_RESOURCES, 1, request)
     names = [found.resource_name for found in told.config_resources]

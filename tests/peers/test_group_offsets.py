@@ -1,4 +1,4 @@
-"""One directory's groups, by turns in the hands of Apache Kafka and of our broker."""
+"""One directory's groups, by turns with Apache Kafka and with our broker."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +61,7 @@ kafka = kafka_fixture(
 
 @contextmanager
 def running(broker: Broker) -> Iterator[AdminClient]:
-    """Kafka, until the block ends."""
+    """Run Kafka until the block ends."""
     broker.start()
     try:
         yield AdminClient(broker.client_config())
@@ -71,14 +71,14 @@ def running(broker: Broker) -> Iterator[AdminClient]:
 
 @contextmanager
 def ours_on(broker: Broker) -> Iterator[tuple[OurBroker, AdminClient]]:
-    """Our broker on the stopped one's directory."""
+    """Run our broker on the stopped one's directory."""
     settings = {"group.initial.rebalance.delay.ms": "0"}
     with tidelog.broker(str(broker.log_dir), settings=settings) as found:
         yield found, AdminClient({"bootstrap.servers": found.bootstrap_servers, "log_level": 2})
 
 
 def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
-    """What a group has committed, by partition; asked again while its partition is loaded."""
+    """Return a group's committed offsets by partition; retried while its partition is loaded."""
     asked = ConsumerGroupTopicPartitions(group)
 
     def ask() -> Sequence[TopicPartition] | None:
@@ -97,7 +97,7 @@ def committed_offsets(admin: AdminClient, group: str) -> dict[int, int]:
 
 
 def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: str) -> None:
-    """Commit with a producer's transaction, which is committed, aborted, or left open."""
+    """Commit in a producer's transaction, which is committed, aborted, or left open."""
     producer = Producer(broker.client_config(transactional_id=f"id of {group} {ends}"))
     consumer = Consumer(broker.client_config(group_id=group))
     producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -113,7 +113,7 @@ def commit_in_a_transaction(broker: Broker, group: str, offset: int, *, ends: st
 
 
 def write_and_commit(broker: Broker) -> None:
-    """What Kafka has written when it stops."""
+    """Write records and commits before Kafka stops."""
     broker.create_topic(TOPIC, PARTITIONS)
     producer = Producer(broker.client_config())
     for number in range(10):
@@ -157,7 +157,7 @@ def test_groups_go_back_and_forth(kafka: Broker) -> None:
 
 
 def check_kafkas(admin: AdminClient) -> None:
-    """What Kafka wrote is there, and what was not committed is not."""
+    """Assert that Kafka's commits are there, and uncommitted ones are not."""
     assert committed_offsets(admin, "simple 3") == {0: 33, 1: 103}
     assert committed_offsets(admin, "simple 19") == {0: 19, 1: 119}
     assert committed_offsets(admin, "exact commit") == {0: 50}
@@ -171,7 +171,7 @@ def check_kafkas(admin: AdminClient) -> None:
 
 
 def check_files(kafka: Broker, alive: dict[int, int]) -> None:
-    """The files of a broker that was killed tell all that; and how far a group is behind."""
+    """Assert that the files of a killed broker have the groups, and give the right lag."""
     env = os_env()
     with Directory.open(str(kafka.log_dir)) as directory:
         found = read_groups(directory, env)
@@ -194,7 +194,7 @@ def check_files(kafka: Broker, alive: dict[int, int]) -> None:
 
 
 def change_offsets(admin: AdminClient) -> None:
-    """Move a group's offsets, and delete a group."""
+    """Change a group's offsets, and delete a group."""
     moved = [TopicPartition(TOPIC, 0, 77), TopicPartition(TOPIC, 1, 78)]
     changed = ConsumerGroupTopicPartitions("simple 4", moved)
     admin.alter_consumer_group_offsets([changed])["simple 4"].result(timeout=REQUEST_TIMEOUT_S)
@@ -202,14 +202,14 @@ def change_offsets(admin: AdminClient) -> None:
 
 
 def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
-    """A generation that we write: what its member says to stay in it."""
+    """Write a generation with our broker; return its member's heartbeat."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 2}
     consumer = Consumer(
         settings
         | {
             "group.id": "our own",
             "group.instance.id": "seat",
-            # It is to be there when Kafka has started.
+            # It must still be there after Kafka has started.
             "session.timeout.ms": 600_000,
             "max.poll.interval.ms": 600_000,
         }
@@ -233,7 +233,7 @@ def member_of_ours(broker: OurBroker) -> HeartbeatRequest:
 
 
 def await_heartbeat(kafka: Broker, beat: HeartbeatRequest) -> None:
-    """Kafka knows the member of our generation."""
+    """Assert that Kafka knows the member of our generation."""
     with RawClient(kafka.bootstrap) as raw:
         code = until(
             lambda: raw.ask(HEARTBEAT, 4, beat).error_code, lambda found: found not in LATER
@@ -242,7 +242,7 @@ def await_heartbeat(kafka: Broker, beat: HeartbeatRequest) -> None:
 
 
 def commit_twice(bootstrap: str) -> None:
-    """Two commits of two partitions, one with a retention time of its own."""
+    """Commit two partitions twice, once with a retention time."""
     places = [
         OffsetCommitRequestPartition(
             partition_index=number,
@@ -273,7 +273,7 @@ def generation_of(node: Node, group: str) -> int:
 
 
 def commit_records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
-    """Records of one group's commits in the stopped broker's directory."""
+    """Return the records of one group's commits in the stopped broker's directory."""
     found = []
     with LogDir.open(str(kafka.log_dir)) as log_dir:
         for number in range(log_dir.topic(OFFSETS_TOPIC).partitions):
@@ -287,7 +287,7 @@ def commit_records(kafka: Broker, group: str) -> list[tuple[bytes, bytes]]:
 
 
 def timeless(key: bytes, value: bytes) -> bytes:
-    """A commit's value without the times of its commit and of its expiry."""
+    """Return a commit's value without the times of its commit and of its expiry."""
     change = read_change(key, value, 0)
     assert change is not None
     for at in range(len(value) - 7):

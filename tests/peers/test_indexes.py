@@ -1,4 +1,4 @@
-"""The same appends give the same files: log, both indexes, aborted transactions, snapshots."""
+"""The same appends create the same files: log, both indexes, aborted transactions, snapshots."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,9 +25,9 @@ SEEDS = range(0, SEEDS_PER_TEST * TESTS, SEEDS_PER_TEST)
 
 
 def comparable(answers: list[object]) -> list[object]:
-    """Last offset of what was appended, the wire's error code of what was refused.
+    """Return the last offset of each append, and the error code of each refused one.
 
-    Kafka does not tell the first offset of an old batch that it copied.
+    Kafka does not return the first offset of an old batch that it has copied.
     """
     found: list[object] = []
     for answer in answers:
@@ -37,7 +37,7 @@ def comparable(answers: list[object]) -> list[object]:
 
 
 def live_twice(oracle: Oracle, script: Script, folder: Path) -> tuple[Path, Path]:
-    """Run a script on both sides, compare the answers; Kafka's folder and ours."""
+    """Run a script on both sides and compare the results; return Kafka's folder and ours."""
     theirs = folder / "kafka" / "events-0"
     ours = folder / "ours" / "events-0"
     told = comparable(oracle.run(replace(script, directory=theirs)))
@@ -46,7 +46,7 @@ def live_twice(oracle: Oracle, script: Script, folder: Path) -> tuple[Path, Path
 
 
 def assert_same_files(theirs: Path, ours: Path) -> dict[str, bytes]:
-    """Compare every file of Kafka's byte by byte; what they are."""
+    """Compare every file of Kafka byte by byte; return the files."""
     expected, made = kafka_files(theirs), kafka_files(ours)
     assert sorted(made) == sorted(expected)
     assert [name for name in expected if made[name] != expected[name]] == []
@@ -65,7 +65,7 @@ def test_files_are_byte_equal(
         for name, content in made.items():
             suffix = name.rpartition(".")[2]
             suffixes[suffix] = suffixes.get(suffix, 0) + len(content)
-    # Equality of nothing would prove nothing: the lives have many segments and entries.
+    # The scripts have many segments and entries, so the comparison means something.
     assert min(suffixes["log"] / 25_000, suffixes["index"] / 800, suffixes["timeindex"] / 800) > 1
     assert "txnindex" in suffixes or make is follower_script
 
@@ -74,7 +74,7 @@ def test_files_are_byte_equal(
 def test_repeated_and_lost_batches_are_answered_alike(
     kafka_oracle: Oracle, quick_path: Path, first: int
 ) -> None:
-    """Kafka may roll before it finds out that a batch is refused; the records are the same."""
+    """Kafka may roll before it refuses a batch; the records are the same."""
     for seed in range(first, first + SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         script = client_script(seed, folder, stubborn=True)
@@ -83,7 +83,7 @@ def test_repeated_and_lost_batches_are_answered_alike(
 
 
 def copied(offset: int, epoch: int, *, legacy: bool = False, size: int = 10) -> dict[str, object]:
-    """A step that appends one record as a follower does."""
+    """Return a step that appends one record as a follower does."""
     records = [NewRecord(key=b"k", value=b"v" * size, timestamp=T0 if offset else T0 - 10_000)]
     if legacy:
         data = build_legacy_set(records * 3, magic=1, codec=Codec.GZIP, base_offset=offset)
@@ -106,7 +106,7 @@ def test_a_copied_wrapper_after_a_gap_begins_a_segment_at_the_log_end(
 def test_a_refused_append_leaves_no_leader_epoch_behind(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Kafka notes the epoch before it refuses; with us a refused append changes nothing."""
+    """Kafka records the epoch before it refuses; our refused append changes nothing."""
     steps = [copied(0, 1), copied(1, 2, size=2_000)]
     script = Script(quick_path, steps, {"internal.segment.bytes": "1000"}, now_ms=T0)
     theirs, ours = live_twice(kafka_oracle, script, quick_path)

@@ -1,4 +1,4 @@
-"""The lag of groups on a real broker: what is really left, how old it is, how fast it shrinks."""
+"""The lag of groups on a real broker: remaining records, their age, and the rate of change."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ def lag(
     wait: Callable[[float], None] = lambda _seconds: None,
 ) -> Ended:
     env = Env(clock=clock or ManualClock(T0 + 1000 * SECOND))
-    # A clock that stands has no timeouts; every answer comes, or the test's own limit ends it.
+    # With a stopped clock nothing times out: every response arrives, or the test's limit ends it.
     return tidelog("lag", group, "-b", broker.bootstrap, "-o", "json", *more, env=env, wait=wait)
 
 
@@ -36,7 +36,7 @@ def only(ended: Ended) -> dict[str, object]:
 
 
 def test_age_is_that_of_the_record_at_the_committed_offset(kafka_broker: Broker) -> None:
-    """Times out of order, so that no interpolation between any two of them would do."""
+    """The times are out of order, so that interpolation between any two would be wrong."""
     topic, group = "aged", "aged-g"
     kafka_broker.create_topic(topic, partitions=2)
     send(kafka_broker, topic, [T0 + s * SECOND for s in (0, 900, 100, 995, 300)])
@@ -75,7 +75,9 @@ def test_stamps_of_the_broker_are_told_as_such(kafka_broker: Broker) -> None:
 
 
 def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
-    """Kafka's cleaner leaves 10 of 1,010 records; offsets still say over a thousand."""
+    """Kafka's cleaner leaves 10 of 1,010 records; the difference of offsets is still over a
+    thousand.
+    """
     topic, group = "compacted-lag", "compacted-lag-g"
     kafka_broker.create_topic(
         topic,
@@ -93,7 +95,7 @@ def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
     by_headers = only(lag(kafka_broker, group, *data))
     by_reading = only(lag(kafka_broker, group, "--count"))
     left = len(consume_all(kafka_broker, group, topic, 1)[0])
-    assert left == 20  # nine keys and the tenth, once each, and the ten of the active segment
+    assert left == 20  # nine keys, the tenth key once, and the ten records of the active segment
     assert by_offsets["offset_lag"] == 960
     assert by_offsets["records_left_is_exact"] is False
     for exact in (by_headers, by_reading):
@@ -102,7 +104,7 @@ def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
 
 
 def test_records_left_of_a_transactional_topic(kafka_oracle: Oracle, kafka_broker: Broker) -> None:
-    """Markers are no records, and who reads committed does not get aborted ones."""
+    """Markers are no records, and readers of committed records do not get aborted ones."""
     topic, group = "transactional-lag", "transactional-lag-g"
     kafka_broker.create_topic(topic)
     for number in range(6):
@@ -131,7 +133,7 @@ def test_speed_and_time_to_catch_up_over_samples(kafka_broker: Broker) -> None:
     at = [0]
 
     def wait(seconds: float) -> None:
-        """In each pause the group reads thirty records and ten more come."""
+        """In each pause the group reads thirty records and ten more are appended."""
         clock.advance(int(seconds * SECOND))
         at[0] += 30
         commit(kafka_broker, group, topic, {0: at[0]})

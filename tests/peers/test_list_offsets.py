@@ -1,8 +1,8 @@
-"""ListOffsets: a broker's answers to Kafka's own client, and ours on the same bytes.
+"""ListOffsets: a broker's responses to Kafka's own client, and ours on the same bytes.
 
-Every distinct timestamp of every log, one ms before and after it, and every special value. Where
-Kafka's answer is another than the records give, it must be the one that its way of searching gives
-(facts in docs/differences.md): so each difference is asserted, not excused.
+The tests look up every distinct timestamp of every log, one ms before and after it, and every
+special value. If Kafka's response differs from the records, it must be the result of its search
+method (docs/differences.md): each difference is asserted, not excused.
 
 A hundred logs in a plain run, a thousand in a sweep: transactional, compressed, out of order, in
 formats 0, 1 and 2, with deleted records, and compacted by Kafka.
@@ -40,9 +40,9 @@ from tests.worlds.kafka.oracle import Oracle
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep makes 1,000 logs
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(3_600)]  # a sweep creates 1,000 logs
 
-# Topic -> whether its logs hold old formats too, and come from a leader.
+# Topic -> whether its logs have old formats too, as copied from a leader.
 TOPICS = {"sent": False, "copied": True, "trimmed": False, "compacted": True}
 SETTINGS = {"compacted": {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.0"}}
 PLAIN_RUN, SWEEP = 15, 250
@@ -50,7 +50,7 @@ PLAIN_RUN, SWEEP = 15, 250
 
 @dataclass
 class Told:
-    """One log: what is on disk, what was asked, what Kafka said."""
+    """One log: its segments on disk, the requested values, and Kafka's responses."""
 
     parts: list[Part]
     asked: list[int]
@@ -59,7 +59,7 @@ class Told:
     end: int
 
     def of(self, value: int) -> Answer:
-        """Kafka's answer to one of the values."""
+        """Return Kafka's response to one of the values."""
         return self.answers[self.asked.index(value)]
 
 
@@ -73,15 +73,15 @@ def home_of_logs(
     kafka_oracle: Oracle,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[Broker, Logs]:
-    """The stopped broker with its directory, and what it had told of each log."""
+    """Return the stopped broker with its directory, and its responses for each log."""
     count = SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
     folder = tmp_path_factory.mktemp("offsets")
-    # Segments below the log start stay for minutes, and all the time where nothing looks for them.
+    # Segments below the log start stay for minutes, or longer if retention does not run.
     later = {"log.retention.check.interval.ms": "3600000"}
     broker = Broker(kafka_jars, kafka_oracle, folder, settings=later)
     try:
         make_logs(broker, count)
-        # Looked at before the cleaner runs: it takes files away.
+        # Read before the cleaner runs, which deletes files.
         wanted = cleanable(broker, "compacted", count)
         broker.start()
         broker.await_cleaned(wanted)
@@ -93,7 +93,7 @@ def home_of_logs(
 
 
 def make_logs(broker: Broker, count: int) -> None:
-    """Topics by the broker, their logs by us."""
+    """Create topics by the broker, and write their logs."""
     broker.start()
     for topic in TOPICS:
         broker.create_topic(topic, count, **SETTINGS.get(topic, {}))
@@ -104,7 +104,9 @@ def make_logs(broker: Broker, count: int) -> None:
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
-    """Partitions that the cleaner will take: those with a finished segment that is not empty."""
+    """Return the partitions that the cleaner will clean: those with a finished segment with
+    content.
+    """
     found = set()
     for number in range(count):
         logs = sorted(broker.partition_dir(topic, number).glob("*.log"))
@@ -114,7 +116,7 @@ def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
 
 
 def delete_some(broker: Broker, count: int) -> None:
-    """Move the log starts into the logs, each to another place."""
+    """Move the log starts into the logs, each to another offset."""
     places = []
     for number in range(count):
         parts = read_parts(broker.partition_dir("trimmed", number))
@@ -127,7 +129,7 @@ def delete_some(broker: Broker, count: int) -> None:
 
 
 def ask_all(home: KafkaHome, broker: Broker, count: int, folder: Path) -> Logs:
-    """Kafka's answers on every log."""
+    """Return Kafka's responses for every log."""
     names = [(topic, number) for topic in TOPICS for number in range(count)]
     parts = [read_parts(broker.partition_dir(*name)) for name in names]
     asked = [questions(one) for one in parts]
@@ -148,7 +150,7 @@ def logs(home_of_logs: tuple[Broker, Logs]) -> Logs:
 
 @pytest.fixture(scope="module")
 def readers(home_of_logs: tuple[Broker, Logs]) -> Iterator[dict[tuple[str, int], LogView]]:
-    """Ours, on the broker's directory."""
+    """Yield our readers of the broker's directory."""
     broker, logs = home_of_logs
     with LogDir.open(str(broker.log_dir)) as directory:
         yield {name: directory.reader(*name) for name in logs}
@@ -159,7 +161,7 @@ def times_of(told: Told) -> list[int]:
 
 
 def test_the_logs_are_what_they_are_meant_to_be(logs: Logs) -> None:
-    """Equality of nothing would prove nothing."""
+    """Ensures that the logs have enough records and variety to compare."""
     assert len(logs) in (4 * PLAIN_RUN, 4 * SWEEP)
     assert sum(len(times_of(told)) for told in logs.values()) > 100 * len(logs)
     assert (
@@ -183,7 +185,8 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """The only difference: it looks in one segment, which deleted records or a file time chose."""
+    """The only difference: Kafka searches one segment, chosen by deleted records or a file's time.
+    """
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):
@@ -192,7 +195,7 @@ def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
             if kafka != exact(told.parts, time, told.start):
                 assert kafka == NOT_FOUND, (name, time)
                 differences += 1
-    assert differences  # there is something that we do better
+    assert differences  # there are differences
 
 
 def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> None:
@@ -200,7 +203,7 @@ def test_special_values(logs: Logs, readers: dict[tuple[str, int], LogView]) -> 
         reader = readers[name]
         assert (reader.log_start_offset, -1) == told.of(EARLIEST) == told.of(EARLIEST_LOCAL), name
         assert (reader.log_end_offset, -1) == told.of(LATEST), name
-        assert told.of(LATEST_TIERED) == NOT_FOUND  # nothing is tiered, neither there nor here
+        assert told.of(LATEST_TIERED) == NOT_FOUND  # neither side has tiered records
 
 
 def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
@@ -214,11 +217,11 @@ def test_the_largest_timestamp_is_that_of_a_record_that_can_be_read(
         kafka = told.of(MAX_TIMESTAMP)
         assert kafka == latest_as_kafka(told.parts), name
         deleted += kafka != NOT_FOUND and kafka[0] < told.start
-    assert deleted  # Kafka names offsets that nobody can read
+    assert deleted  # Kafka returns offsets of deleted records
 
 
 def test_nothing_was_found_wrong_in_what_kafka_wrote(home_of_logs: tuple[Broker, Logs]) -> None:
-    """Strictness about indexes must not cost Kafka's own directories their indexes."""
+    """Strict checks of indexes must accept Kafka's own indexes."""
     broker, logs = home_of_logs
     with LogDir.open(str(broker.log_dir)) as directory:
         for name in logs:

@@ -1,6 +1,6 @@
-"""Log-ins, renewed ones and attempts at them, at Kafka and at ours: the same to the last answer.
+"""Authentication, reauthentication and failed attempts with Kafka and ours: the same responses.
 
-Each story is a connection of its own. It ends where the broker closes it.
+Each story is a connection of its own. It ends when the broker closes it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.kafka
 
 ENABLED: Final = (*MECHANISMS, BEARER)
 
-# -- sessions that are renewed -------------------------------------------------------------------
+# -- reauthentication ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mechanism", ENABLED)
@@ -61,7 +61,7 @@ PAIRS: Final = [(first, second) for first in ENABLED for second in ENABLED if fi
 def test_a_session_is_not_renewed_by_another_mechanism(
     doors: tuple[Door, Door], first: str, second: str, *, proves: bool
 ) -> None:
-    """Whatever comes behind its handshake, the connection is closed without a word."""
+    """Whatever follows its handshake, the connection is closed without a response."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(first)
@@ -78,7 +78,7 @@ def test_a_session_is_not_renewed_by_another_mechanism(
 def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
-    """Kafka, which tells who has not logged in yet, closes without a word."""
+    """Kafka reports it before authentication, but here closes without a response."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)
@@ -112,7 +112,7 @@ def test_what_may_not_come_while_a_session_is_renewed(
 def test_what_comes_instead_of_a_token(
     doors: tuple[Door, Door], mechanism: str, *, is_renewal: bool
 ) -> None:
-    """Another handshake is refused by both; other requests Kafka alone answers, with an error."""
+    """Both refuse another handshake; only Kafka answers other requests, with an error."""
 
     def begun(visitor: Visitor) -> None:
         if is_renewal:
@@ -134,12 +134,12 @@ def test_what_comes_instead_of_a_token(
     assert ours == [("ask", False), ("ask", False)]
 
 
-# -- before a log-in -----------------------------------------------------------------------------
+# -- before authentication -----------------------------------------------------------------------
 
 VERSIONS: Final = b"\0\x12\0\0\0\0\0\1\xff\xff"
 NEWER_VERSIONS: Final = b"\0\x12\x00\x63\0\0\0\1\xff\xff\0"
 SHAKE: Final = b"\0\x11\0\1\0\0\0\1\xff\xff\0\5PLAIN"
-# What comes, frame by frame, and how many of them are answered before the connection is closed.
+# Frames, and the number of them that get a response before the connection is closed.
 OPENINGS: Final = {
     "versions": ([VERSIONS, SHAKE], 2),
     "versions twice": ([VERSIONS, VERSIONS], 1),
@@ -176,7 +176,7 @@ def test_frames_of_a_log_in_may_be_longer_at_kafka(doors: tuple[Door, Door]) -> 
 
 
 def answered(door: Door, frames: list[bytes]) -> int:
-    """How many of the frames are answered before the connection is closed."""
+    """Return how many of the frames get a response before the connection is closed."""
     with connected(door) as sock:
         for count, frame in enumerate(frames):
             with contextlib.suppress(ConnectionError):
@@ -194,7 +194,7 @@ def connected(door: Door) -> socket.socket:
 
 
 def take(sock: socket.socket, size: int) -> bytes:
-    """So many bytes, fewer where the connection is closed."""
+    """Return `size` bytes, fewer if the connection is closed."""
     found = b""
     with contextlib.suppress(ConnectionResetError):
         while len(found) < size and (more := sock.recv(size - len(found))):

@@ -1,4 +1,4 @@
-"""Messages of SCRAM and OAUTHBEARER that are wrong in one thing each, at Kafka and at ours."""
+"""Messages of SCRAM and OAUTHBEARER with one error each, with Kafka and ours."""
 
 import base64
 from collections.abc import Mapping
@@ -61,7 +61,7 @@ LAST: Final[Mapping[str, Change]] = {
 
 
 def swapped(proof: str) -> str:
-    """A proof that is wrong in one bit."""
+    """Return a proof with one wrong bit."""
     raw = bytearray(base64.b64decode(proof))
     raw[0] ^= 1
     return base64.b64encode(raw).decode()
@@ -98,7 +98,7 @@ def test_who_has_proved_himself_can_say_no_more(doors: tuple[Door, Door], mechan
 
 
 def answers(doors: tuple[Door, Door], mechanism: str, *message: object) -> list[object]:
-    """What Kafka and ours say to a changed log-in, but for the handshake."""
+    """Return the responses of Kafka and ours to a changed authentication, without the handshake."""
 
     def story(visitor: Visitor) -> None:
         visitor.shake(mechanism)
@@ -149,7 +149,7 @@ def test_an_extension_that_must_be_understood_is_refused_earlier_than_by_kafka(
 def test_kafka_alone_lets_through_what_the_proof_does_not_cover(
     doors: tuple[Door, Door], mechanism: str, extension: str
 ) -> None:
-    """And so refuses a proof that covers all of the message, as RFC 5802 wants it."""
+    """Therefore Kafka refuses a proof that covers the whole message, as RFC 5802 requires."""
     told = answers(doors, mechanism, USUAL, lambda it: it.text().replace(",p=", extension))
     assert told == [IS_IN, refusal(mechanism, GOES_ON)]
 
@@ -173,7 +173,7 @@ MESSAGES: Final = (
 
 
 def bearers(doors: tuple[Door, Door], message: str) -> list[Heard]:
-    """What Kafka and ours say to a message of OAUTHBEARER, but for the handshake."""
+    """Return the responses of Kafka and ours to a message of OAUTHBEARER, without the handshake."""
 
     def told(door: Door) -> Heard:
         key = door.good[BEARER]

@@ -1,4 +1,4 @@
-"""Lookups by time in one directory: Kafka's answers, and where ours are better."""
+"""Lookups by time in one directory: Kafka's results, and better ones of ours."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ Found = tuple[int, int] | None
 
 
 def written(directory: Path) -> list[tuple[int, int]]:
-    """Offset and timestamp of every record on disk, in order."""
+    """Return offset and timestamp of every record on disk, in order."""
     return [
         (record.offset, record.timestamp)
         for log in sorted(directory.glob("*.log"))
@@ -36,7 +36,7 @@ def written(directory: Path) -> list[tuple[int, int]]:
 def has_timeless_segment(directory: Path) -> bool:
     """Whether a segment has no record with a time.
 
-    Kafka takes such a segment's modification time for its largest timestamp, searches it, finds
+    Kafka treats such a segment's modification time as its largest timestamp, searches it, finds
     nothing there and gives up.
     """
     return any(
@@ -46,25 +46,25 @@ def has_timeless_segment(directory: Path) -> bool:
 
 
 def by_full_scan(records: Sequence[tuple[int, int]], target: int, start: int) -> Found:
-    """The earliest record at or after `start` with that time or a later one."""
+    """Return the earliest record at or after `start` with that time or a later one."""
     return next(((o, t) for o, t in records if o >= start and t >= target), None)
 
 
 def times_to_ask(records: Sequence[tuple[int, int]]) -> list[int]:
-    """Each time in the log, one before and one after it, and the extremes."""
+    """Return each time in the log, one before and one after it, and the extremes."""
     around = {t + d for _, t in records for d in (-1, 0, 1)}
     return sorted({time for time in around if time >= 0} | {0, T0, INT64_MAX})
 
 
 def ask(answers: Sequence[object]) -> list[Found]:
-    """Offset and time of each answer of the last step."""
+    """Return offset and time of each result of the last step."""
     last = answers[-1]
     assert isinstance(last, list)
     return [None if found is None else (found[0], found[1]) for found in last]
 
 
 def two_copies(script: Script, folder: Path) -> tuple[Script, Script]:
-    """Scripts that open copies of the same directory."""
+    """Return scripts on two copies of the same directory."""
     copies = [folder / side / "events-0" for side in ("kafka", "ours")]
     for copy in copies:
         shutil.copytree(script.directory, copy)
@@ -99,7 +99,7 @@ def test_answers_are_exact_and_kafka_agrees(
 def test_a_match_in_a_later_segment_is_found_where_kafka_gives_up(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Deleted records hold the largest time of the first segment that is searched."""
+    """The largest time of the first searched segment belongs to deleted records."""
     early = [NewRecord(key=b"k", value=b"early", timestamp=T0 + 500)]
     late = [NewRecord(key=b"k", value=b"late", timestamp=T0 + 400)]
     plain = [NewRecord(key=b"k", value=b"plain", timestamp=T0)]

@@ -1,4 +1,4 @@
-"""Every message that we declare, in every version, against Apache Kafka's own classes."""
+"""Every declared message, in every version, compared with Apache Kafka's own classes."""
 
 import base64
 import dataclasses
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 pytestmark = pytest.mark.kafka
-# Kafka's converter leaves their bytes out; the message that it writes again has them.
+# Kafka's converter omits their bytes; the message that it writes again has them.
 RECORDS = "records"
 
 
@@ -74,7 +74,7 @@ def camel(name: str) -> str:
 
 
 def told(value: object) -> object:
-    """A value as Kafka's JSON converter writes it."""
+    """Return a value in the form of Kafka's JSON converter."""
     if isinstance(value, UUID):
         return encode_topic_id(value)
     if isinstance(value, list):
@@ -94,7 +94,7 @@ def fields_of(message: "DataclassInstance") -> dict[str, object]:
 
 
 def compare(ours: object, theirs: object, where: str) -> None:
-    """Every field that Kafka tells is ours; it leaves out tagged ones that have their default."""
+    """Compare every field of Kafka's; it omits tagged fields with default values."""
     if isinstance(theirs, dict):
         assert isinstance(ours, dict), where
         for name, value in theirs.items():
@@ -112,7 +112,7 @@ def compare(ours: object, theirs: object, where: str) -> None:
 
 
 def check(oracle: Oracle, name: str, version: int, written: bytes, message: object) -> None:
-    """Kafka's class reads what we mean, to the last byte, and writes the same."""
+    """Assert that Kafka's class decodes our message to the last byte, and encodes it equally."""
     data = base64.b64encode(written).decode()
     answer = oracle.ask("message", name=name, version=version, data=data)
     assert isinstance(answer, dict)
@@ -123,7 +123,7 @@ def check(oracle: Oracle, name: str, version: int, written: bytes, message: obje
 
 
 def package_of(name: str) -> str:
-    """Where Kafka has the class of a message that lies in others or in records."""
+    """Return the package of Kafka's class for a message inside others or in records."""
     if "ConsumerProtocol" in name:
         return ""
     share = name.startswith(("ShareSnapshot", "ShareUpdate"))
@@ -194,7 +194,7 @@ def test_kafka_reads_what_lies_in_records_of_coordinators(
         for message in samples(data.kind, version):
             written = data.write(version, message)
             assert data.read(written) == (version, message)
-            # Kafka's class for a key has no versions but its own.
+            # Kafka's class for a key has only its own version.
             known = 0 if data.kind.__name__.endswith("Key") else version
             check(kafka_oracle, package + data.kind.__name__, known, written[2:], message)
 
@@ -206,7 +206,7 @@ def test_kafka_announces_the_versions_that_we_declare(kafka_oracle: Oracle) -> N
         assert announced[api.name] == [api.key, api.first, api.last], api.name
 
 
-# But for encoded surrogates, of which Java makes one character and Python three.
+# Without encoded surrogates, which Java decodes to one character and Python to three.
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,8 +1,8 @@
-"""Users, rules and quotas, kept by Kafka's controller and by us: the same records, byte for byte.
+"""Users, rules and quotas stored by Kafka's controller and by us: the same records, byte for byte.
 
-The same requests go to a real Kafka and to our broker. What Kafka's own `__cluster_metadata-0` has
-of them afterwards and what our `tidelog-metadata.log` has is the same, but for the ids of rules,
-which either draws. Then Kafka's broker is started on a copy of our directory, the log in it.
+The same requests are sent to a real Kafka and to our broker. Afterwards the records in Kafka's own
+`__cluster_metadata-0` and in our `tidelog-metadata.log` are the same, except for the random ids of
+rules. Then Kafka's broker starts on a copy of our directory with the log in it.
 """
 
 import shutil
@@ -96,9 +96,9 @@ def alteration(values: dict[str, float | None], **parts: str | None) -> QuotaAlt
 
 
 def change_users(client: RawClient) -> None:
-    """Two users, one of them twice; one changed, one gone.
+    """Create two users, one of them with two mechanisms; change one, delete one.
 
-    Not two in one request: Kafka takes those in the order of a hash.
+    Not two in one request: Kafka processes those in the order of a hash.
     """
     asked = [
         ([], [upsertion("ada", 1, 4096)]),
@@ -145,14 +145,14 @@ def change_quotas(client: RawClient) -> None:
 
 @dataclass(frozen=True)
 class Kept:
-    """What the metadata log of either has, in order, and answers about its topic."""
+    """Records of a broker's metadata log, in order, and responses about its topic."""
 
     records: list[bytes]
     answers: list[object]
 
 
 def values_of(*paths: Path) -> list[bytes]:
-    """The values of all records of users, rules and quotas."""
+    """Return the values of all records of users, rules and quotas."""
     found = []
     for path in paths:
         for batch in walk(path.read_bytes()):
@@ -163,7 +163,7 @@ def values_of(*paths: Path) -> list[bytes]:
 
 
 def answers_about_the_topic(client: RawClient) -> list[object]:
-    """What a client is told that asks for the controller's own topic, or changes it."""
+    """Return the responses to requests that read or change the controller's own topic."""
     wanted = [MetadataRequestTopic(name=METADATA_TOPIC)]
     asked = MetadataRequest(topics=wanted, allow_auto_topic_creation=True)
     seen = client.ask(METADATA, 9, asked).topics
@@ -228,7 +228,7 @@ def ours(data: Path) -> Kept:
 
 
 def without_ids(values: list[bytes]) -> list[bytes]:
-    """Records with the numbers of rules in the order of their making for their ids."""
+    """Return records with rule ids replaced by numbers in the order of creation."""
     known: dict[bytes, bytes] = {}
     found = []
     for value in values:
@@ -254,7 +254,7 @@ def test_the_controllers_topic_is_none_that_clients_can_ask_for(kafka: Kept, our
 def test_kafka_starts_on_a_directory_that_has_our_log(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, ours: Kept, data: Path, tmp_path: Path
 ) -> None:
-    """It leaves the file alone; its topics and records are those that we left."""
+    """It leaves the file unchanged; its topics and records are the ones that we have written."""
     assert ours.records
     broker = Broker(kafka_jars, kafka_oracle, tmp_path / "broker")
     kept = (data / METADATA_FILE).read_bytes()

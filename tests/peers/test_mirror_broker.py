@@ -1,4 +1,4 @@
-"""A mirror's batch at a broker: where brokers put it is what the map says, also next time."""
+"""A mirror's batch at a broker: the map has the offsets that brokers assign, also in a retry."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ def target(broker: AnyBroker, topic: str) -> BrokerTarget:
 
 
 def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int, int]]:
-    """Offset and time of each committed record, by value; fails where one is there twice."""
+    """Return offset and time of each committed record, by value; fail if a value occurs twice."""
     await_ended(broker.bootstrap, topic, partition)
     settings = broker.client_config(
         group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
@@ -46,7 +46,9 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Every copied record lies where its row says; in a dense row just there."""
+    """Assert that every copied record is in the range of its row; in a dense row at its exact
+    offset.
+    """
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:
@@ -63,7 +65,7 @@ def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partit
 
 
 def test_what_the_map_says_is_where_records_are(either_broker: AnyBroker) -> None:
-    """Others write in between, an attempt fails, the batch comes again: the map stays right."""
+    """Others write in between, an attempt fails, the batch is repeated: the map stays right."""
     topic = "mirror-places"
     either_broker.create_topic(topic, 2)
     other = Producer(either_broker.client_config(linger_ms=0))

@@ -1,4 +1,4 @@
-"""What a running mirror takes up, from and to a broker: topics, partitions, settings."""
+"""A running mirror follows new topics, partitions and settings, from and to a broker."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_what_comes_is_made_there(
 def check_settings(
     either_broker: AnyBroker, growth: Growth, found: OffsetMap, source: str, topic: str
 ) -> None:
-    """A copy at a broker has its source's settings, and gets those that change."""
+    """Assert that a copy at a broker has its source's settings, and gets changed ones."""
     with connect(either_broker.bootstrap) as cluster:
         assert cluster.topic_settings(f"growth.{topic}")["segment.bytes"] == "1048576"
         with Directory.open(source, writable=True) as directory:
@@ -87,7 +87,7 @@ def check_settings(
 
 
 def check_refused(either_broker: AnyBroker, topic: str) -> None:
-    """Partitions that can't be added are errors of ours."""
+    """Assert that a failure to add partitions raises our own error."""
     with connect(either_broker.bootstrap) as cluster:
         assert cluster.topics()[topic] == 3
         with pytest.raises(InvalidPartitions):

@@ -1,4 +1,4 @@
-"""The store over a real S3-compatible server, in a process of its own."""
+"""The store with a real S3-compatible server, in a process of its own."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,7 @@ def opened(s3_server: S3Server) -> ObjectStore:
 
 
 class TestS3(StoreRules):
-    """The rules of every store."""
+    """The contract of every store."""
 
 
 def test_a_missing_bucket_names_the_next_step(s3_server: S3Server) -> None:
@@ -46,7 +46,7 @@ def test_nobody_answers(s3_server: S3Server) -> None:
 
 @pytest.fixture(scope="module")
 def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The URL and the directory that it is a copy of."""
+    """Return the URL of a copy and the original directory."""
     directory = tmp_path_factory.mktemp("logs")
     make_log_dir(str(directory), 4)
     store = open_store(f"s3://{s3_server.bucket()}/some/logs", s3_server.options())
@@ -55,7 +55,7 @@ def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tup
 
 
 def told(out: str) -> str:
-    """What a command says, but for the bytes that it took."""
+    """Return a command's output without the numbers of bytes read."""
     return re.sub(r'"(log|sidecar)_bytes_read": [0-9]+', "", out)
 
 
@@ -101,7 +101,7 @@ class TestDirectory:
         url, directory = copied
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
-        # How much is read to know it may differ: small files come whole over a network.
+        # The numbers of bytes read may differ: small files are read whole over a network.
         assert told(there.out.replace(url, str(directory))) == told(here.out)
 
     def test_options_instead_of_the_environment(
@@ -118,5 +118,5 @@ class TestDirectory:
         wrong = Cli(Path(), url=url).run("topics", "--store-option=nonsense=1")
         assert wrong.code == ExitCode.USAGE
         assert "store.nonsense" in wrong.err
-        # Of a directory on disk they are for its tiers.
+        # For a directory on disk the options apply to its tiers.
         assert Cli(Path(directory)).ok("topics", "--store-option=region=x").out

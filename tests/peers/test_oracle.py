@@ -1,4 +1,4 @@
-"""One JVM answers hundreds of tests: what becomes of one question is not the next one's trouble."""
+"""One JVM serves hundreds of tests: a failed request does not affect the next one."""
 
 import signal
 import sys
@@ -10,7 +10,8 @@ import pytest
 from tests.worlds.kafka.home import KafkaHome
 from tests.worlds.kafka.oracle import Oracle, OracleError
 
-# Answers a question with its name; `late` when the next one has come, and its asker is interrupted.
+# Returns the name of the request. For `late` it interrupts the caller, and waits for the next
+# request.
 STAND_IN = """
 import json, os, signal, sys
 
@@ -26,14 +27,14 @@ for line in sys.stdin:
 
 
 class Home(KafkaHome):
-    """No Kafka at all."""
+    """A home without Kafka."""
 
     def java_command(self, *_: object, **__: object) -> list[str]:
         return [sys.executable, "-c", STAND_IN]
 
 
 class Interrupted(Exception):
-    """As a test's time limit would."""
+    """Interrupts a test, as its time limit would."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A directory that we wrote, served by a real broker: lag and rewind by its append clock."""
+"""A directory written by us and served by a real broker: lag and rewind by its append clock."""
 
 from collections.abc import Iterator
 
@@ -22,12 +22,12 @@ STEP_MS = 10_000
 
 
 def append_ms(offset: int) -> int:
-    """Three records in a batch, a batch each ten seconds."""
+    """Return the append time: three records in a batch, a batch every ten seconds."""
     return T0 + offset // 3 * STEP_MS
 
 
 def create_ms(offset: int) -> int:
-    """In an order that has nothing to do with the appends."""
+    """Return the create time, in an order unrelated to the appends."""
     return T0 - 1_000_000 + offset * 37_000 % 901_000
 
 
@@ -92,7 +92,7 @@ def test_seconds_behind_are_those_of_the_append_clock(served: Broker, committed:
 
 
 def test_what_the_broker_appended_itself_is_not_passed_off(served: Broker) -> None:
-    """Its records have create times only: the lag says so, the rewind refuses."""
+    """The broker's records have only create times: the lag shows that, and the rewind refuses."""
     send(served, GROWING, [T0 + 500_000])
     commit(served, "mixed", GROWING, {0: BATCHES * 3})
     env = Env(clock=ManualClock(T0 + 1_000_000))

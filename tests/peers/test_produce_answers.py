@@ -1,4 +1,4 @@
-"""Odd produce requests, to Kafka and to us: the same codes, offsets and errors by record."""
+"""Odd produce requests to Kafka and our broker: the same codes, offsets and errors by record."""
 
 import uuid
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ from tidelog.types import Codec, NewRecord
 pytestmark = pytest.mark.kafka
 
 NOW_MS = 1_700_000_000_000
-# The records are old: the default of a week would delete them in a life of half a minute.
+# The records are old: the default of a week would delete them within half a minute.
 FOREVER = {"log.retention.ms": "-1"}
 NOT_LEADER = 6
 LOADING = 14
@@ -64,7 +64,7 @@ def damaged(place: int, value: int) -> bytes:
 
 
 def cut(codec: Codec) -> bytes:
-    """A batch whose compressed stream ends too soon, under a checksum that is right."""
+    """Return a batch whose compressed stream is truncated, with a valid checksum."""
     found = keyed_batch(b"v" * 100, codec=codec)[:-9]
     found[8:12] = (len(found) - 12).to_bytes(4, "big")
     seal(found, 0)
@@ -72,7 +72,7 @@ def cut(codec: Codec) -> bytes:
 
 
 def uncompressed(codec: Codec) -> bytes:
-    """A batch of plain records that names a codec."""
+    """Return a batch of uncompressed records that names a codec."""
     found = keyed_batch()
     found[22] |= codec
     seal(found, 0)
@@ -80,7 +80,7 @@ def uncompressed(codec: Codec) -> bytes:
 
 
 def flagged(*values: bytes, **more: Unpack[BatchFields]) -> bytes:
-    """A batch that says that the log has set its times."""
+    """Return a batch flagged LogAppendTime."""
     found = keyed_batch(*values, **more)
     found[22] |= 8
     seal(found, 0)
@@ -88,7 +88,7 @@ def flagged(*values: bytes, **more: Unpack[BatchFields]) -> bytes:
 
 
 def timeless() -> bytes:
-    """The same without the time that it was set to."""
+    """Return a flagged batch without the append time."""
     found = bytearray(flagged(b"a", b"b"))
     found[35:43] = b"\xff" * 8
     seal(found, 0)
@@ -172,7 +172,7 @@ CASES = [
 
 
 def told(case: Case, bootstrap: str) -> list[Answer]:
-    """What a broker answers, without what its clock decides and without its words."""
+    """Return a broker's response, without its clock's times and its texts."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(bootstrap) as client:
         create(client, name, case.config)
@@ -187,7 +187,7 @@ def told(case: Case, bootstrap: str) -> list[Answer]:
 
 
 def _ask(client: RawClient, case: Case, request: ProduceRequest) -> PartitionProduceResponse:
-    """The answer, once Kafka's partition has found its leader."""
+    """Return the response, once Kafka's partition has a leader."""
     while True:
         topics = client.ask(PRODUCE, case.version, request).responses
         one = topics[0].partition_responses[0]
@@ -223,7 +223,7 @@ def create(client: RawClient, topic: str, config: Mapping[str, str], count: int 
 
 
 def wake_transactions(bootstrap: str) -> None:
-    """Let a broker make and load the topic of transactions, which its coordinator waits for."""
+    """Let a broker create and load the topic of transactions, for which its coordinator waits."""
     asked = InitProducerIdRequest(transactional_id="other", transaction_timeout_ms=60_000)
     wanted = FindCoordinatorRequest(key_type=1, coordinator_keys=["other"])
     with RawClient(bootstrap) as client:
@@ -242,14 +242,14 @@ def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) 
 
 
 def sized(length: int) -> bytes:
-    """A batch that says that it has this length."""
+    """Return a batch with this length in its header."""
     found = keyed_batch()
     found[8:12] = length.to_bytes(4, "big")
     return bytes(found)
 
 
 def below_null() -> bytes:
-    """A record whose key has a length of -2."""
+    """Return a record whose key has a length of -2."""
     found = bytearray(build_batch([NewRecord(value=b"v", timestamp=NOW_MS)]))
     assert found[65] == 1
     found[65] = 3
@@ -273,7 +273,7 @@ def test_lengths_that_can_not_be(
     kafka_broker: KafkaBroker,
     ours: Broker,
 ) -> None:
-    """An error, and whether it has no text."""
+    """Each has an error, and whether it has no text."""
     (kafka_says,), (we_say,) = (
         told(case, kafka_broker.bootstrap),
         told(case, ours.bootstrap_servers),
@@ -324,7 +324,7 @@ def test_producer_ids(kafka_broker: KafkaBroker, ours: Broker) -> None:
                     producer_epoch=epoch,
                 )
                 while (answer := client.ask(INIT_PRODUCER_ID, 4, request)).error_code == LOADING:
-                    pass  # Kafka's first block of ids is on its way
+                    pass  # Kafka is still requesting its first block of ids
                 found.append((answer.error_code, answer.producer_id >= 0, answer.producer_epoch))
             empty = InitProducerIdRequest(transactional_id="", transaction_timeout_ms=1)
             found.append((client.ask(INIT_PRODUCER_ID, 4, empty).error_code,))

@@ -1,4 +1,4 @@
-"""A partition that a produce request names more than once: asked of Kafka and of us."""
+"""A partition that a produce request names more than once: results of Kafka and ours."""
 
 import uuid
 from collections.abc import Iterator
@@ -24,20 +24,20 @@ pytestmark = pytest.mark.kafka
 BY_NAME, BY_ID = 9, 13
 NOBODY_ID = uuid.UUID(int=5)
 INVALID_RECORD = 87
-# The records are old: the default of a week would delete them in a life of half a minute.
+# The records are old: the default of a week would delete them within half a minute.
 FOREVER = {"log.retention.ms": "-1"}
-# A partition and what is sent for it.
+# A partition and the bytes sent to it.
 Entry: TypeAlias = tuple[int, bytes]
 # A partition, its error, its first offset.
 Answer: TypeAlias = tuple[int, int, int]
 
 
 class Told(NamedTuple):
-    """What a broker says, and what it keeps.
+    """A broker's response, and its stored records.
 
     Attributes:
-        topics: How many the answer names.
-        answers: Those of all partitions, ascending.
+        topics: Number of topics in the response.
+        answers: Responses of all partitions, ascending.
         kept: Values by partition.
     """
 
@@ -47,7 +47,7 @@ class Told(NamedTuple):
 
 
 def numbered_batch(value: bytes, sequence: int | None = None) -> bytes:
-    """A batch of a producer where it has a sequence number."""
+    """Return a batch, of an idempotent producer if it has a sequence number."""
     if sequence is None:
         return batch(value, key=b"k", timestamp=1_700_000_000_000)
     return batch(
@@ -80,7 +80,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
 def told(
     broker: AnyBroker, version: int, topics: list[list[Entry]], *, is_there: bool = True
 ) -> Told:
-    """What comes of a request whose topics are all the same one."""
+    """Send a request whose topics are all the same one; return the result."""
     name = f"twice-{uuid.uuid4().hex}"
     broker.create_topic(name, 2)
     with RawClient(broker.bootstrap) as client:

@@ -1,4 +1,4 @@
-"""Producers that send again after a restart what nobody acknowledged: Kafka's answers, and ours."""
+"""Producers that repeat unacknowledged batches after a restart: Kafka's responses, and ours."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ OUT_OF_ORDER = 45
 
 
 def sent_twice(oracle: Oracle, folder: Path, first_ms: int) -> tuple[list[object], list[object]]:
-    """Five batches and a roll, then a restart and the same five: the second answers of both."""
+    """Append five batches and roll, restart, append them again; return both second responses."""
     batches = [
         build_batch(
             [NewRecord(value=b"v", timestamp=first_ms + n)],
@@ -38,7 +38,7 @@ def sent_twice(oracle: Oracle, folder: Path, first_ms: int) -> tuple[list[object
 
 
 def places(answers: list[object]) -> list[object]:
-    """The first offset of each, or the error's code."""
+    """Return the first offset of each, or the error's code."""
     found = []
     for answer in answers:
         assert isinstance(answer, dict)

@@ -1,4 +1,4 @@
-"""Controllers and features asked of real Kafka and of our broker: the same answers."""
+"""Controllers and features of real Kafka and of our broker: the same responses."""
 
 import contextlib
 import re
@@ -44,18 +44,18 @@ pytestmark = pytest.mark.kafka
 NODE = 1
 METADATA = "__cluster_metadata"
 VOTER = UUID(int=5)
-# Keys of APIs that we have not.
+# Keys of APIs that we don't serve.
 DELEGATION_TOKENS = range(38, 42)
 STATES_OF_SHARES = range(83, 88)
 STREAMS_GROUPS = range(88, 90)
 
 
-# Our broker, with the number that Kafka's has in the tests.
+# Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 
 
 def described(client: RawClient, version: int, *asked: tuple[str, list[int]]) -> object:
-    """The quorum, without offsets, times and places."""
+    """Return the quorum, without offsets, times and addresses."""
     topics = [
         QuorumTopic(
             topic_name=name,
@@ -154,7 +154,7 @@ THERE = QuorumListener(name="OTHER", host="127.0.0.1", port=65535)
 def test_voters_stay(
     clients: tuple[RawClient, RawClient], cluster_id: str | None, voter: tuple[int, UUID]
 ) -> None:
-    """What is wrong with a request comes before that nobody may vote, in one order."""
+    """Errors of a request precede the error that voters can't change, in one order."""
     number, directory = voter
     removing = RemoveRaftVoterRequest(
         cluster_id=cluster_id, voter_id=number, voter_directory_id=directory
@@ -162,7 +162,7 @@ def test_voters_stay(
     told = [refused(client.ask(REMOVE_RAFT_VOTER, 0, removing)) for client in clients]
     assert told[0] == told[1]
     lower = QuorumListener(name="controller", host="127.0.0.1", port=65535)
-    # Not one without a name: Kafka 4.3 closes the connection, and its controller ends.
+    # No empty listener name: Kafka 4.3 closes the connection, and its controller ends.
     for listeners in ([HERE], [THERE, HERE], [HERE, HERE], [lower], [THERE], []):
         adding = AddRaftVoterRequest(
             cluster_id=cluster_id,
@@ -180,7 +180,7 @@ def test_voters_stay(
 def test_a_voter_is_changed_at_controllers_alone(
     kafka_broker: Broker, ours: "Ours", cluster_id: bytes, version: int
 ) -> None:
-    """UpdateRaftVoter (82): a broker that is asked closes the connection, and says nothing."""
+    """UpdateRaftVoter (82): a broker closes the connection without a response."""
     head = b"\0\x52" + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff\0"
     voter = bytes(4) + NODE.to_bytes(4, "big") + VOTER.bytes
     listeners = b"\2" + b"\x0bCONTROLLER" + b"\x0a127.0.0.1" + b"\xff\xff" + b"\0"
@@ -194,13 +194,13 @@ def test_a_voter_is_changed_at_controllers_alone(
 
 
 def refused(told: AddRaftVoterResponse | RemoveRaftVoterResponse) -> tuple[int, str]:
-    """The code and the words, but for each cluster's own id, and what was asked for."""
+    """Return the code and the text, without the cluster's id and the requested values."""
     assert told.error_code
     return told.error_code, re.split('id "|endpoint', str(told.error_message))[0][:30]
 
 
 def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
-    """The first level of each feature, and the levels in force."""
+    """Return the first level of each feature, and the finalized levels."""
     in_force = {
         row.name: (row.min_version_level, row.max_version_level) for row in told.finalized_features
     }
@@ -211,10 +211,10 @@ def announced(told: ApiVersionsResponse) -> tuple[dict[str, int], dict[str, tupl
 def test_features_are_announced_to_who_can_take_them(
     version: int, clients: tuple[RawClient, RawClient]
 ) -> None:
-    """Below version 4 none that begins at 0: older Java clients refuse the whole answer."""
+    """Versions below 4 omit features that begin at 0: older Java clients refuse such a response."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (announced(client.ask(API_VERSIONS, version, request)) for client in clients)
-    # Kafka 4.3 has features that we have not: they differ in what version 4 tells alone.
+    # Kafka 4.3 has features that we don't have: they differ only in version 4.
     assert ours[0] == {name: kafka[0][name] for name in ours[0]}
     assert ours[1] == {name: kafka[1][name] for name in ours[1]}
     if version == 3:
@@ -224,7 +224,7 @@ def test_features_are_announced_to_who_can_take_them(
 
 
 def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> None:
-    """Delegation tokens, streams groups, what its brokers ask each other, a cluster's features."""
+    """Delegation tokens, streams groups, requests between its brokers, a cluster's features."""
     request = ApiVersionsRequest(client_software_name="a", client_software_version="1")
     kafka, ours = (client.ask(API_VERSIONS, 4, request) for client in clients)
     keys = [{row.api_key: row for row in told.api_keys} for told in (kafka, ours)]
@@ -239,5 +239,5 @@ def test_what_kafka_alone_announces(clients: tuple[RawClient, RawClient]) -> Non
         ("kraft.version", 1),
         ("streams.version", 1),
     }
-    # In force in each new cluster; Kafka Streams asks for it only where it is told to.
+    # Finalized in each new cluster; Kafka Streams uses it only if configured.
     assert announced(kafka)[1]["streams.version"] == (1, 1)

@@ -1,6 +1,6 @@
-"""Quotas, sound and unsound, asked of real Kafka and of our broker: the same answers.
+"""Valid and invalid quotas in real Kafka and in our broker: the same responses.
 
-Not compared is what we refuse on purpose (docs/differences.md).
+Requests that we refuse intentionally are not compared (docs/differences.md).
 """
 
 from functools import partial
@@ -185,7 +185,7 @@ def test_what_is_kept_and_found(clients: tuple[RawClient, RawClient]) -> None:
     assert alter(ours, *KEPT) == alter(kafka, *KEPT)
     for asked in FILTERS:
         for strict in (False, True):
-            # Kafka's broker hears of a change a moment after its controller has answered.
+            # Kafka's broker applies a change a moment after its controller has answered.
             expected = describe(ours, *asked, strict=strict)
             until_equal(expected, partial(describe, kafka, *asked, strict=strict))
     gone = [(parts, tuple((key, None) for key, _ in values)) for parts, values in KEPT]
@@ -195,9 +195,9 @@ def test_what_is_kept_and_found(clients: tuple[RawClient, RawClient]) -> None:
 
 
 def apply(admin: RawClient, parts: Parts, values: Values) -> None:
-    """Change a quota, and return when the broker goes by it.
+    """Change a quota, and return when the broker applies it.
 
-    Kafka's broker shows a change before it goes by it, and goes by it before it shows a later one.
+    Kafka's broker shows a change before it applies it, and applies it before it shows a later one.
     """
     for entity, quotas in ((parts, values), ((LATER,), (RATE,)), ((LATER,), (NO_RATE,))):
         alter(admin, (entity, quotas))
@@ -206,7 +206,7 @@ def apply(admin: RawClient, parts: Parts, values: Values) -> None:
 
 
 def shown(admin: RawClient, parts: Parts) -> object:
-    """What is kept of one entity."""
+    """Return the quotas of one entity."""
     asked = [
         QuotaFilterComponent(entity_type=kind, match_type=0, match=name) for kind, name in parts
     ]
@@ -216,7 +216,7 @@ def shown(admin: RawClient, parts: Parts) -> object:
 
 
 def wait_of(client: RawClient) -> int:
-    """What a produce of some 600 bytes is told to wait, in ms."""
+    """Return the throttle time of a produce of some 600 bytes, in ms."""
     batch = bytes(build_batch([NewRecord(value=b"v" * 500)]))
     answer = client.ask(PRODUCE, 9, produce_request(TOPIC, batch))
     assert answer.responses[0].partition_responses[0].error_code == 0
@@ -226,7 +226,7 @@ def wait_of(client: RawClient) -> int:
 def test_who_is_over_a_quota_waits_as_long(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """The first use alone is over it, so that no clock has a part in it."""
+    """A single produce exceeds the quota, so that the result does not depend on a clock."""
     kafka_broker.create_topic(TOPIC)
     ours.call(lambda node: node.topics.create(TOPIC, 1))
     rates = (("producer_byte_rate", 1.0), ("consumer_byte_rate", 1e9))
@@ -277,7 +277,7 @@ def test_a_fetch_over_the_quota_brings_nothing(
 def test_who_takes_too_much_time_waits_for_a_window(
     kafka_broker: Broker, ours: "Ours", clients: tuple[RawClient, RawClient]
 ) -> None:
-    """However much too much it was; the kinds of an entity are told in the same order."""
+    """Independent of the excess; the kinds of an entity are checked in the same order."""
     rates = (("producer_byte_rate", 1e9), ("request_percentage", 1e-9), ("consumer_byte_rate", 1e9))
     found: list[object] = []
     try:

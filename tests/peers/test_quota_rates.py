@@ -1,4 +1,4 @@
-"""How long a client has to be silent: as Kafka's own sensors say, to the millisecond."""
+"""Throttle times equal those of Kafka's own sensors, to the millisecond."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,7 @@
-"""Odd requests to read and to delete records, to Kafka and to us: the same answers.
+"""Odd requests to read and to delete records, to Kafka and to us: the same responses.
 
-Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords, with what no client of Kafka's would
-send: offsets, epochs, sizes and isolation levels that can't be, and partitions named twice.
+Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords, with requests that no Kafka client
+sends: impossible offsets, epochs, sizes and isolation levels, and duplicate partitions.
 """
 
 import uuid
@@ -49,7 +49,7 @@ NOW_MS = 1_700_000_000_000
 PARTITIONS = 2
 NOT_THERE = (3, 6)
 Answer = tuple[object, ...]
-# A topic, an empty name for the one that is there; and partitions with offsets.
+# A topic, with an empty name for the existing one; and partitions with offsets.
 Deletion = tuple[str, tuple[tuple[int, int], ...]]
 Said = TypeVar("Said")
 
@@ -63,7 +63,7 @@ class Place:
     topic_id: uuid.UUID
 
     def fetch(self, version: int, *rows: FetchPartition, **more: int) -> Answer:
-        """What a fetch without a session says; not its bytes."""
+        """Return the response to a fetch without a session, without its bytes."""
         asked = FetchTopic(topic=self.topic, topic_id=self.topic_id, partitions=list(rows))
         limits = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "session_epoch": -1}
         message = FetchRequest(topics=[asked], rack_id="", **(limits | more))  # type: ignore[arg-type]
@@ -87,7 +87,7 @@ class Place:
         )
 
     def offsets(self, *rows: ListOffsetsPartition, isolation: int = 0) -> Answer:
-        """What ListOffsets says of partitions, and of a topic that is not there."""
+        """Return the result of ListOffsets for partitions, and for a missing topic."""
         topics = [
             ListOffsetsTopic(name=self.topic, partitions=list(rows)),
             ListOffsetsTopic(name="nobody-s", partitions=list(rows)),
@@ -103,7 +103,8 @@ class Place:
         )
 
     def offsets_by_topic(self, *topics: tuple[str, tuple[int, ...]]) -> Answer:
-        """What ListOffsets says of topics; an empty name stands for the one that is there."""
+        """Return the result of ListOffsets for topics; an empty name stands for the existing one.
+        """
         asked = [
             ListOffsetsTopic(
                 name=name or self.topic,
@@ -125,7 +126,7 @@ class Place:
         )
 
     def epoch_end(self, current: int, epoch: int) -> Answer:
-        """What OffsetForLeaderEpoch says."""
+        """Return the result of OffsetForLeaderEpoch."""
         asked = OffsetForLeaderPartition(
             partition=0, current_leader_epoch=current, leader_epoch=epoch
         )
@@ -136,7 +137,7 @@ class Place:
         return found.error_code, found.leader_epoch, found.end_offset
 
     def delete(self, *topics: Deletion) -> list[Answer]:
-        """What DeleteRecords says."""
+        """Return the result of DeleteRecords."""
         asked = [
             DeleteRecordsTopic(
                 name=name or self.topic,
@@ -166,14 +167,14 @@ ours = broker_fixture({"log.retention.ms": "-1"}, is_temporary=True, scope="modu
 
 @pytest.fixture
 def places(kafka_broker: KafkaBroker, ours: Broker) -> Iterator[tuple[Place, Place]]:
-    """The same topic in both; Kafka's first."""
+    """The same topic in both brokers; Kafka's first."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(kafka_broker.bootstrap) as kafka, RawClient(ours.bootstrap_servers) as own:
         yield topic_with_records(kafka, name), topic_with_records(own, name)
 
 
 def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> Place:
-    """A new topic with a batch of records in each partition."""
+    """Create a topic with a batch of records in each partition."""
     create(client, name, {"cleanup.policy": policy}, PARTITIONS)
     records = [NewRecord(key=b"k", value=b"v", timestamp=NOW_MS) for _ in range(RECORDS)]
     for number in range(PARTITIONS):
@@ -184,7 +185,7 @@ def topic_with_records(client: RawClient, name: str, policy: str = "delete") -> 
 
 
 def agree(places: tuple[Place, Place], question: Callable[[Place], Said]) -> Said:
-    """What both say."""
+    """Assert that both give the same result; return it."""
     theirs, ours = (question(place) for place in places)
     assert ours == theirs
     return ours
@@ -203,7 +204,7 @@ def row(
 
 
 def test_offsets_and_epochs_of_a_fetch(places: tuple[Place, Place]) -> None:
-    """Where the logs have parted, that is said before the offset is looked at."""
+    """If the logs have diverged, that error precedes the check of the offset."""
 
     def ask(place: Place) -> dict[Answer, Answer]:
         epochs = (-3, -2, -1, 0, 1)
@@ -264,7 +265,7 @@ ROWS = (
 
 
 def test_a_fetch_of_less_than_nothing(places: tuple[Place, Place]) -> None:
-    """An error of the first partition, where there is something to read of it."""
+    """An error of the first partition, if it has something to read."""
 
     def ask(place: Place) -> list[Answer]:
         return [
@@ -309,7 +310,7 @@ DELETIONS: list[tuple[Deletion, ...]] = [
 
 
 def test_partitions_whose_records_go(places: tuple[Place, Place]) -> None:
-    """The last offset that is named for a partition counts."""
+    """The last offset named for a partition counts."""
     agree(places, lambda place: [place.delete(*asked) for asked in DELETIONS])
 
 

@@ -25,12 +25,12 @@ FORMATS = [
 
 
 def name(value: object) -> str:
-    """A readable part of a test's id."""
+    """Return a readable part of a test's id."""
     return value.name.lower() if isinstance(value, Codec | TimestampType) else str(value)
 
 
 def drawn(seed: int, magic: int) -> list[NewRecord]:
-    """Between 1 and 12 records that the format can hold."""
+    """Return between 1 and 12 records that the format supports."""
     rng = random.Random(seed)
     records = draw_records(rng, rng.randrange(1, 13), headers=magic == 2)
     if magic == 0:

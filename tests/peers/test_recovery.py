@@ -1,4 +1,4 @@
-"""After a hard stop both leave the same files: what is cut, indexes built anew, snapshots."""
+"""After a hard stop both leave the same files: truncated logs, rebuilt indexes, snapshots."""
 
 import random
 import shutil
@@ -24,7 +24,7 @@ DAMAGES = ("none", "no indexes", "cut", "flip", "garbage", "zeros", "torn index"
 
 
 def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> None:
-    """What a power cut or a broken disk may have left at or behind the recovery point."""
+    """Damage files at or after the recovery point as a power loss or a broken disk may."""
     log = rng.choice(segments_from(directory, point))
     size = log.stat().st_size
     match damage:
@@ -48,7 +48,7 @@ def hard_stop(rng: random.Random, directory: Path, damage: str, point: int) -> N
 
 
 def segments_from(directory: Path, point: int) -> list[Path]:
-    """The logs from the one that holds `point` on."""
+    """Return the logs from the one that contains `point` on."""
     logs = sorted(directory.glob("*.log"))
     first = max(number for number, log in enumerate(logs) if int(log.stem) <= point)
     return logs[first:]
@@ -57,8 +57,8 @@ def segments_from(directory: Path, point: int) -> list[Path]:
 def flip(rng: random.Random, log: Path) -> None:
     """Flip one bit of a batch, but not of its offset or magic, which no checksum covers.
 
-    Kafka does not open a log whose offsets jump too far, and takes any larger magic for a 2 while
-    it recovers, though its readers then refuse the batch; we cut the log there.
+    Kafka does not open a log whose offsets jump too far. During recovery it treats any larger magic
+    as 2, though its readers then refuse the batch; we cut the log there.
     """
     content = bytearray(log.read_bytes())
     batch = rng.choice(list(walk(content)))
@@ -70,13 +70,13 @@ def flip(rng: random.Random, log: Path) -> None:
 def recover_twice(
     oracle: Oracle, seed: int, damage: str, folder: Path
 ) -> tuple[Path, Path, list[object]]:
-    """One life that ends hard, opened again by both: Kafka's folder, ours, both states."""
+    """Run a script with a hard stop, and recover on both sides; return both folders and states."""
     rng = random.Random(f"{damage} {seed}")
     make = rng.choice((client_script, follower_script))
     crashed = replace(make(seed, folder / "events-0", steps=20), end="crash")
     oracle.run(crashed)
     bases = [int(log.stem) for log in sorted(crashed.directory.glob("*.log"))]
-    # Where all indexes are lost, Kafka builds those below the recovery point anew as well.
+    # If all indexes are lost, Kafka also rebuilds those below the recovery point.
     point = 0 if damage == "no indexes" else rng.choice((0, *bases))
     hard_stop(rng, crashed.directory, damage, point)
     folders = []
@@ -92,7 +92,7 @@ def recover_twice(
 
 
 def offsets(answer: object) -> object:
-    """Start, end and last stable offset."""
+    """Return start, end and last stable offset."""
     assert isinstance(answer, dict)
     return tuple(
         answer[name] for name in ("log_start_offset", "log_end_offset", "last_stable_offset")
@@ -100,7 +100,7 @@ def offsets(answer: object) -> object:
 
 
 def recovered_files(directory: Path) -> dict[str, bytes]:
-    """Logs and indexes, and the newest snapshot.
+    """Return logs and indexes, and the newest snapshot.
 
     Kafka leaves an empty list of aborted transactions, and we a snapshot of an empty log.
     """
@@ -134,7 +134,7 @@ def test_recovery_leaves_the_same_files(
 def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
     kafka_oracle: Oracle, quick_path: Path, damage: str
 ) -> None:
-    """Below the log end as Kafka's; an epoch whose records were lost leaves its mark in ours."""
+    """Equal to Kafka's below the log end; ours also keeps an epoch whose records were lost."""
     for seed in range(SEEDS_PER_TEST):
         folder = quick_path / str(seed)
         theirs, ours, states = recover_twice(kafka_oracle, seed, damage, folder)
@@ -147,6 +147,6 @@ def test_recovery_keeps_an_epoch_at_the_log_end_so_that_none_is_used_again(
 
 
 def leader_epochs(directory: Path) -> list[tuple[int, int]]:
-    """(epoch, start offset) of a partition's leader epochs."""
+    """Return (epoch, start offset) of a partition's leader epochs."""
     data = (directory / "leader-epoch-checkpoint").read_bytes()
     return [(e.epoch, e.start_offset) for e in LeaderEpochs.decode(data).entries]

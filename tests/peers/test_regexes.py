@@ -1,6 +1,6 @@
-"""Regular expressions of clients, held against RE2J as Kafka's own jars contain it.
+"""Regular expressions of clients, compared with RE2J from Kafka's own jars.
 
-What RE2 takes otherwise (docs/differences.md) is not drawn here, or passed over.
+Expressions that RE2 handles differently (docs/differences.md) are not drawn, or skipped.
 """
 
 import re
@@ -79,7 +79,7 @@ NAMES = st.text(ALPHABET, max_size=5)
 
 
 def regexes(*words: str) -> st.SearchStrategy[str]:
-    """Expressions of all the language and these words, now and then with one that is wrong."""
+    """Draw expressions of the whole language with these words, at times invalid ones."""
     times = st.sampled_from(TIMES)
     atoms = st.tuples(st.sampled_from([*ATOMS, *words]), times).map("".join)
     right = st.recursive(
@@ -100,7 +100,7 @@ def ask(oracle: Oracle, regex: str, texts: list[str]) -> list[bool] | None:
 
 
 def is_taken_otherwise(regex: str) -> bool:
-    """A brace that is repeated, a group's name twice, or `(?i)` beside small letters."""
+    """Whether it has a repeated brace, a duplicate group name, or `(?i)` with lowercase classes."""
     names = re.findall(r"\(\?P?<(\w+)>", regex)
     return (
         re.search(r"\{[*+?{]", regex) is not None
@@ -110,7 +110,7 @@ def is_taken_otherwise(regex: str) -> bool:
 
 
 def found(regex: str, texts: list[str]) -> list[bool] | None:
-    """What matches; None where the expression is refused."""
+    """Return which texts match; None if the expression is refused."""
     try:
         matched = find_matches(regex, texts)
     except UnusableRegex:

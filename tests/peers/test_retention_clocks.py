@@ -1,4 +1,4 @@
-"""Retention on a moved clock: `record` is Kafka's policy, the default is where Kafka is fooled."""
+"""Retention on a moved clock: `record` is Kafka's policy; the default avoids Kafka's errors."""
 
 import random
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def script(directory: Path, steps: list[Step], config: Mapping[str, str]) -> Scr
 
 
 def aging_script(seed: int, directory: Path) -> Script:
-    """Appends with times around the clock, old and future; the clock goes on; retention."""
+    """Return appends with times around the clock, old and future; clock advances; retention."""
     rng = random.Random(f"aging {seed}")
     config = {
         "retention.ms": rng.choice(("0", "500", "3000")),
@@ -81,7 +81,7 @@ def test_by_record_exactly_what_kafka_deletes_goes(
 def test_without_timestamps_the_files_own_time_counts_in_both(
     kafka_oracle: Oracle, quick_path: Path, beyond_ms: int, goes: int
 ) -> None:
-    """The one rule that leans on file times under `record`; the machine's clock made them."""
+    """The only rule that depends on file times with `record`; the machine's clock set them."""
     made_ms = int(quick_path.stat().st_mtime * 1_000)
     steps: list[Step] = [
         append(-1, -1, now_ms=T0),
@@ -100,7 +100,7 @@ def test_without_timestamps_the_files_own_time_counts_in_both(
 
 
 def life_of_a_future_record() -> list[Step]:
-    """One record a year ahead, then others; ten days later retention runs."""
+    """Return steps: one record a year ahead, then others; ten days later retention runs."""
     return [
         append(T0 + 365 * DAY_MS, now_ms=T0),
         {"do": "roll", "now_ms": T0},

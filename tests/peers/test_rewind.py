@@ -1,4 +1,4 @@
-"""A rewound group reads, from a real broker, exactly the records at and after the time."""
+"""A rewound group reads exactly the records at and after the time from a real broker."""
 
 import subprocess
 
@@ -72,7 +72,7 @@ def test_out_of_order_times_lose_nothing_and_skew_reaches_back(kafka_broker: Bro
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protocol: str) -> None:
-    """Of both kinds of groups that Kafka has (KIP-848)."""
+    """With both kinds of Kafka's groups (KIP-848)."""
     topic, group = f"busy-{protocol}", f"busy-{protocol}-g"
     kafka_broker.create_topic(topic)
     send(kafka_broker, topic, [T0, T0 + 1])
@@ -85,7 +85,7 @@ def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protoco
         assert done.code == 1
         assert "stop them first" in done.err
         place = TopicPartition(topic, 0)
-        with pytest.raises(GroupActive):  # the broker's own word, should a member come in between
+        with pytest.raises(GroupActive):  # the broker's check, if a member joins
             cluster.commit(group, {place: Committed(0)})
         assert cluster.committed(group)[place] == Committed(2)
     assert tidelog(*rewind(kafka_broker, group, "--to", "earliest", "--execute")).code == 0
@@ -127,7 +127,7 @@ def test_append_clock_of_stamped_topics_alone(kafka_broker: Broker) -> None:
 
 
 def test_match_that_kafka_hides_after_deleted_records_is_found(kafka_broker: Broker) -> None:
-    """The first segment's only match is deleted; Kafka then says there is none at all."""
+    """The first segment's only match is deleted; Kafka then reports no match at all."""
     topic, group = "hidden", "hidden-g"
     kafka_broker.create_topic(topic, segment_ms="60000")
     times = [T0 + 100, T0 + 9_000, T0 + 200]  # one segment
@@ -192,7 +192,7 @@ def test_single_records_of_a_broker(kafka_oracle: Oracle, kafka_broker: Broker) 
 def kafkas_reset(
     home: KafkaHome, broker: Broker, group: str, topic: str, to: str, *more: str
 ) -> dict[int, int]:
-    """Where Kafka's own tool puts the group, by partition."""
+    """Return the offsets that Kafka's own tool sets, by partition."""
     command = home.java_command(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         *("--bootstrap-server", broker.bootstrap, "--group", group, "--topic", topic),

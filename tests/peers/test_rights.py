@@ -1,8 +1,8 @@
-"""Each user asks Kafka and our broker the same of each API: the same is allowed, and denied alike.
+"""Each user sends the same requests of each API to Kafka and our broker, with the same results.
 
-Kafka runs its StandardAuthorizer. A row is a user with his rules and a question; there are
-thousands of them, so one test asks all questions of one user: raw requests of each API, and, where
-rules are about what tools do, the same through four admin clients (admin_table, admin_clients).
+Kafka runs its StandardAuthorizer. A row is a user with rules and a request; there are thousands of
+them, so one test sends all requests of one user: raw requests of each API, and for rules about
+tools the same through four admin clients (admin_table, admin_clients).
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def test_what_is_odd_is_refused_for_the_same_reason(sides: tuple[Side, Side], us
 
 
 def answer_or_end(side: Side, user: str, question: Question) -> object:
-    """The answer, or that there is none."""
+    """Return the response, or `closed` without one."""
     with logged_in(side.bootstrap, user) as client:
         try:
             return side.tell(client, question)
@@ -95,7 +95,7 @@ def answer_or_end(side: Side, user: str, question: Question) -> object:
 # -- through admin clients -----------------------------------------------------------------------
 
 ROWS_LEAST: Final = 600
-# What clients show where all is well, and where they come as far as to a thing that is not there.
+# Results of clients for success, and for steps that only fail because an object does not exist.
 DONE: Final[set[Shown]] = {0, "OK", "settings", "folders", "rules"}
 WELL: Final[Mapping[Step, set[Shown]]] = {
     Step.CREATE: {0, 36},
@@ -115,7 +115,7 @@ def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
 
 @pytest.fixture
 def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
-    """Each by its name; it takes a broker's address and a user."""
+    """Return the clients by name; each takes a broker's address and a user."""
     return {
         "confluent-kafka": by_confluent,
         "kafka-python": by_kafka_python,
@@ -125,7 +125,7 @@ def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
 
 
 def shown_at(side: Side, ask: Callable[[str, str], Told], user: str) -> Told:
-    """What a client shows at one broker, where the topic of its steps is new."""
+    """Return what a client shows at one broker, after the topic of its steps was recreated."""
     make_anew(side.bootstrap)
     return ask(side.bootstrap, user)
 
@@ -149,7 +149,7 @@ def test_admin_clients_show_the_same(
 
 
 def rule(**changes: int | str) -> AclCreation:
-    """A rule that is right but for what is changed."""
+    """Return an otherwise valid rule with some changes."""
     found = creation("ruled", allow("READ", name="ruled"))
     return dataclasses.replace(found, **changes)  # type: ignore[arg-type]  # each by its own name
 
@@ -181,13 +181,13 @@ FILTERS: Final = [
 
 
 def matching(name: str | None) -> list[DescribeAclsRequest]:
-    """Questions for all rules that are about a name, and for those that name it so."""
+    """Return requests for all rules that apply to a name, and for those with that name."""
     asked = dataclasses.replace(everything(), resource_name_filter=name)
     return [dataclasses.replace(asked, pattern_type_filter=kind) for kind in (1, 2, 3, 4)]
 
 
 class RuleTalk:
-    """Questions about rules to one broker; all answers, or that it has closed the connection."""
+    """Requests about rules to one broker; it records all responses, and a closed connection."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -195,7 +195,7 @@ class RuleTalk:
         self.told: list[object] = []
 
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> None:
-        """Ask, and write the answer down."""
+        """Send a request and record the response."""
         what = f"{api.name}, version {version}: {message}"
         try:
             answer = shared(self._client.ask(api, version, message), {})
@@ -206,7 +206,7 @@ class RuleTalk:
         self.told.append({what: answer})
 
     def _await_last(self) -> None:
-        """Kafka answers before its authorizer has the rule: wait for one that was made last."""
+        """Kafka responds before its authorizer has the rule: wait for the rule created last."""
         last = rule(resource_name="last", principal="User:last")
         self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[last]))
         end = time.monotonic() + PATIENCE_S
@@ -214,7 +214,7 @@ class RuleTalk:
             assert time.monotonic() < end, "a rule never came"
 
     def run(self) -> list[object]:
-        """Create, look and remove."""
+        """Create, describe and delete rules."""
         for asked in CREATIONS:
             self.ask(CREATE_ACLS, 3, CreateAclsRequest(creations=[asked]))
         for version in (1, 2, 3):
@@ -240,7 +240,7 @@ class RuleTalk:
 
 
 def test_rules_are_made_shown_and_removed_alike(sides: tuple[Side, Side]) -> None:
-    """The users have their rules again at the end: nobody knows which test is the next."""
+    """The users get their rules back at the end, since tests run in any order."""
     kafka, ours = sides
     try:
         expected, found = RuleTalk(kafka.bootstrap).run(), RuleTalk(ours.bootstrap).run()

@@ -1,4 +1,5 @@
-"""What may be kept of a user of SCRAM: Kafka and ours answer alike, but for what is too long."""
+"""Valid users of SCRAM: Kafka and our broker give the same responses, except for excessive lengths.
+"""
 
 from collections.abc import Mapping
 from typing import Final
@@ -25,7 +26,7 @@ GOOD: Final[dict[str, object]] = {
     "salted_password": bytes(32),
 }
 UNACCEPTABLE: Final = 93
-# Each with what Kafka answers, where ours refuses.
+# Changes with Kafka's response, which our broker refuses.
 STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
     "no salt": ({"salt": b""}, 0),
     "a long salt": ({"salt": bytes(1025)}, 0),
@@ -36,7 +37,7 @@ STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
 
 
 def told(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
-    """The answer to a user who is as he should be but for the changes."""
+    """Return the response to an otherwise valid user with some changes."""
     one = ScramCredentialUpsertion(**(GOOD | dict(changes)))  # type: ignore[arg-type]  # each has its type
     with RawClient(door.bootstrap) as client:
         shake(client, "PLAIN")

@@ -1,4 +1,4 @@
-"""A broker that wants a password, reached with the settings that Kafka's own tools take."""
+"""A broker that requires a password, with the settings that Kafka's own tools use."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.kafka
 
 T0 = 1_700_000_000_000
 ADA = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="ada"'
-# The listener keeps its name, so its port and its place in all other settings stay as they are.
+# The listener keeps its name, so its port and all other settings stay unchanged.
 SECURED = """
 listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
 inter.broker.listener.name=PLAINTEXT
@@ -33,7 +33,7 @@ username="node" password="n" user_node="n" user_ada="p w;d";
 
 
 class SecuredBroker(Broker):
-    """The same broker, which lets in only who knows a password."""
+    """The same broker, with password authentication."""
 
     def client_config(self, **more: str | int | float | bool) -> ClientConfig:
         secrets: ClientConfig = {
@@ -109,7 +109,7 @@ def test_settings_of_kafkas_tools_open_the_door(secured: Broker, tmp_path: Path)
 
 
 def test_spark_reads_behind_a_password(secured: Broker) -> None:
-    """Through librdkafka, with the settings of Java's clients; a wrong one is told, not shown."""
+    """Reads through librdkafka, with settings of Java's clients; a wrong password is not shown."""
     secured.create_topic("secret")
     producer = Producer(secured.client_config())
     for number in range(10):

@@ -1,8 +1,8 @@
-"""The same traffic into Apache Kafka 4.3 and into our broker: files and answers are equal.
+"""The same traffic to Apache Kafka 4.3 and to our broker: equal files and responses.
 
-What wall clock decides is left out: the times of a LogAppendTime topic, for which both are held to
-what their own records say. Index files of Kafka's active segment are preallocated; the zeros behind
-their entries are no entries (docs/differences.md).
+Wall time is excluded: for a LogAppendTime topic, each broker is compared with its own records.
+Index files of Kafka's active segment are preallocated; the zeros after their entries are not
+entries (docs/differences.md).
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.kafka
 INDEX_ENTRY_SIZES = {".index": 8, ".timeindex": 12}
 SPECIAL = (-1, -2, -3, -4, -5)
 PLAIN_RUN, SWEEP = 75, 3_000
-# Times of the traffic lie in the past: no retention, no limits.
+# The traffic's times are in the past: no retention, no limits.
 FREE = {
     "retention.ms": "-1",
     "message.timestamp.before.max.ms": str(2**63 - 1),
@@ -48,7 +48,7 @@ APPEND_TIME = FREE | {"message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Kafka and ours, and a connection to each."""
+    """Kafka and our broker, and a connection to each."""
 
     kafka: Broker
     ours: OurBroker
@@ -56,19 +56,19 @@ class Pair:
     our_client: RawClient
 
     def create(self, topic: str, config: dict[str, str]) -> None:
-        """The same topic in both."""
+        """Create the same topic in both."""
         settings = {key.replace(".", "_"): value for key, value in config.items()}
         self.kafka.create_topic(topic, 1, **settings)
         self.ours.call(lambda node: node.topics.create(topic, 1, config))
         while self.kafka_client.list_offsets(topic, -1)[0].error_code:
-            pass  # the broker has not heard of it from its controller yet
+            pass  # the broker has not yet got it from its controller
 
     def clients(self) -> tuple[RawClient, RawClient]:
-        """Kafka's first."""
+        """Return both connections, Kafka's first."""
         return (self.kafka_client, self.our_client)
 
     def directories(self, topic: str) -> tuple[Path, Path]:
-        """Kafka's first."""
+        """Return both partition folders, Kafka's first."""
         return (self.kafka.partition_dir(topic), Path(self.ours.data, f"{topic}-0"))
 
 
@@ -85,12 +85,14 @@ def pair(kafka_broker: Broker, quick_path: Path) -> Iterator[Pair]:
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> int:
-    """How many requests a topic gets."""
+    """Number of requests per topic."""
     return SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Each request to both; the answers are equal but for texts, and append times where asked."""
+    """Send each request to both; compare the responses without texts, and append times if
+    requested.
+    """
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():
@@ -102,7 +104,7 @@ def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
 
 
 def _entries(file: Path) -> bytes:
-    """A file's content without what is preallocated."""
+    """Return a file's content without its preallocated end."""
     data = file.read_bytes()
     size = INDEX_ENTRY_SIZES.get(file.suffix)
     if size is None:
@@ -132,7 +134,7 @@ def test_files_and_lookups_are_equal(pair: Pair, topic: str, count: int) -> None
 
 
 def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: int) -> None:
-    """Kafka cuts the last batch where the limit is; `_fetch` leaves out what was cut."""
+    """Kafka cuts the last batch at the limit; `_fetch` drops a cut batch."""
     topic = "fetched"
     pair.create(topic, ROLLED)
     _send(pair, topic, seed=5, count=count)
@@ -146,7 +148,7 @@ def test_a_fetch_brings_the_batches_that_kafka_brings_whole(pair: Pair, count: i
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A partition's answer; a batch that was cut is left out."""
+    """A partition's response without a cut batch."""
 
     error: int
     places: tuple[int, int, int]
@@ -189,7 +191,7 @@ def test_deleted_records_are_gone_alike(pair: Pair, count: int) -> None:
 
 
 def _look_up_everything(pair: Pair, topic: str) -> None:
-    """Every time of what is left; where Kafka gives up is tests/peers/test_lookups.py's."""
+    """Look up every remaining time; tests/peers/test_lookups.py tests where Kafka gives up."""
     times = {record.timestamp for record in pair.our_client.read_all(topic)}
     for value in (-1, -2, -4, -5, *sorted(times)):
         kafka_says, we_say = (client.list_offsets(topic, value)[0] for client in pair.clients())
@@ -212,7 +214,7 @@ def test_append_time_is_each_brokers_own_and_everything_else_equal(pair: Pair, c
 
 
 def _timeless(directory: Path) -> list[tuple[object, ...]]:
-    """What batches say beside their times and the checksums over them; offset index entries too."""
+    """Return the batches without their times and checksums, and the offset index entries."""
     data = b"".join(file.read_bytes() for file in sorted(directory.glob("*.log")))
     found: list[tuple[object, ...]] = [tuple(_files(directory, ".index").items())]
     for batch in walk(data):

@@ -1,6 +1,6 @@
-"""Sessions of tokens that run out while their connection lives, at Kafka and at ours.
+"""Sessions of tokens that expire during their connection, with Kafka and ours.
 
-Both take a token for a while behind its end: its session ends when it has begun.
+Both accept a token for a while after its end: its session has ended when it starts.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,10 +19,10 @@ from tidelog.protocol.messages import API_VERSIONS
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 
 pytestmark = pytest.mark.kafka
-# Broad, so that no busy machine makes a token another one.
+# Large, so that no busy machine changes a token's state.
 SKEW_S: Final = 600
 SHORT_S: Final = 3
-# By which a broker's clock of sessions may differ from that of the day.
+# Possible difference between a broker's clock of sessions and wall time.
 TOLERANCE_S: Final = 0.1
 ENDED: Final = ("say", 0, "", 0)
 GOES_ON: Final = ("say", 0, "", "some")
@@ -34,7 +34,7 @@ CLOSED: Final = "closed"
 def doors(
     kafka_jars: KafkaHome, kafka_oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Door, Door]]:
-    """Kafka's and ours: sessions end with their tokens."""
+    """Kafka's broker and ours: sessions end with their tokens."""
     folders = [tmp_path_factory.mktemp(name) for name in ("kafka", "ours")]
     more = {
         "sasl.oauthbearer.clock.skew.seconds": str(SKEW_S),
@@ -48,7 +48,7 @@ def doors(
 
 
 class Holder:
-    """Somebody with tokens, and what he hears."""
+    """A client with tokens, and its received responses."""
 
     def __init__(self, door: Door, client: RawClient) -> None:
         assert door.token is not None
@@ -60,13 +60,13 @@ class Holder:
         self.heard.append(("shake", shake(self._client, mechanism).error_code))
 
     def show(self, version: int = 2, **claims: object) -> None:
-        """A token; how long its session is counts only as some time."""
+        """Send a token; of its session's length, only whether it is 0 is recorded."""
         told = say(self._client, bearer(self._make(**claims)), version)
         lasts = told.session_lifetime_ms and "some"
         self.heard.append(("say", told.error_code, told.error_message, lasts))
 
     def show_ended(self, version: int = 2, **claims: object) -> None:
-        """One that has run out, and is taken all the same."""
+        """Send an expired token that is still accepted."""
         self.show(version, iat=now_s() - SKEW_S / 2, exp=now_s() - 1, **claims)
 
     def renew_twice(self) -> None:
@@ -96,7 +96,7 @@ def heard(door: Door, story: Story) -> list[object]:
 
 
 def same(doors: tuple[Door, Door], story: Story) -> list[object]:
-    """What both tell."""
+    """Assert that both give the same responses; return them."""
     kafka, ours = (heard(door, story) for door in doors)
     assert ours == kafka
     return ours
@@ -149,7 +149,7 @@ def test_a_renewed_session_may_end_sooner_than_the_first(doors: tuple[Door, Door
 
 
 def test_who_renews_too_often_is_sent_away_behind_the_end(doors: tuple[Door, Door]) -> None:
-    """Not once in a second: in a session an error, behind it the connection is closed."""
+    """Reauthentication within a second: an error inside the session, a disconnect after its end."""
     for door in doors:
         begun_s = now_s()
         told = heard(door, Holder.renew_twice)
@@ -174,7 +174,7 @@ def test_nobody_becomes_another_by_his_token(doors: tuple[Door, Door]) -> None:
 def test_a_session_goes_on_until_its_token_ends(
     doors: tuple[Door, Door], fraction_s: float
 ) -> None:
-    """With the clock of the day, since nobody can set Kafka's: a token of some seconds."""
+    """With wall time, since Kafka's clock can't be set: a token of some seconds."""
     for door in doors:
         with RawClient(door.bootstrap) as client:
             holder = Holder(door, client)

@@ -1,4 +1,4 @@
-"""Kafka's own share consumer and tools at our broker, over a restart of it."""
+"""Kafka's own share consumer and tools with our broker, over a restart."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ FIRST, SECOND = 300, 100
 
 
 def run(home: KafkaHome, main_class: str, broker: "Broker", *arguments: str) -> str:
-    """What one of Kafka's tools prints."""
+    """Run one of Kafka's tools; return its output."""
     command = home.java_command(
         f"org.apache.kafka.tools.{main_class}",
         "--bootstrap-server",
@@ -36,7 +36,7 @@ def run(home: KafkaHome, main_class: str, broker: "Broker", *arguments: str) -> 
 
 
 def consume(home: KafkaHome, broker: "Broker", count: int) -> tuple[list[int], list[int]]:
-    """Offsets that a consumer of the group got, and that it acknowledged, until it had so many."""
+    """Consume `count` records in the group; return the received and the acknowledged offsets."""
     arguments = ("--topic", TOPIC, "--group-id", GROUP, "--max-messages", str(count))
     more = ("--offset-reset-strategy", "earliest")
     said = run(home, "VerifiableShareConsumer", broker, *arguments, *more)

@@ -1,4 +1,4 @@
-"""ShareFetch and ShareAcknowledge, asked of real Kafka and of our broker: the same answers."""
+"""ShareFetch and ShareAcknowledge with real Kafka and with our broker: the same responses."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,7 +24,7 @@ SETTINGS: Final = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.assignment.interval.ms": "0",
-    # Nobody is given up because a busy machine stood still, and no record comes back.
+    # No member expires on a busy machine, and no lock times out.
     "group.share.max.record.lock.duration.ms": "3600000",
     "group.share.record.lock.duration.ms": "3600000",
     "group.share.session.timeout.ms": "600000",
@@ -79,7 +79,7 @@ def strict(it: Side) -> Iterator[object]:
 
 
 def nothing(it: Side) -> Iterator[object]:
-    """Who asks for no bytes or no records gets none, at once."""
+    """A request for no bytes or no records returns none, at once."""
     it.produce(10)
     one = it.member()
     yield one.begin()
@@ -211,7 +211,8 @@ def deleted(it: Side) -> Iterator[object]:
     yield one.fetch()
     yield one.say((0, 9, [ACCEPT]))
     yield one.say((10, 19, [RELEASE]))
-    # Kafka learns only from a fetch that there is nothing below 12, and lends nothing by that one.
+    # Kafka detects only at a fetch that the records below 12 are gone, and that fetch acquires
+    # none.
     yield one.begin()
 
 
@@ -273,13 +274,13 @@ def test_both_say_the_same(
 
 
 def test_an_error_names_leader_0_at_kafka_and_nobody_here(kafka: Broker, ours: "Ours") -> None:
-    """Nobody is broker 0 in either cluster; franz-go asks there from then on."""
+    """Neither cluster has a broker 0; franz-go treats it as the leader from then on."""
     assert leader_told(kafka.bootstrap) == (0, 0)
     assert leader_told(ours.bootstrap_servers) == (-1, -1)
 
 
 def leader_told(bootstrap: str) -> tuple[int, int]:
-    """Whom a broker names beside the error to what was said of records twice."""
+    """Return the leader in the error response to a second acknowledgement of records."""
     with closing(Side(bootstrap)) as it:
         it.produce(10)
         one = it.member()

@@ -1,6 +1,6 @@
 """The same conversations about share groups with Kafka and with our broker.
 
-Epochs are left out: Kafka begins a topic one heartbeat and one epoch later. So are its words.
+Epochs are excluded: Kafka starts a topic one heartbeat and one epoch later. Texts are excluded too.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ Owned = dict[UUID, set[int]]
 
 
 class ShareTalk(ConsumerTalk):
-    """Questions of members of share groups; each remembers its epoch and what it has."""
+    """Requests of members of share groups; it tracks each one's epoch and partitions."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(bootstrap, group)
@@ -104,11 +104,11 @@ class ShareTalk(ConsumerTalk):
         return changed(asked, more)
 
     def say(self, member: str, epoch: int, **more: object) -> None:
-        """A heartbeat whose answer is compared."""
+        """Send a heartbeat whose response is compared."""
         self.ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **more))
 
     def quietly(self, member: str, epoch: int, *topics: str) -> ShareGroupHeartbeatResponse:
-        """A heartbeat whose answer only the member takes."""
+        """Send a heartbeat whose response is only applied to the member."""
         names = {"subscribed_topic_names": list(topics)} if topics else {}
         told = self.client("a").ask(SHARE_GROUP_HEARTBEAT, 1, self.request(member, epoch, **names))
         assert told.error_code == 0, told
@@ -119,7 +119,7 @@ class ShareTalk(ConsumerTalk):
         return told
 
     def settle(self, *topics: str) -> None:
-        """All members go on until they are in one epoch and read all of these topics."""
+        """Send heartbeats until all members are in one epoch and read all of these topics."""
         wanted = {self.id_of(topic): set(range(_COUNTS[topic])) for topic in topics}
 
         def is_settled() -> bool:
@@ -140,24 +140,24 @@ class ShareTalk(ConsumerTalk):
         )
 
     def go(self, member: str) -> None:
-        """A member leaves."""
+        """Let a member leave."""
         self.say(member, -1)
         del self.epochs[member], self.has[member]
 
     def look(self, *groups: str) -> None:
-        """What administrators are told."""
+        """Describe the groups."""
         asked = ShareGroupDescribeRequest(group_ids=list(groups) or [self.group])
         self.ask(SHARE_GROUP_DESCRIBE, 1, asked)
 
     def list_own(self, states: list[str], types: list[str]) -> None:
-        """This group, where the filters let it through."""
+        """List this group, if the filters match it."""
         asked = ListGroupsRequest(states_filter=states, types_filter=types)
         told = self.client("a").ask(LIST_GROUPS, 5, asked)
         found = [self._shared(each) for each in told.groups if each.group_id == self.group]
         self.told.append((told.error_code, found))
 
     def offsets(self, **topics: list[int]) -> None:
-        """Where the group is; in all topics where none is named."""
+        """Describe the group's offsets, of all topics if none is named."""
         named = [
             DescribeShareGroupOffsetsRequestTopic(topic_name=name, partitions=numbers)
             for name, numbers in topics.items()
@@ -193,7 +193,7 @@ class ShareTalk(ConsumerTalk):
 
 
 def nonsense(talk: ShareTalk) -> None:
-    """What no member may say."""
+    """Invalid heartbeats."""
     topics = {"subscribed_topic_names": [ROUTES]}
     talk.say("", 0, **topics)
     talk.say(" ", 0, **topics)
@@ -212,7 +212,7 @@ def nonsense(talk: ShareTalk) -> None:
 
 
 def members(talk: ShareTalk) -> None:
-    """Members come, go on, are fenced, read something else, leave."""
+    """Members join, continue, are fenced, change topics, leave."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     talk.say("A", talk.epochs["A"])
@@ -246,7 +246,7 @@ def members(talk: ShareTalk) -> None:
 
 
 def apart(talk: ShareTalk) -> None:
-    """Members that read different topics."""
+    """Members with different topics."""
     talk.quietly("A", 0, ROUTES)
     talk.settle(ROUTES)
     talk.quietly("B", 0, ROUTES, STOPS)
@@ -256,7 +256,7 @@ def apart(talk: ShareTalk) -> None:
 
 
 def tools(talk: ShareTalk) -> None:
-    """Where a group reads, told and changed."""
+    """A group's offsets, described and changed."""
     talk.alter(1, **{ROUTES: [0, 99], "nowhere": [0]})
     talk.offsets()
     talk.offsets(**{ROUTES: [0, 1], "nowhere": [0]})
@@ -328,9 +328,9 @@ def id_at(bootstrap: str, name: str) -> UUID:
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where Kafka and our broker listen; both have the topics, by the same ids.
+    """Return the addresses of Kafka and our broker; both have the topics with the same ids.
 
-    Kafka's assignor goes by the ids where partitions are equal otherwise.
+    Kafka's assignor orders partitions by id if they are otherwise equal.
     """
     settings = SETTINGS | {
         "group.share.assignment.interval.ms": "0",

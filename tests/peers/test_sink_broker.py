@@ -1,4 +1,4 @@
-"""The sink's tasks against a real broker: what arrives, once, and what is refused."""
+"""The sink's tasks with a real broker: records arrive exactly once, or are refused."""
 
 import subprocess
 import sys
@@ -40,7 +40,7 @@ SCRIPT = Path(__file__).parent / "sink_attempt.py"
 def options(
     broker: AnyBroker, topic: str | None, *, exactly_once: bool = False, **more: str
 ) -> SinkOptions:
-    """Options of a write; `more` are the client's settings, with underscores for dots."""
+    """Return options of a write; `more` are the client's settings, with underscores for dots."""
     client = {name.replace("_", "."): value for name, value in more.items()}
     return SinkOptions(
         bootstrap=broker.bootstrap, topic=topic, exactly_once=exactly_once, client=client
@@ -57,7 +57,7 @@ def once(broker: AnyBroker, topic: str, batch: int, *given: pa.RecordBatch) -> W
 
 
 def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> list[ck.Message]:
-    """All records of a topic, to the end as of now."""
+    """Return all records of a topic, up to its current end."""
     with connect(broker.bootstrap) as cluster:
         count = len(cluster.partitions(topic))
         consumer = cluster.consumer(auto_offset_reset="earliest", isolation_level=isolation)
@@ -78,7 +78,8 @@ def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> li
 
 
 def values(broker: AnyBroker, topic: str) -> list[bytes | None]:
-    """All values of a topic where no transaction goes on: the last markers come by themselves."""
+    """Return all values of a topic without open transactions, after waiting for the last markers.
+    """
     with connect(broker.bootstrap) as cluster:
         for place in cluster.partitions(topic):
             await_ended(broker.bootstrap, topic, place.partition)
@@ -155,7 +156,7 @@ def test_an_attempt_that_is_killed_between_write_and_commit(either_broker: AnyBr
 
 
 def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
-    """An attempt that was given up goes on when another has done its work."""
+    """An abandoned attempt continues after another one has completed."""
     topic = "sink-zombie"
     either_broker.create_topic(topic)
     began, go_on = threading.Event(), threading.Event()
@@ -186,7 +187,7 @@ def test_a_zombie_is_fenced(either_broker: AnyBroker) -> None:
 
 
 def test_writers_do_not_wait_for_each_other(either_broker: AnyBroker) -> None:
-    """Another task's open transaction, its marker written, holds up nobody's next batch."""
+    """A marker of another task's open transaction does not delay the next batch."""
     topic = "sink-open"
     either_broker.create_topic(topic)
     once(either_broker, topic, 0, rows(1))
@@ -250,7 +251,7 @@ def test_what_is_refused_and_where(
         send(wanted, iter([batch]), task=0, claim=claim)
     assert topic in str(caught.value) or label == "epoch"
     assert values(kafka_broker, topic) == []
-    if exactly_once:  # the transaction is over, and its batch may come again
+    if exactly_once:  # the transaction has ended, and its batch may be sent again
         assert send(wanted, iter([]), task=0, claim=claim) == WriteOutcome(0)
 
 

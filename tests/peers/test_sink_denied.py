@@ -1,4 +1,4 @@
-"""The sink at a broker that does not allow everything: typed errors that say what is missing."""
+"""The sink without all rights: typed errors that name the missing one."""
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -29,7 +29,7 @@ strict_broker = kafka_fixture(ACLS)
 
 
 def deny(broker: Broker, kind: ResourceType, name: str) -> None:
-    """Make the rule, and return when the broker goes by it: that is after it has answered."""
+    """Create the rule, and return when the broker applies it, which is after its response."""
     rule = (
         kind,
         name,
@@ -39,7 +39,7 @@ def deny(broker: Broker, kind: ResourceType, name: str) -> None:
         AclOperation.WRITE,
         AclPermissionType.DENY,
     )
-    admin = AdminClient(broker.client_config())  # held: what it was asked ends with it
+    admin = AdminClient(broker.client_config())  # keep a reference: its futures end with it
     for future in admin.create_acls([AclBinding(*rule)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
     until_so(

@@ -1,4 +1,4 @@
-"""A stream held against a real broker: a new leader epoch is no loss, a log cut short is one."""
+"""A stream from a real broker: a new leader epoch is not a loss, but a truncated log is one."""
 
 import os
 
@@ -23,7 +23,7 @@ ZERO = TopicPartition(TOPIC, 0)
 
 
 def produce_numbers(broker: Broker, first: int, end: int) -> None:
-    """One batch for each record, whose value is its number."""
+    """Produce one batch for each record, whose value is its number."""
     producer = Producer(broker.client_config(linger_ms=0))
     for number in range(first, end):
         producer.produce(TOPIC, value=str(number).encode())
@@ -31,7 +31,7 @@ def produce_numbers(broker: Broker, first: int, end: int) -> None:
 
 
 def planner(broker: Broker, fail: str = "true") -> MicroBatches:
-    """A new process of the query."""
+    """Return a new planner, as in a new process of the query."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC}
     more = {"startingOffsets": "earliest", "failOnDataLoss": fail}
     options = read_stream_options(given | more)
@@ -48,7 +48,7 @@ def values(batches: MicroBatches, start: Json, end: Json) -> list[int]:
 
 
 def cut(broker: Broker, offset: int) -> None:
-    """Cut the partition's one log file as if the tail had never been synced."""
+    """Cut the partition's only log file, as if its tail had never been synced."""
     with LogDir.open(str(broker.log_dir)) as log_dir:
         segment = log_dir.reader(TOPIC, 0).segments[-1]
         parts = log_dir.reader(TOPIC, 0).slices()

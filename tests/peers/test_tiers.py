@@ -1,6 +1,6 @@
 """Tiers in a real S3-compatible server: moved by the command, read by library, command and Spark.
 
-Another server than ours is tested by TIDELOG_S3_ENDPOINT; see docs/tiers.md.
+TIDELOG_S3_ENDPOINT selects another server; see docs/tiers.md.
 """
 
 import pickle  # noqa: TID251 - of our own plain values, as Spark does
@@ -39,7 +39,7 @@ SETTINGS = {
 def cli_and_bucket(
     s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Cli, str]:
-    """A directory with a topic of two partitions, and the URL of an empty bucket."""
+    """Return a directory with a topic of two partitions, and the URL of an empty bucket."""
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     cli = Cli(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""A directory whose older part is in a store, opened by a real broker: a log that starts later."""
+"""A directory with its older part in a store, opened by a real broker: a log that starts later."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Where Kafka's answers about time are wrong, and ours are not: the same files, asked of both.
+"""Lookups by time in which Kafka is wrong and we are not, on the same files.
 
-Each test asserts Kafka's answer too: the day it changes, docs/differences.md has to.
+Each test asserts Kafka's result too: if it changes, docs/differences.md has to change.
 """
 
 import shutil
@@ -27,7 +27,7 @@ FIRST = f"{0:020d}"
 
 
 def put(*times: int, now_ms: int = T0) -> Step:
-    """A step that appends one batch."""
+    """Return a step that appends one batch."""
     records = [NewRecord(key=b"k", value=b"v" * 20, timestamp=time) for time in times]
     return {"do": "append", "data": bytes(build_batch(records)), "now_ms": now_ms}
 
@@ -42,7 +42,7 @@ def offsets(answer: object) -> list[int | None]:
 
 
 def written(oracle: Oracle, folder: Path, steps: Sequence[Step], config: dict[str, str]) -> Path:
-    """A partition that Kafka wrote and closed."""
+    """Return a partition that Kafka wrote and closed."""
     directory = folder / "written" / "events-0"
     oracle.run_well(Script(directory, steps, config, now_ms=T0))
     return directory
@@ -51,7 +51,7 @@ def written(oracle: Oracle, folder: Path, steps: Sequence[Step], config: dict[st
 def both(
     oracle: Oracle, folder: Path, source: Path, steps: Sequence[Step], config: dict[str, str]
 ) -> tuple[list[object], list[object]]:
-    """Kafka's answers and ours, each on a copy; the times of files are copied too."""
+    """Return Kafka's results and ours, each on a copy, with the times of files."""
     scripts = []
     for side in ("kafka", "ours"):
         copy = folder / side / "events-0"
@@ -81,7 +81,7 @@ def test_append_time_runs_back_with_kafkas_clock_and_not_with_ours(
 def test_a_segment_without_times_hides_what_lies_behind_it_from_kafka(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Kafka takes the file's modification time for the segment's largest timestamp."""
+    """Kafka treats the file's modification time as the segment's largest timestamp."""
     steps = [put(-1, -1), {"do": "roll"}, put(T0)]
     source = written(kafka_oracle, quick_path, steps, {})
     kafka, ours = both(kafka_oracle, quick_path, source, [ask(T0)], {})
@@ -92,7 +92,7 @@ def test_a_segment_without_times_hides_what_lies_behind_it_from_kafka(
 def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """Whole entries are gone: the file keeps every rule of its own."""
+    """Whole entries are missing: the file itself is valid."""
     steps = [put(T0 + n) for n in range(5)]
     source = written(kafka_oracle, quick_path, [*steps, {"do": "roll"}, put(T0 - 1)], INDEXED)
     index = source / f"{FIRST}.timeindex"
@@ -105,7 +105,7 @@ def test_a_time_index_that_lost_its_end_hides_records_from_kafka(
 def test_a_time_index_of_zeros_lets_kafka_delete_what_is_not_old(
     kafka_oracle: Oracle, quick_path: Path
 ) -> None:
-    """A crash leaves the zeros that Kafka preallocates: its last entry says 1970 (KAFKA-10207)."""
+    """After a crash, Kafka's preallocated zeros remain: the last entry means 1970 (KAFKA-10207)."""
     steps = [*(put(T0 + n) for n in range(5)), {"do": "roll"}, put(T0)]
     source = written(kafka_oracle, quick_path, steps, INDEXED)
     index = source / f"{FIRST}.timeindex"

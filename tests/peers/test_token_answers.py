@@ -1,7 +1,7 @@
-"""Tokens (OAUTHBEARER): Kafka's validator and ours take the same ones, and refuse them alike.
+"""Tokens (OAUTHBEARER): Kafka's validator and ours accept the same ones, with the same errors.
 
-Both read the same set of keys. A case is made once and shown to both; what is compared is the talk:
-error codes, tokens of the server, whether the session has an end, and whether one is served then.
+Both read the same key set. Each case is created once and sent to both. Compared are error codes,
+tokens of the server, whether the session has an end, and whether requests are served afterwards.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.kafka
 RSA, OTHER, STRANGER = RsaKey("rsa"), RsaKey("other"), RsaKey("rsa")
 CURVES: Final = {name: EcKey(name, name) for name in ("ES256", "ES384", "ES512")}
 SHOWN: Final = key_set(RSA.shown(), OTHER.shown(), *(key.shown() for key in CURVES.values()))
-# The public key as a secret, which others have fallen for.
+# The public key as a secret, a known attack.
 PUBLIC: Final = Secret("rsa", json.dumps(RSA.shown()).encode())
 UNNAMED: Final = Secret(None, b"")
 HOUR_S: Final = 3600
@@ -33,7 +33,7 @@ MINUTE_S: Final = 60
 PLAIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 OAUTH: Final = "org.apache.kafka.common.security.oauthbearer"
 RULES: Final = {
-    # Broad, so that no busy machine makes a case another one.
+    # Large, so that no busy machine changes a case.
     "sasl.oauthbearer.clock.skew.seconds": "600",
     "sasl.oauthbearer.expected.audience": "streams,kafka",
     "sasl.oauthbearer.expected.issuer": "https://issuer.example",
@@ -61,7 +61,7 @@ OURS: Final = RULES | {
 
 
 class Sides(NamedTuple):
-    """Where both listen."""
+    """Addresses of both brokers."""
 
     kafka: str
     ours: str
@@ -88,7 +88,7 @@ def sides(
 
 
 def _jvm(keys: Path) -> tuple[str, ...]:
-    """Kafka reads keys from nowhere but where its operator says."""
+    """Kafka reads keys only from URLs that its operator allows."""
     allowed = f"org.apache.kafka.sasl.oauthbearer.allowed.urls={keys.as_uri()}"
     return (*QUICK_JVM, f"-D{allowed}", f"-D{allowed.replace('urls=file://', 'files=')}")
 
@@ -101,7 +101,7 @@ def _now_s() -> int:
 
 
 def _claims(**changes: object) -> Mapping[str, object]:
-    """Claims that are good but for the changes; None leaves one out."""
+    """Return otherwise valid claims with some changes; None omits one."""
     now = _now_s()
     found: dict[str, object] = {
         "sub": "alice",
@@ -115,7 +115,7 @@ def _claims(**changes: object) -> Mapping[str, object]:
 
 
 class Case(NamedTuple):
-    """A token, and for whom a client wants to act."""
+    """A token, and the authorization id of the client."""
 
     made: Callable[[], str]
     is_good: bool
@@ -131,7 +131,7 @@ def _bad(signer: Signer = RSA, algorithm: str = "RS256", **changes: object) -> C
 
 
 def _timed(*, is_good: bool, **ahead_s: int) -> Case:
-    """Claims of time, in seconds from now."""
+    """Return a case with claims of time, in seconds from now."""
 
     def made() -> str:
         now = _now_s()
@@ -218,9 +218,9 @@ CASES: Final[dict[str, Case]] = {
 
 
 def _talk(bootstrap: str, made: str, acts_for: str, last: bytes = b"\x01") -> list[object]:
-    """What a broker says to a token, step by step, and whether it serves then.
+    """Return a broker's responses to a token, and whether it serves requests afterwards.
 
-    `last` is what is said to it when it has said that the token is bad.
+    `last` is sent after the broker has reported that the token is invalid.
     """
     wanted = f"a={acts_for}" if acts_for else ""
     with RawClient(bootstrap) as client:
@@ -244,7 +244,7 @@ def test_the_same_tokens_let_in(sides: Sides, name: str) -> None:
     assert (found == [0, 0, b"", True, True]) == case.is_good
 
 
-# The second is what sarama says, which writes it in a string without escapes.
+# The second is sent by sarama, which writes it in a string without escapes.
 @pytest.mark.parametrize("last", [b"\x01", rb"\x01", b""])
 def test_the_last_word_of_who_has_shown_a_bad_token(sides: Sides, last: bytes) -> None:
     expected, found = (_talk(place, "nonsense", "", last) for place in sides)

@@ -1,7 +1,7 @@
 """Transactions, share groups and features through real clients and tools, by users with few rights.
 
-At Kafka and at ours each client shows the same, to the code; whether that is what the rules allow
-says a plain model (tool_rights).
+Each client shows the same with Kafka and with ours, including codes. A plain model (tool_rights)
+decides what the rules allow.
 """
 
 import re
@@ -44,12 +44,12 @@ ROWS_LEAST: Final = 300
 def test_the_table_is_large_and_each_step_is_allowed_to_some_only() -> None:
     rows = {(user, step): is_allowed(user, step) for user in TOOL_USERS for step in Step}
     assert len(rows) >= ROWS_LEAST
-    for step in set(Step) - {Step.FEATURES}:  # which everybody is told
+    for step in set(Step) - {Step.FEATURES}:  # a request that every user may send
         assert {rows[user, step] for user in TOOL_USERS} == {True, False}, step
 
 
 def renew(bootstrap: str) -> None:
-    """The share group is there, without members, and a record to share."""
+    """Create the share group without members, and a record to share."""
     data = [PartitionProduceData(index=0, records=BATCH)]
     topics = [TopicProduceData(name=SEEN, partition_data=data)]
     asked = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=90_000, topic_data=topics)
@@ -60,7 +60,7 @@ def renew(bootstrap: str) -> None:
 
 @pytest.fixture
 def clients(kafka_oracle: Oracle) -> Mapping[str, Callable[[str, str], Told]]:
-    """Each by its name; it takes a broker's address and a user."""
+    """Return the clients by name; each takes a broker's address and a user."""
     return {
         "Java": partial(by_java, kafka_oracle),
         "confluent-kafka": by_confluent,
@@ -104,7 +104,7 @@ TOOLS: Final = (
     (FEATURES, "upgrade", "--feature", "transaction.version=2"),
     (FEATURES, "downgrade", "--feature", "transaction.version=9"),
 )
-# Each has its own words for it.
+# Each tool has its own wording.
 DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 
 
@@ -112,7 +112,7 @@ DENIAL: Final = re.compile("authoriz|needs [A-Z]+ permission", re.IGNORECASE)
 def test_tools_end_alike(
     sides: tuple[Side, Side], kafka_oracle: Oracle, tmp_path: Path, user: str
 ) -> None:
-    """By the same status; where one is denied something, both say so."""
+    """By the same exit status; if a tool is denied, both brokers' outputs contain the denial."""
     for main_class, *arguments in TOOLS:
         ends = []
         for side in sides:

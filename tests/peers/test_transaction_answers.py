@@ -1,4 +1,4 @@
-"""Odd steps of transactions, to Kafka and to us: the same codes, and the same state after them."""
+"""Odd steps of transactions with Kafka and ours: the same codes, and the same state after them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def producer(side: Side, topic: str, *, own_epochs: bool = False) -> Transacting
 
 
 def both(sides: tuple[Side, Side], topic: str, steps: Steps) -> None:
-    """The same is said by both."""
+    """Assert that both brokers give the same results."""
     told = []
     for side in sides:
         make(side, topic)
@@ -173,7 +173,7 @@ def mark(
     epoch: int,
     version: int = 0,
 ) -> list[int]:
-    """An abort marker for partitions 0 and 7; error codes."""
+    """Write an abort marker for partitions 0 and 7; return error codes."""
     marker = WritableTxnMarker(
         producer_id=writer.producer_id,
         producer_epoch=epoch,
@@ -277,13 +277,13 @@ def test_offsets_of_groups(sides: tuple[Side, Side], own_epochs: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A transaction of a short time in a topic of its own.
+    """A transaction with a short timeout, in a topic of its own.
 
     Attributes:
         topic: The topic.
         writer: Its producer.
-        said: What the broker has answered.
-        took_s: How long the answers took from when the transaction can have begun.
+        said: The broker's responses.
+        took_s: Time of the responses since the earliest possible start of the transaction.
     """
 
     topic: str
@@ -293,7 +293,8 @@ class Begun:
 
 
 def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
-    """A transaction that nobody will end, and whose time was not over when its batch came."""
+    """Start a transaction that nothing ends, whose timeout had not passed when its batch arrived.
+    """
     numbers = count()
 
     def begin() -> Begun:
@@ -312,7 +313,7 @@ def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
 
 
 def go_on_late(begun: Begun) -> list[Said]:
-    """What its producer is told once its time is over, and its next transaction."""
+    """Return the responses to its producer after the timeout, and of its next transaction."""
     topic, writer = begun.topic, begun.writer
     writer.until_ended(topic)
     said: list[Said] = [*told_of_producers(writer.client, topic, Names(writer.producer_id))]
@@ -329,7 +330,7 @@ def go_on_late(begun: Begun) -> list[Said]:
 
 
 def test_timed_out(sides: tuple[Side, Side]) -> None:
-    """All four are open at once, so that their time is over only once."""
+    """All four are open at the same time, so that their timeouts pass together."""
     topics = {False: "timed-out-classic", True: "timed-out-newer"}
     begun = [
         begin_short(side, topic, own_epochs=own_epochs)

@@ -1,4 +1,4 @@
-"""The same conversations about transactions with Kafka and with our broker: the same answers."""
+"""The same conversations about transactions with Kafka and our broker give the same responses."""
 
 from collections.abc import Callable, Iterator
 
@@ -26,7 +26,7 @@ INTERNAL = AddPartitionsToTxnTopic(name="__consumer_offsets", partitions=[0])
 
 
 def beginning(talk: TransactionTalk) -> None:
-    """What is wrong with a beginning, and what is right, in old versions too."""
+    """Invalid and valid InitProducerId requests, in old versions too."""
     for version in range(6):
         talk.init(transactional_id="", version=version)
         for timeout_ms in (-1, 0, 900_001):
@@ -39,7 +39,7 @@ def beginning(talk: TransactionTalk) -> None:
     for version in (3, 4, 5):
         talk.init(NOBODY, version=version)
     second = talk.init(first)
-    talk.init(first)  # it comes again
+    talk.init(first)  # a repeated request
     talk.init()
     for version in (3, 4):
         talk.init(second, version=version)
@@ -73,13 +73,13 @@ def classic(talk: TransactionTalk) -> None:
         talk.add_offsets(producer, version=version)
         talk.end(producer, commit=commit, version=version)
         talk.settle()
-        talk.end(producer, commit=commit, version=version)  # it comes again
+        talk.end(producer, commit=commit, version=version)  # a repeated request
         talk.end(producer, commit=not commit, version=version)
         talk.describe()
 
 
 def bumping(talk: TransactionTalk) -> None:
-    """Each end of a transaction brings another epoch: all rows of Kafka's table."""
+    """Each end of a transaction increases the epoch: all rows of Kafka's table."""
     producer = talk.init()
     pid, epoch = producer
     talk.end((pid, epoch - 1), commit=False, version=5)
@@ -95,7 +95,7 @@ def bumping(talk: TransactionTalk) -> None:
         talk.end((producer[0], producer[1] - 1), commit=commit, version=5)
         before, producer = producer, talk.end(producer, commit=commit, version=5)
         talk.settle()
-        talk.end(before, commit=commit, version=5)  # it comes again
+        talk.end(before, commit=commit, version=5)  # a repeated request
         talk.end(before, commit=not commit, version=5)
         talk.end(producer, commit=True, version=5)
         talk.add(before)
@@ -107,7 +107,7 @@ def bumping(talk: TransactionTalk) -> None:
 
 
 def fencing(talk: TransactionTalk) -> None:
-    """Another instance comes while a transaction is open."""
+    """Another instance starts while a transaction is open."""
     old = talk.init()
     talk.add(old)
     new = talk.init()
@@ -125,7 +125,7 @@ def fencing(talk: TransactionTalk) -> None:
 
 
 def verifying(talk: TransactionTalk) -> None:
-    """As brokers ask each other."""
+    """Requests in the form that brokers send each other."""
     producer = talk.init()
     pid, epoch = producer
     for version in (4, 5):
@@ -168,7 +168,7 @@ def listing(talk: TransactionTalk) -> None:
 
 
 def finding(talk: TransactionTalk) -> None:
-    """The coordinator; the nodes have different places."""
+    """The coordinator; the nodes have different addresses."""
     for version in (1, 3):
         asked = FindCoordinatorRequest(key="x", key_type=1)
         found = talk._client.ask(FIND_COORDINATOR, version, asked)
@@ -186,7 +186,7 @@ SCRIPTS = (beginning, classic, bumping, fencing, verifying, listing, finding)
 def places(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, str]]:
-    """Where Kafka and our broker listen; both have the topic."""
+    """Return the addresses of Kafka and our broker; both have the topic."""
     kafka_broker.create_topic(TOPIC, PARTITIONS)
     folder = tmp_path_factory.mktemp("ours")
     with tidelog.broker(str(folder), settings=SETTINGS) as ours:

@@ -1,4 +1,4 @@
-"""One directory's transactions, by turns in the hands of Apache Kafka and of our broker."""
+"""One directory's transactions, by turns with Apache Kafka and with our broker."""
 
 import pytest
 from confluent_kafka import Producer
@@ -25,7 +25,7 @@ kafka = kafka_fixture(is_started=False, scope="function")
 
 
 def begin(bootstrap: str, name: str, word: str) -> Producer:
-    """A producer with an open transaction, in which there is a record."""
+    """Return a producer with an open transaction that has a record."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -42,13 +42,13 @@ def begin(bootstrap: str, name: str, word: str) -> Producer:
 
 
 def write(bootstrap: str, name: str, word: str) -> None:
-    """One transaction that is committed, and one that is aborted."""
+    """Write one committed and one aborted transaction."""
     begin(bootstrap, name, word).commit_transaction(REQUEST_TIMEOUT_S)
     begin(bootstrap, name, f"not {word}").abort_transaction(REQUEST_TIMEOUT_S)
 
 
 def check_kafkas_records(kafka: Broker) -> None:
-    """What Kafka has written we would write likewise, byte for byte."""
+    """Assert that we would write Kafka's records byte for byte."""
     count = 0
     with LogDir.open(str(kafka.log_dir)) as directory:
         for number in range(directory.topic(TRANSACTIONS_TOPIC).partitions):

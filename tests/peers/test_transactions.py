@@ -1,7 +1,7 @@
-"""The same transactions in Apache Kafka 4.3 and in our broker: what is refused, read and looked up.
+"""The same transactions in Apache Kafka 4.3 and in our broker: refused steps, reads and lookups.
 
-Committed, aborted, open and timed out; both protocols; both isolation levels. Producer ids are each
-broker's own, so they are compared by the order in which they appear; markers have the broker's
+Committed, aborted, open and timed out; both protocols; both isolation levels. Producer ids differ
+between brokers, so they are compared by the order in which they appear. Markers have the broker's
 time.
 """
 
@@ -31,7 +31,7 @@ FREE = {
     "index.interval.bytes": "300",
 }
 FIRST_MS = 1_600_000_000_000
-# Times of markers are above it: those of the brokers' clocks.
+# Times above it belong to markers, which have the brokers' clocks.
 PAST_MS = 1_700_000_000_000
 PLAIN_RUN, SWEEP = 30, 600
 QUICK_TIMEOUTS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
@@ -40,7 +40,7 @@ Said = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One broker, and how a topic is created in it."""
+    """One broker, and a function that creates a topic in it."""
 
     bootstrap: str
     client: RawClient
@@ -51,7 +51,7 @@ class Side:
 def sides(
     kafka_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Side, Side]]:
-    """Kafka's and ours."""
+    """Kafka's side and ours."""
     folder = tmp_path_factory.mktemp("transactions")
 
     def create_theirs(topic: str, config: dict[str, str]) -> None:
@@ -75,7 +75,7 @@ def sides(
 
 @pytest.fixture
 def count(request: pytest.FixtureRequest) -> int:
-    """How many steps a script has."""
+    """Number of steps of a script."""
     return SWEEP if request.config.getoption("--sweep") else PLAIN_RUN
 
 
@@ -85,12 +85,12 @@ def make(side: Side, topic: str, **more: str) -> None:
 
 
 def record(number: int) -> NewRecord:
-    """Times go up and down."""
+    """Return a record; times increase and decrease."""
     step = (number * 7) % 11
     return NewRecord(key=b"k%d" % number, value=b"v", timestamp=FIRST_MS + number * 10 + step)
 
 
-# -- what a broker says ------------------------------------------------------------------------
+# -- a broker's responses ----------------------------------------------------------------------
 
 
 class Names:
@@ -119,10 +119,10 @@ def fetch(
 
 
 def told_by_fetch(data: PartitionData, name: Names) -> Said:
-    """What matters of an answer; a batch that was cut is left out.
+    """Return the relevant parts of a response, without a cut batch.
 
-    Kafka names aborted transactions up to where its index leads, which may be behind what it gives;
-    those that begin behind that are of no use to a client.
+    Kafka lists aborted transactions up to an offset of its index, which may be after the returned
+    records; transactions after the records are useless to a client.
     """
     records = bytes(data.records or b"")  # type: ignore[arg-type] # what is read is one buffer
     batches = [
@@ -173,7 +173,7 @@ def told_of_producers(client: RawClient, topic: str, name: Names) -> list[Said]:
 
 
 def everything(client: RawClient, topic: str, name: Names, times: Sequence[int]) -> list[Said]:
-    """All that can be asked of the partition."""
+    """Return the results of all requests about the partition."""
     said: list[Said] = [tuple(told_of_producers(client, topic, name))]
     end = client.list_offsets(topic, -1)[0].offset
     for isolation in (0, 1):
@@ -191,7 +191,7 @@ def everything(client: RawClient, topic: str, name: Names, times: Sequence[int])
 
 
 class Script:
-    """Random steps of a few producers: the same in both brokers by the same seed."""
+    """Random steps of a few producers: the same in both brokers with the same seed."""
 
     def __init__(self, side: Side, topic: str, seed: int) -> None:
         self._random = random.Random(seed)
@@ -205,7 +205,7 @@ class Script:
         self.times: list[int] = []
 
     def run(self, count: int) -> list[Said]:
-        """What each step was answered with."""
+        """Return the response to each step."""
         said: list[Said] = [("init", writer.init(), writer.epoch) for writer in self._writers]
         said.extend(self._step() for _ in range(count))
         return said
@@ -260,7 +260,7 @@ class Script:
     def _until_marked(self, writer: Transacting) -> None:
         """Wait for the marker, and until the next one gets another time.
 
-        Of markers of one millisecond the first is the latest record that a lookup finds.
+        If markers have the same millisecond, a lookup finds the first one as the latest record.
         """
         writer.until_ended(self.topic)
         clock = os_env().clock

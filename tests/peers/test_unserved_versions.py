@@ -1,4 +1,4 @@
-"""Requests in versions that nobody serves, to Kafka and to us: what comes back, byte for byte."""
+"""Requests in unsupported versions, to Kafka and to us: the same responses, byte for byte."""
 
 import socket
 import struct
@@ -21,7 +21,7 @@ UNSUPPORTED_VERSION: Final = 35
 PRODUCE, FETCH, METADATA = 0, 1, 3
 FLEXIBLE_SINCE: Final = 3
 INT16_MAX: Final = 2**15 - 1
-# Key and version. Behind the header there is nothing that either would read before it refuses.
+# Key and version. After the header there is nothing that either would read before it refuses.
 UNSERVED: Final = [
     (PRODUCE, 0),
     (PRODUCE, 2),
@@ -50,12 +50,12 @@ def header(key: int, version: int) -> bytes:
 
 
 def asked(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
-    """What comes back for one request, and whether the connection is closed then."""
+    """Return the response to one request, and whether the connection is closed then."""
     host, _, port = bootstrap.rpartition(":")
     request = header(key, version)
     with socket.create_connection((host, int(port)), TIMEOUT_S) as found:
         found.sendall(struct.pack(">i", len(request)) + request)
-        # Something that is always answered tells an open connection from a closed one.
+        # A valid request afterwards shows whether the connection is still open.
         probe = header(API_VERSIONS.key, 0)
         answer = b""
         try:
@@ -68,7 +68,7 @@ def asked(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
 
 
 def frame(found: socket.socket) -> bytes:
-    """The next answer; raises ConnectionError at the end."""
+    """Return the next response; raises ConnectionError at the end."""
     (size,) = struct.unpack(">i", exactly(found, 4))
     return exactly(found, size)
 
@@ -90,7 +90,7 @@ def test_answers_are_kafkas(
     expected = asked(kafka_broker.bootstrap, key, version)
     found = asked(ours.bootstrap_servers, key, version)
     assert found[1] == expected[1]
-    # Of ApiVersions the head alone: Kafka has more to announce.
+    # For ApiVersions only the header: Kafka announces more.
     assert found[0][:6] == expected[0][:6]
     if key == API_VERSIONS.key:
         assert found[0][:6] == struct.pack(">ih", CORRELATION_ID, UNSUPPORTED_VERSION)

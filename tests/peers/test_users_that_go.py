@@ -1,4 +1,4 @@
-"""Users of SCRAM who are deleted, or get another password, while they are in: at Kafka and ours."""
+"""SCRAM users whose account is deleted or gets a new password during a session: Kafka and ours."""
 
 from typing import Final
 
@@ -38,7 +38,7 @@ def alter(door: Door, change: UserScramCredentialAlteration) -> None:
 
 
 def come_in(visitor: Visitor) -> bool:
-    """Whether the user's first password lets in, first or once more."""
+    """Whether the user's first password authenticates, for the first time or again."""
     visitor.heard.clear()
     visitor.shake(MECHANISM)
     visitor.scram(MECHANISM, FIRST)
@@ -46,7 +46,7 @@ def come_in(visitor: Visitor) -> bool:
 
 
 def codes(visitor: Visitor) -> list[int]:
-    """The errors that were heard."""
+    """Return the received error codes."""
     return [said[1] for said in visitor.heard if isinstance(said, tuple)]
 
 

@@ -1,4 +1,4 @@
-"""The committed vectors are what real Kafka writes today."""
+"""The committed vectors equal the output of real Kafka today."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ VECTORS_BYTES_LIMIT = 200_000
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every vector and description below `folder`; its tests are no part of it."""
+    """Return every vector and description below `folder`, without its tests."""
     files = [file for file in folder.rglob("*") if file.is_file()]
     return {
         str(file.relative_to(folder)): file.read_bytes()

@@ -1,4 +1,6 @@
-"""Cuts, rolls, deleted records and retention leave the same segments and files on both sides."""
+"""Truncations, rolls, deleted records and retention leave the same segments and files on both
+sides.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ SEEDS = range(0, 4 * SEEDS_PER_TEST, SEEDS_PER_TEST)
 
 
 def facts(answer: object) -> list[object]:
-    """Offsets and segments of a state."""
+    """Return offsets and segments of a state."""
     state = cast("dict[str, object]", answer)
     segments = cast("list[dict[str, object]]", state["segments"])
     return [
@@ -28,7 +30,7 @@ def facts(answer: object) -> list[object]:
 
 
 def compared_files(directory: Path) -> dict[str, bytes]:
-    """Logs and indexes; which old snapshots are kept is each side's own choice."""
+    """Return logs and indexes; each side decides which old snapshots to keep."""
     return {
         name: content
         for name, content in kafka_files(directory).items()

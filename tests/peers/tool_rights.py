@@ -1,7 +1,7 @@
-"""A table of who may do what to transactions, share groups and features, by real clients and tools.
+"""A table of rights on transactions, share groups and features, by real clients and tools.
 
-A row is a user of rights_talk and a step of a client. Whether it is allowed is worked out by the
-plain model of tests/server/rights; what a client shows then is compared between two brokers.
+A row is a user of rights_talk and a step of a client. The plain model of tests/server/rights
+decides whether it is allowed; the client's result is compared between two brokers.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ Shown = int | str
 
 
 class Step(StrEnum):
-    """What a client does, in the words of Java's driver too."""
+    """Step of a client; Java's driver uses the same names."""
 
     WRITE = "write"
     COMMIT_OFFSETS = "commit-offsets"
@@ -57,7 +57,7 @@ class Step(StrEnum):
 
 
 Told = dict[Step, Shown]
-# What a client says that does not know the code, and where it may be either of two.
+# Results of a client that does not know the code, and of an error that may be either of two.
 UNTOLD: Final = "failed"
 DENIED: Final = "denied"
 _DENIALS: Final = {
@@ -72,7 +72,7 @@ def _of(kind: ResourceType, name: str, *words: str) -> tuple[Need, ...]:
 
 _TO_TRANSACT: Final = _of(IDS, TRANSACTION, "DESCRIBE", "WRITE")
 _TO_SEE: Final = _of(IDS, TRANSACTION, "DESCRIBE")
-# What each step takes, all of it, with a real client around it.
+# All rights that each step needs with a real client.
 NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.WRITE: (*_TO_TRANSACT, *_of(TOPIC, SEEN, "DESCRIBE", "WRITE")),
     Step.COMMIT_OFFSETS: (
@@ -97,9 +97,9 @@ NEEDS: Final[Mapping[Step, tuple[Need, ...]]] = {
     Step.FEATURES: (),
     Step.SET_FEATURE: _of(ResourceType.CLUSTER, CLUSTER, "ALTER"),
 }
-# What is as good as the right to alter the cluster.
+# A replacement for the right to alter the cluster.
 _ACTION: Final = Need(ResourceType.CLUSTER, CLUSTER, Operation.CLUSTER_ACTION)
-# Whose rules are about these things, or come near.
+# Users whose rules are about these resources, or similar ones.
 TOOL_USERS: Final = (
     "nobody",
     "all",
@@ -128,7 +128,7 @@ TOOL_USERS: Final = (
 
 
 def is_allowed(user: str, step: Step) -> bool:
-    """Whether the user may."""
+    """Whether the user may take the step."""
 
     def may(need: Need) -> bool:
         return RULES.may(f"User:{user}", HERE, need.operation, need.kind, need.name)
@@ -143,13 +143,13 @@ def is_allowed(user: str, step: Step) -> bool:
 
 
 def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
-    """Kafka's own producer, share consumer and admin client, in the oracle's JVM."""
+    """Run Kafka's own producer, share consumer and admin client, in the oracle's JVM."""
     config = java_config(bootstrap, user)
     told = oracle.ask(
         "tool_rights", config=config, seen=SEEN, group=GROUP, id=TRANSACTION, lent=LENT
     )
     found: Told = {Step(name): code for name, code in cast("dict[str, int]", told).items()}
-    # Who may neither see the topic nor the group hears of the one that is asked for first.
+    # Without rights on topic and group, the error is about the one that is requested first.
     return found | ({Step.SHARE: DENIED} if found[Step.SHARE] in _DENIALS else {})
 
 
@@ -157,7 +157,7 @@ def by_java(oracle: Oracle, bootstrap: str, user: str) -> Told:
 
 
 def by_confluent(bootstrap: str, user: str) -> Told:
-    """librdkafka's transactions through confluent-kafka."""
+    """Run librdkafka's transactions through confluent-kafka."""
     config = key_of(user).librdkafka(bootstrap)
     return {
         Step.WRITE: _code_of(lambda: _write(config)),
@@ -208,7 +208,7 @@ def _code_of(call: Callable[[], None]) -> int:
 
 
 def by_aiokafka(bootstrap: str, user: str) -> Told:
-    """aiokafka's transactions."""
+    """Run aiokafka's transactions."""
     return asyncio.run(_by_aiokafka(key_of(user).aiokafka(bootstrap)))
 
 
@@ -234,7 +234,7 @@ async def _in_transaction(
         async with producer.transaction():
             await asyncio.wait_for(act(producer), TIMEOUT_S)
     except aio_errors.KafkaError as refused:
-        # It may tell of a failed sender, and only behind that of why it has failed.
+        # It may report a failed sender, with the actual reason as the cause.
         cause = refused if hasattr(refused, "errno") else refused.__cause__
         return cast("Shown", getattr(cause, "errno", UNTOLD))
     finally:
@@ -246,7 +246,7 @@ async def _in_transaction(
 
 
 def by_kafka_python(bootstrap: str, user: str) -> Told:
-    """kafka-python's admin client."""
+    """Run kafka-python's admin client."""
     client = KafkaAdminClient(**key_of(user).kafka_python(bootstrap))
     try:
         return {step: _heard(call, client) for step, call in KAFKA_PYTHON.items()}
@@ -262,7 +262,7 @@ def _heard(call: Callable[[KafkaAdminClient], bool], client: KafkaAdminClient) -
 
 
 def _lists(client: KafkaAdminClient) -> bool:
-    """Those that may not be described are left out without a word."""
+    """Transactions that the user may not describe are silently omitted."""
     listed = client.list_transactions().values()
     return any(found.transactional_id == TRANSACTION for some in listed for found in some)
 

@@ -1,7 +1,7 @@
 """Seeded traffic for two brokers: prepared batches, one per request, the same bytes to each.
 
-Times go forwards, backwards and stand still; producers with and without sequence numbers, every
-codec, records with headers and without values. Now and then something that a broker must refuse.
+Times increase, decrease and repeat. There are producers with and without sequence numbers, every
+codec, records with headers and without values, and at times a batch that a broker must refuse.
 """
 
 import random
@@ -19,14 +19,14 @@ PLAIN_SHARE = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """One request: the batch, and what kind of step it is (for messages of failures)."""
+    """One request: the batch, and the kind of its step (for failure messages)."""
 
     kind: str
     batch: bytes
 
 
 class Traffic:
-    """Makes the requests of one topic."""
+    """Creates the requests of one topic."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -35,7 +35,7 @@ class Traffic:
         self._last: Sent | None = None
 
     def requests(self, count: int) -> Iterator[Sent]:
-        """So many requests, about one in eight of them to be refused or answered as known."""
+        """Yield requests; about one in eight is refused or treated as a duplicate."""
         for _ in range(count):
             yield self._odd() if self._rng.random() < 0.125 else self._usual()
 
@@ -66,7 +66,7 @@ class Traffic:
         return self._last
 
     def _odd(self) -> Sent:
-        """Something sent twice, a gap in sequence numbers, an old one, damage, no time."""
+        """Return a repeated, missing or old sequence, a damaged batch, or one without a time."""
         kind = self._rng.choice(["again", "gap", "old", "flipped", "no time", "short"])
         producer = self._rng.choice(PRODUCERS)
         first = self._sequences[producer]

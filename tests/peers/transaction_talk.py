@@ -1,6 +1,6 @@
-"""One conversation about transactions with a broker, written down so that two can be compared.
+"""A recorded conversation about transactions with a broker, to compare two brokers.
 
-Producer ids are each broker's own: each gets a name by the order in which it was first seen.
+Producer ids differ between brokers: each gets a name by the order in which it was first seen.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ TOPIC: Final = "ledgers"
 PARTITIONS: Final = 2
 TIMEOUT_MS: Final = 600_000
 PATIENCE_S: Final = 90
-# Coordinators that are about to come, and transactions that are being ended.
+# Errors while coordinators are loading, or a transaction is being ended.
 PASSING: Final = frozenset({14, 15, 16})
 CONCURRENT: Final = 51
 NO_TOPICS: Final[list[AddPartitionsToTxnTopic]] = []
@@ -52,11 +52,11 @@ NOBODY: Final[Producer] = (987_654_321, 0)
 
 
 class TransactionTalk:
-    """Questions to one broker, with what came back.
+    """Requests to one broker, and its responses.
 
     Attributes:
-        transactional_id: Whose transactions.
-        told: The answers, in order, in words that two brokers share.
+        transactional_id: Transactional id of the conversation.
+        told: The responses, in order, in a form that two brokers share.
     """
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
@@ -83,16 +83,16 @@ class TransactionTalk:
             assert time.monotonic() < end, f"{self.transactional_id} has no coordinator"
 
     def _has_ids(self) -> bool:
-        """Whether the broker hands out producer ids; the first, 0, is none of ours then."""
+        """Whether the broker returns producer ids; this consumes the first one, 0."""
         try:
             return self._client.producer_id() >= 0
         except Refused:
             return False
 
-    # -- asking ------------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------
 
     def ask(self, api: Api[Request, Response], version: int, message: Request) -> Response:
-        """Ask, and write the answer down; while a transaction is being ended, ask again."""
+        """Send a request and record the response; retry while a transaction is being ended."""
         end = time.monotonic() + PATIENCE_S
         while True:
             answer = self._client.ask(api, version, message)
@@ -121,7 +121,7 @@ class TransactionTalk:
         timeout_ms: int = TIMEOUT_MS,
         transactional_id: str | None = None,
     ) -> Producer:
-        """A producer's id and epoch, after whatever was open has ended."""
+        """Return a producer's id and epoch, after open transactions have ended."""
         asked = InitProducerIdRequest(
             transactional_id=self.transactional_id
             if transactional_id is None
@@ -180,7 +180,9 @@ class TransactionTalk:
         version: int = 4,
         transactional_id: str | None = None,
     ) -> Producer:
-        """End a transaction; who goes on, from version 5 on."""
+        """End a transaction; return the producer that continues, from version 5 on with another
+        epoch.
+        """
         asked = EndTxnRequest(
             transactional_id=self.transactional_id
             if transactional_id is None
@@ -193,7 +195,7 @@ class TransactionTalk:
         return answer.producer_id, answer.producer_epoch
 
     def settle(self) -> None:
-        """Return when no transaction is being ended; nothing is written down."""
+        """Return when no transaction is being ended, without recording."""
         wanted = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
@@ -203,13 +205,13 @@ class TransactionTalk:
         raise AssertionError(f"{self.transactional_id} is being ended for ever")
 
     def describe(self, *transactional_ids: str) -> None:
-        """What is known, by default of the conversation's own."""
+        """Describe transactions, by default the conversation's own."""
         self.settle()
         names = list(transactional_ids) or [self.transactional_id]
         self.ask(DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(transactional_ids=names))
 
     def listed(self, pattern: str | None, *states: str, duration_ms: int = -1) -> None:
-        """Which there are."""
+        """List transactions."""
         self.settle()
         asked = ListTransactionsRequest(
             state_filters=list(states),

@@ -1,8 +1,8 @@
-"""Makes the files of tests/vectors with Kafka's own classes: `python -m tests.peers.vectors`.
+"""Creates the files of tests/vectors with Kafka's own classes: `python -m tests.peers.vectors`.
 
-They are committed for those who have no Java. Each `.bin` (or partition folder) has a `.toml`
-beside it: origin, this command, and every field as Kafka itself reads it back; a missing key is a
-null. A test in this folder makes them anew and compares, so they can't go stale.
+They are committed for machines without Java. Each `.bin` (or partition folder) has a `.toml` beside
+it: origin, this command, and every field as Kafka itself reads it back; a missing key is a null. A
+test in this folder recreates and compares them, so they can't become outdated.
 """
 
 import json
@@ -49,7 +49,7 @@ LOOKUPS = (0, 1, T0 - 1, T0, T0 + 1, T0 + 1_000, T0 + 2_500, T0 + 4_000, T0 + 10
 
 
 def record_vectors() -> dict[str, list[Mapping[str, object]]]:
-    """The batches of each `.bin`, as `Oracle.write_batches` takes them."""
+    """Return the batches of each `.bin`, in the form for `Oracle.write_batches`."""
     stamped = TimestampType.LOG_APPEND_TIME
     found: dict[str, list[Mapping[str, object]]] = {}
     for codec in CODECS:
@@ -116,7 +116,7 @@ def _cleaned() -> list[Mapping[str, object]]:
 
 
 def toml_value(value: object) -> str:
-    """A TOML value; bytes as hexadecimal text."""
+    """Return a TOML value; bytes as hexadecimal text."""
     if isinstance(value, bytes):
         return f'"{value.hex()}"'
     if isinstance(value, bool | int | str):
@@ -127,12 +127,12 @@ def toml_value(value: object) -> str:
 
 
 def toml_table(fields: Mapping[str, object]) -> list[str]:
-    """Lines of `key = value`; None is left out."""
+    """Return lines of `key = value`, without None."""
     return [f"{key} = {toml_value(v)}" for key, v in fields.items() if v is not None]
 
 
 def batches_toml(batches: Sequence[KafkaBatch]) -> list[str]:
-    """The batches as Kafka read them."""
+    """Return the batches as Kafka reads them."""
     lines = []
     for batch in batches:
         assert batch.error is None
@@ -156,12 +156,12 @@ def batches_toml(batches: Sequence[KafkaBatch]) -> list[str]:
 
 
 def head(what: str) -> list[str]:
-    """The first lines of each `.toml`."""
+    """Return the first lines of each `.toml`."""
     return [f"# {what}", *toml_table({"origin": ORIGIN, "command": COMMAND})]
 
 
 def make_records(oracle: Oracle, folder: Path) -> None:
-    """Write each record vector and what Kafka reads in it."""
+    """Write each record vector and its content as read by Kafka."""
     for name, batches in record_vectors().items():
         data = oracle.write_batches(batches)
         lines = head("Written by Kafka's MemoryRecordsBuilder, the fields as MemoryRecords reads.")
@@ -171,7 +171,7 @@ def make_records(oracle: Oracle, folder: Path) -> None:
 
 
 def partition_steps() -> list[dict[str, object]]:
-    """Appends of several codecs, timestamps out of order and missing, two transactions."""
+    """Return appends of several codecs, timestamps out of order and missing, two transactions."""
     steps: list[dict[str, object]] = []
     for index in range(12):
         codec = CODECS[index % len(CODECS)]
@@ -207,7 +207,7 @@ def partition_steps() -> list[dict[str, object]]:
 
 
 def make_partition(oracle: Oracle, folder: Path) -> None:
-    """Write a partition with Kafka's storage classes, and what they say about it."""
+    """Write a partition with Kafka's storage classes, and their lookups in it."""
     directory = folder / PARTITION
     asked: list[dict[str, object]] = [
         {"do": "state"},
@@ -233,7 +233,7 @@ def make_partition(oracle: Oracle, folder: Path) -> None:
 
 
 def _dumped(oracle: Oracle, directory: Path) -> list[str]:
-    """What DumpLogSegments prints for each file but the log itself."""
+    """Return the output of DumpLogSegments for each file but the log itself."""
     lines = []
     for file in sorted(directory.iterdir()):
         if file.suffix in (".index", ".timeindex", ".txnindex", ".snapshot"):
