@@ -21,13 +21,13 @@ STOP_TIMEOUT_S = 30
 MASTER = "org.apache.spark.deploy.master.Master"
 WORKER = "org.apache.spark.deploy.worker.Worker"
 WORKERS = 2
-# For drivers of a standalone cluster.
+# Settings for drivers of a standalone cluster.
 SMALL = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
-    # Both workers take part, however long their Javas take to start.
+    # Wait for both workers, however long their JVMs take to start.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.ui.enabled": "false",
@@ -38,14 +38,14 @@ CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 def spark_home() -> Path:
-    """The installed pyspark package: a whole Spark."""
+    """Return the installed pyspark package, which is a complete Spark."""
     import pyspark
 
     return Path(pyspark.__file__).parent
 
 
 def _sources() -> Path:
-    """The folder that holds the package tidelog under test."""
+    """Return the folder with the tested package tidelog."""
     import tidelog
 
     return Path(tidelog.__file__).parent.parent
@@ -62,7 +62,7 @@ class Processes:
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        """What Spark's processes get, whatever this process was started with."""
+        """Return the environment of Spark's processes, independent of this process's own."""
         found = {name: value for name, value in os.environ.items() if name[:5] != "SPARK"}
         found |= {
             "SPARK_HOME": str(self.home),
@@ -79,7 +79,7 @@ class Processes:
         return found | dict(self.variables)
 
     def start(self, name: str, *command: str) -> Path:
-        """Start one; its log."""
+        """Start a process; return its log."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
             self._running[name] = subprocess.Popen(
@@ -92,11 +92,11 @@ class Processes:
         return log
 
     def pid(self, name: str) -> int:
-        """Id of one that was started."""
+        """Return the id of a started process."""
         return self._running[name].pid
 
     def wait(self, log: Path, is_up: Callable[[], bool]) -> None:
-        """Wait until a process says that it is up; raises with its log's end where it does not."""
+        """Wait until a process reports that it is up; else raise an error with its log's end."""
         for _ in range(START_TIMEOUT_S * 10):
             if is_up():
                 return
@@ -106,7 +106,7 @@ class Processes:
         raise RuntimeError(f"{log.name}: did not start: {log.read_text()[-3000:]}")
 
     def stop(self) -> None:
-        """End all, the last first, and wait until they have ended."""
+        """End all processes, the last first, and wait until they have ended."""
         for process in reversed(self._running.values()):
             process.terminate()
         for process in reversed(self._running.values()):
@@ -119,7 +119,7 @@ class Processes:
 
 
 def start_standalone(processes: Processes) -> str:
-    """A master and two workers of one core; the URL of the master."""
+    """Start a master and two workers of one core; return the URL of the master."""
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
     place = ("--host", "127.0.0.1", "--webui-port", "0")
@@ -134,7 +134,7 @@ def start_standalone(processes: Processes) -> str:
 
 
 def start_connect(processes: Processes) -> str:
-    """A Spark Connect server on two cores of here; its URL."""
+    """Start a Spark Connect server on two local cores; return its URL."""
     port = free_port()
     conf = {
         "spark.connect.grpc.binding.port": str(port),

@@ -1,8 +1,8 @@
-"""The small pipeline as somebody's own program on somebody's cluster; prints what came of it.
+"""The small pipeline as a user's program on a cluster; prints its results.
 
 Called with one JSON object: `spark` (a master or `sc://` URL), `conf`, `data` (directory or URL),
 `store` (its settings), `topic`, `target` (directory with the topics `copied` and `again`) and
-`checkpoint`. Nothing here knows what kind of cluster it is.
+`checkpoint`. The program does not depend on the kind of cluster.
 """
 
 import json
@@ -38,9 +38,9 @@ def read(spark: SparkSession, path: str, topic: str, **options: str) -> DataFram
 
 
 def summary(rows: DataFrame) -> list[int]:
-    """Figures that tell whether all rows are there as they were.
+    """Return numbers that show whether all rows are there unchanged.
 
-    A row without a time gets that of its writing: no time of 2020 or later counts here.
+    A row without a time gets the time of its write, so times of 2020 or later don't count.
     """
     time = "if(timestamp < '2020-01-01', unix_millis(timestamp), null)"
     row = rows.selectExpr(
@@ -54,7 +54,7 @@ def summary(rows: DataFrame) -> list[int]:
 
 
 def workers(rows: DataFrame) -> list[str]:
-    """The folders in which the tasks of a read ran: one of each executor."""
+    """Return the folders in which the tasks of a read ran: one of each executor."""
 
     def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         from pathlib import Path
@@ -69,7 +69,7 @@ def workers(rows: DataFrame) -> list[str]:
 
 
 def pythons(rows: DataFrame) -> list[str]:
-    """The Python and the package that the tasks of a read ran, without the executor's folder."""
+    """Return the Python and the package of a read's tasks, without the executor's folder."""
 
     def tell(batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import sys
@@ -90,13 +90,13 @@ def pythons(rows: DataFrame) -> list[str]:
 
 
 def java_version(spark: SparkSession) -> str:
-    """The driver's; a client of Spark Connect has none."""
+    """Return the driver's Java version; a client of Spark Connect has none."""
     jvm = getattr(spark, "_jvm", None)
     return "" if jvm is None else str(jvm.java.lang.System.getProperty("java.version"))
 
 
 def await_end(start: "Callable[[], StreamingQuery]") -> None:
-    """Start a query, also again where Spark gave up a Python that needed ten seconds to come up."""
+    """Run a query to its end; restart it if Spark gave up on a Python that started too slowly."""
     for _ in range(STARTS):
         try:
             if start().awaitTermination(STREAM_TIMEOUT_S):

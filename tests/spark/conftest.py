@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["either_broker", "kafka_broker", "mortal_broker"]
 
-# pyspark is imported by the fixture alone: collecting these tests starts nothing.
+# Only the fixture imports pyspark: collecting these tests starts nothing.
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here needs Spark; its own warnings (pandas 3) are not ours."""
+    """Mark every test here for Spark, and ignore Spark's own warnings (pandas 3)."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
-    """A session on two cores, in which a failed task is tried once more."""
+    """A session on two cores, in which a failed task is retried once."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Bootstrap, replay and mirror as somebody's own program over Spark Connect; prints what came.
+"""Bootstrap, replay and mirror as a user's program over Spark Connect; prints the results.
 
 Called with one JSON object: `spark` (an `sc://` URL) and `work`, a folder that has the directory
 `logs` with the topic `events`, and the empty directories `target` and `copy`.
@@ -29,7 +29,7 @@ ROWS = 300
 
 
 def bootstrap(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Twice under one id: the table is loaded once."""
+    """Bootstrap twice with one id: the table is loaded once."""
     table = spark.range(ROWS).selectExpr(
         "cast(id as string) as plane",
         "timestamp_millis(1700000000000 + id * 1000) as departure",
@@ -52,7 +52,7 @@ def bootstrap(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """By chunks, with progress on this side; a second call finds nothing left."""
+    """Replay in chunks, with progress on the client's side; a second call finds nothing left."""
     told = []
     for _ in range(2):
         (row,) = tidelog.spark.replay(
@@ -73,7 +73,7 @@ def replay(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
-    """Continuous, with a topic that comes while it runs; then once more to the end."""
+    """Mirror continuously, with a topic created meanwhile; then once more to the end."""
     source, target, checkpoint = f"{work}/logs", f"{work}/copy", f"{work}/check"
     stopped = threading.Event()
     done: list[BatchDone] = []
@@ -120,7 +120,7 @@ def mirror(spark: "SparkSession", work: Path) -> dict[str, object]:
 
 
 def refused(spark: "SparkSession", work: Path) -> list[str]:
-    """What over Spark Connect can't be: paths and checkpoints that only one side has."""
+    """Return the errors of calls that Spark Connect can't support: paths on only one side."""
     calls: list[Callable[[], object]] = [
         lambda: tidelog.spark.replay(spark, "logs", TOPIC, to=f"{work}/copy"),
         lambda: tidelog.spark.mirror(

@@ -20,7 +20,7 @@ LIMIT_S = 300
 
 
 def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSession":
-    """The session of a program that is a driver and nothing else."""
+    """Return the session of a program that is only a driver."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     warnings.simplefilter("ignore")
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ def open_session(master: str, conf: Mapping[str, str] | None = None) -> "SparkSe
 
 
 def with_tests(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables for a program that imports what is in tests."""
+    """Return variables for a program that imports modules of tests."""
     there = env.get("PYTHONPATH")
     return {**env, "PYTHONPATH": os.pathsep.join([str(ROOT), *([there] if there else [])])}
 
@@ -43,7 +43,7 @@ class Driver:
     """A driver in a process group of its own.
 
     Attributes:
-        process: Its Python; the Java machine is a child of it.
+        process: Its Python; the JVM is a child of it.
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
@@ -55,7 +55,7 @@ class Driver:
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until something is so; False where the process has ended before."""
+        """Wait until a condition holds; return False if the process ended before."""
         for _ in range(int(LIMIT_S / STEP_S)):
             if is_so():
                 return True
@@ -64,27 +64,27 @@ class Driver:
         raise AssertionError("never came to it")
 
     def ends_within(self, seconds: float) -> bool:
-        """Let it work on for so long; True where it has ended."""
+        """Let it run for some seconds; return whether it has ended."""
         return ends_within(self.process, seconds)
 
     def kill(self) -> None:
-        """Kill Python and the Java machine at once; Spark's workers end with them."""
+        """Kill Python and the JVM at once; Spark's workers end with them."""
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate(timeout=LIMIT_S)
 
     def end(self) -> None:
-        """Kill it where it has not ended by itself."""
+        """Kill it unless it has ended."""
         if self.process.poll() is None:
             self.kill()
 
     def finish(self) -> tuple[int, str]:
-        """Let it come to its end; its status and its last words."""
+        """Wait for its end; return its exit status and the end of its stderr."""
         errors = self.process.communicate(timeout=LIMIT_S)[1]
         return self.process.returncode, errors.decode()[-3000:]
 
 
 def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Let a process work on for so long; True where it has ended."""
+    """Let a process run for some seconds; return whether it has ended."""
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -93,7 +93,7 @@ def ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process of ours has started, and those that they have."""
+    """Return all descendants of a process."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -106,7 +106,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """What a process was called with; nothing where it has ended."""
+    """Return a process's command line, empty if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

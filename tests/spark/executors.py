@@ -1,7 +1,6 @@
-"""Executors of a standalone cluster of ours: which there are, killed, and what Spark says of it.
+"""Executors of our standalone cluster: their processes, kills, and Spark's events about them.
 
-They are found as descendants of the workers that the test has started, by the application that
-they were started for.
+They are found as descendants of the workers that the test has started, by their application.
 """
 
 import json
@@ -22,7 +21,7 @@ LOCAL = "local"
 
 
 def variables(folder: Path) -> dict[str, str]:
-    """For the processes of a cluster: small Javas, and a place for what they write."""
+    """Return variables for the processes of a cluster: small JVMs, and a folder for their files."""
     return {
         "SPARK_LOCAL_DIRS": str(folder / LOCAL),
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
@@ -32,12 +31,12 @@ def variables(folder: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """One driver's work on a cluster.
+    """One driver's application on a cluster.
 
     Attributes:
-        processes: The cluster's.
-        url: Of its master.
-        events: Folder for what Spark notes of this application alone.
+        processes: The cluster's processes.
+        url: URL of its master.
+        events: Folder for Spark's event log of this application alone.
     """
 
     processes: Processes
@@ -45,7 +44,7 @@ class Application:
     events: Path
 
     def conf(self) -> dict[str, str]:
-        """Settings for its driver."""
+        """Return settings for its driver."""
         self.events.mkdir()
         return SMALL | {
             "spark.master": self.url,
@@ -57,7 +56,7 @@ class Application:
         }
 
     def executors(self) -> list[int]:
-        """Ids of its executors' Java machines."""
+        """Return process ids of its executors' JVMs."""
         names = [path.name.removesuffix(".inprogress") for path in self.events.glob("app-*")]
         workers = [self.processes.pid(f"worker-{number}") for number in range(WORKERS)]
         below = {pid: command_of(pid) for worker in workers for pid in descendants(worker)}
@@ -68,7 +67,7 @@ class Application:
         ]
 
     def kill_some(self, draw: random.Random) -> int:
-        """Kill one or more of its executors; how many."""
+        """Kill one or more of its executors; return their number."""
         there = self.executors()
         victims = draw.sample(there, draw.randint(1, len(there))) if there else []
         for pid in victims:
@@ -76,18 +75,18 @@ class Application:
         return len(victims)
 
     def shuffled(self) -> set[Path]:
-        """Files in which executors, of whatever application, keep what others are to fetch."""
+        """Return shuffle files that executors of any application keep for others."""
         return set((self.processes.folder / LOCAL).glob("**/shuffle_*.data"))
 
     def is_busy(self) -> bool:
-        """Whether a job of it runs: Spark notes at once where one begins or ends."""
+        """Whether one of its jobs runs: Spark logs the start and the end of a job at once."""
         texts = [log.read_bytes() for log in self.events.glob("app-*")]
         kinds = [b'"SparkListenerJob%s"' % kind for kind in (b"Start", b"End")]
         begun, ended = (sum(text.count(kind) for text in texts) for kind in kinds)
         return begun > ended
 
     def told(self) -> "Told":
-        """What Spark has noted, when its driver has ended."""
+        """Return the contents of Spark's event log, after its driver has ended."""
         [log] = self.events.glob("app-*")
         events: list[dict[str, object]] = [json.loads(line) for line in log.open()]
         kinds = Counter(str(event["Event"]).removeprefix("SparkListener") for event in events)
@@ -101,20 +100,20 @@ class Application:
 
 
 def _reason(event: Mapping[str, object]) -> str:
-    """How a task ended; nothing for other events."""
+    """Return the reason of a task's end, empty for other events."""
     reason = event.get("Task End Reason")
     return str(reason["Reason"]) if isinstance(reason, dict) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What came of kills.
+    """Results of kills.
 
     Attributes:
         added: Executors that the application had.
-        removed: Executors that went before its end.
-        lost_tasks: Tasks that ran in them, and ran again.
-        lost_fetches: Tasks that could not fetch what those had kept.
+        removed: Executors that were removed before its end.
+        lost_tasks: Tasks that ran in them, and were repeated.
+        lost_fetches: Tasks that could not fetch those executors' files.
     """
 
     added: int

@@ -1,4 +1,4 @@
-"""The map that a mirror keeps, and what it must say of the records."""
+"""The map of a mirror, and its expected content."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from tidelog.record.record import Record
 
 
 def map_of(checkpoint: str) -> OffsetMap:
-    """The map in a mirror's checkpoint."""
+    """Return the map in a mirror's checkpoint."""
     return read_map(os_env().files, f"{checkpoint}/offsets.map")
 
 
@@ -19,13 +19,13 @@ def check_map(
     *,
     exactly: bool = False,
 ) -> None:
-    """Hold a map against the records themselves, which are known again by their values.
+    """Compare a map with the records themselves, which are identified by their values.
 
     Args:
         found: The map.
         sources: By number in the map, the records of each partition.
-        target: The records of each partition of the one topic that they went into.
-        exactly: Every start is that of the very record.
+        target: The records of each partition of the one target topic.
+        exactly: Whether every start must be that of the record itself.
     """
     places = {
         record.value: (partition, record.offset)

@@ -1,7 +1,7 @@
-"""Changes at a real broker, waited for until its clients see them.
+"""Changes at a real broker, with a wait until its clients see them.
 
-Kafka answers a request when the controller, or the transaction's coordinator, has written it down.
-What partitions' leaders make of it comes a moment later, on a busy machine seconds later.
+Kafka responds when the controller, or the transaction's coordinator, has written the change. The
+leaders of partitions apply it a moment later, on a busy machine seconds later.
 """
 
 from confluent_kafka import KafkaError, TopicPartition
@@ -17,12 +17,12 @@ from tidelog.types import LATEST_TIMESTAMP
 
 
 def add_partitions(broker: Broker, topic: str, count: int) -> None:
-    """Give a topic so many partitions; each is led afterwards."""
+    """Increase a topic's number of partitions; return when each has a leader."""
     admin = AdminClient(broker.client_config())
     for future in admin.create_partitions([NewPartitions(topic, count)]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
 
-    # Its constructor hands out an object of the subclass that fits.
+    # The constructor returns an instance of the right subclass.
     latest = OffsetSpec(LATEST_TIMESTAMP)  # type: ignore[abstract]
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
@@ -34,7 +34,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
 
 
 def delete_topic(broker: Broker, topic: str) -> None:
-    """Delete a topic; a topic of its name that is made afterwards is not taken for it."""
+    """Delete a topic; a topic of its name created afterwards is not confused with it."""
     admin = AdminClient(broker.client_config())
     for future in admin.delete_topics([topic]).values():
         future.result(timeout=REQUEST_TIMEOUT_S)
@@ -47,7 +47,7 @@ def delete_topic(broker: Broker, topic: str) -> None:
 
 
 def await_markers(broker: AnyBroker, topic: str) -> None:
-    """Return when no transaction is open in a topic: a commit is answered before it is seen."""
+    """Return when no transaction is open in a topic: records become visible after the response."""
     admin = AdminClient(broker.client_config())
     for number in admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].partitions:
         await_ended(broker.bootstrap, topic, number)

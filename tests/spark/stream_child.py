@@ -1,4 +1,4 @@
-"""A driver of its own, to be killed: a stream of a directory into Parquet files.
+"""A separate driver to be killed: a stream of a directory into Parquet files.
 
 python stream_child.py DIRECTORY WORK
 """
@@ -18,9 +18,9 @@ PER_TRIGGER = 150
 
 
 def start(spark: "SparkSession", root: str, work: str, *, is_last: bool) -> "StreamingQuery":
-    """The query; its checkpoint and its rows are in `work`."""
+    """Return the query; its checkpoint and its rows are in `work`."""
     reader = spark.readStream.format("tidelog").option("path", root).option("subscribe", "t")
-    # At the end it takes more than before: a restart may change limits.
+    # The last run reads more per batch: a restart may change limits.
     limit = 20 * PER_TRIGGER if is_last else PER_TRIGGER
     frame = reader.option("startingOffsets", "latest").option("maxOffsetsPerTrigger", limit).load()
     writer = frame.select("partition", "offset", "value").writeStream.format("parquet")
@@ -31,7 +31,7 @@ def start(spark: "SparkSession", root: str, work: str, *, is_last: bool) -> "Str
 
 
 def main(root: str, work: str) -> None:
-    """Run the query until somebody kills this process."""
+    """Run the query until this process is killed."""
     spark = open_session("local[2]")
     to_end(partial(start, spark, root, work, is_last=False))
 

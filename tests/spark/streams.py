@@ -1,4 +1,4 @@
-"""Streams that come to their end, however long Spark's Python takes to come up."""
+"""Streams that run to their end, even if Spark's Python starts slowly."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ LOOK_S = 60
 
 
 def to_end(start: "Callable[[], StreamingQuery]") -> "StreamingQuery":
-    """The query, started and ended; raises what ended it."""
+    """Start a query and wait for its end; raise its error."""
     query = RestartingQuery(start)
     while not query.has_ended(LOOK_S):
         pass

@@ -1,8 +1,8 @@
-"""A broker is killed while a stream is written to it, and starts again: each record is there once.
+"""A broker is killed while a stream is written to it, and restarts: each record is there once.
 
-The driver lives on. Its tasks never hear what became of what they had sent, and try again, or fail
-and are started again from the checkpoint, as people would. The kill comes when files of the broker
-have grown, so it meets a transaction that has begun, has written, or is being decided.
+The driver keeps running. Its tasks get no response to their last requests, and retry, or fail and
+are restarted from the checkpoint, as users would do. The kill occurs when files of the broker have
+grown, so it hits a transaction that has started, has written, or is being decided.
 """
 
 import random
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tides"
 STATES = "__transaction_state"
-# Which topics grow, one after the other, up to the moment of the kill.
+# Topics that grow, one after the other, up to the moment of the kill.
 MOMENTS = {
     "begun": [STATES],
     "written": [TOPIC],
@@ -45,16 +45,16 @@ MOMENTS = {
 LIMIT_S = 300
 STEP_S = 0.005
 FAILURES_MAX = 100
-# Records of each partition that a mirror is given at once.
+# Records of each partition that a mirror gets at once.
 GIVEN = 40
 Restarts = Sequence[tuple[str, int]]
-# Drawn from all moments in the sweep, where a broker may be killed again as soon as it listens.
+# A sweep draws from all moments, and may kill a broker again as soon as it listens.
 PLAIN: Restarts = [("written", 1), ("marked", 1), ("decided", 1)]
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))]
 
 
 def restarts(seed: int) -> Restarts:
-    """When a broker is killed, and how many times there."""
+    """Return the moments of the kills, with the number of kills each."""
     if seed == 0:
         return PLAIN
     draw = random.Random(seed)
@@ -62,10 +62,10 @@ def restarts(seed: int) -> Restarts:
 
 
 class Work:
-    """Something that runs on a driver and writes to a broker; it is started again where it fails.
+    """A query or job that writes to a broker; it is restarted if it fails.
 
     Attributes:
-        story: What happened, for messages of failures.
+        story: Events so far, for failure messages.
     """
 
     def __init__(self, broker: MortalBroker, checkpoint: Path) -> None:
@@ -74,20 +74,20 @@ class Work:
         self._commits = checkpoint / "commits"
 
     def keep_running(self) -> None:
-        """Start it again where it has ended."""
+        """Restart it if it has ended."""
         raise NotImplementedError
 
     def batches(self) -> int:
-        """How many Spark has noted as done."""
+        """Return the number of batches that Spark has recorded as done."""
         return len(list(self._commits.glob("[0-9]*")))
 
     def failed(self, error: object) -> None:
-        """Keep why it has to be started again."""
+        """Record the error after which it has to be restarted."""
         self.story.append(str(error)[:500])
         assert len(self.story) < FAILURES_MAX, self.story[-5:]
 
     def wait_for(self, is_so: Callable[[], bool]) -> None:
-        """Return when it is so."""
+        """Return when a condition holds."""
         pause, end = threading.Event(), time.monotonic() + LIMIT_S
         while not is_so():
             assert time.monotonic() < end, f"never came to it: {self.story}"
@@ -98,7 +98,7 @@ class Work:
         self.wait_for(lambda: is_done() or self._broker.size_bytes(topic) > known)
 
     def kill_broker(self, moment: str, times: int, give: Callable[[], None]) -> None:
-        """Give it something to write, kill the broker at the moment, and see it written."""
+        """Give it records to write, kill the broker at the moment, and wait for the batch."""
         before = self.batches()
 
         def is_done() -> bool:
@@ -107,7 +107,7 @@ class Work:
         sizes = {topic: self._broker.size_bytes(topic) for topic in MOMENTS[moment]}
         give()
         for number, (topic, size) in enumerate(sizes.items()):
-            # States grow at the beginning too: the end of a transaction counts from its marker.
+            # The transaction log also grows at the start, so its size is measured after the marker.
             later = number > 0 and topic == STATES
             known = self._broker.size_bytes(topic) if later else size
             self._wait_to_grow(topic, known, is_done)
@@ -129,7 +129,7 @@ class Stream(Work):
         self._query = self.start(processingTime="0 seconds")
 
     def start(self, **trigger: str | bool) -> "StreamingQuery":
-        """The query, from where it was."""
+        """Return the query, which continues from its checkpoint."""
         options = {
             "kafka.bootstrap.servers": self._broker.bootstrap,
             "topic": TOPIC,
@@ -148,12 +148,12 @@ class Stream(Work):
             self._query = self.start(processingTime="0 seconds")
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining records."""
         self._query.stop()
         self.start(availableNow=True).awaitTermination()
 
     def close(self) -> None:
-        """End it however it is."""
+        """Stop it at any point."""
         self._query.stop()
 
 
@@ -218,7 +218,7 @@ class Mirroring(Work):
             self._thread.start()
 
     def finish(self) -> None:
-        """Copy what is left."""
+        """Copy the remaining records."""
         self.close()
         self._mirror()
 
@@ -254,7 +254,7 @@ def test_a_mirror_copies_once_whenever_the_broker_is_killed(
 
 
 def check_copies(broker: MortalBroker, check: Path, count: int, story: list[str]) -> None:
-    """All are there in order, each once, with its time, and where the map says."""
+    """Assert that all records are there in order, each once, with its time, and as in the map."""
     await_markers(broker, TOPIC)
     found = map_of(str(check))
     for partition in range(PARTITIONS):

@@ -1,4 +1,4 @@
-"""Tables and views of Spark's catalog: they can be read, or are refused before a row is written."""
+"""Tables and views of Spark's catalog: they are readable, or refused before a row is written."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,7 +89,7 @@ def test_a_write_inside_foreach_batch_is_no_new_table(spark: "SparkSession", roo
 def test_a_table_of_the_catalog_takes_rows_with_options_alone(
     spark: "SparkSession", root: str
 ) -> None:
-    """Spark makes it without asking the source; it has columns, and no options."""
+    """Spark creates it without calling the source; it has columns, and no options."""
     spark.sql("create table named (value string) using tidelog options (path 'x', topic 'y')")
     try:
         frame = spark.range(3).selectExpr("string(id) as value")

@@ -1,11 +1,11 @@
 """The same pipeline on real clusters: standalone, Spark Connect, local; other Sparks and Javas.
 
-Each runs as a program of its own (cluster_child.py), as users' programs do, on a directory of one
+Each runs as a separate program (cluster_child.py), like users' programs, on a directory of one
 topic: batch read by splits, streaming read into a directory sink, batch write.
 
-Other versions run where they are there: TIDELOG_SPARK_42 names a folder that holds pyspark 4.2,
-TIDELOG_JAVA_21 the home of a Java 21, TIDELOG_JAVA_OTHER that of one that is to be refused,
-TIDELOG_SPARK_ARCHIVE a virtual environment with tidelog[spark,objects] and venv-pack.
+Other versions run if available: TIDELOG_SPARK_42 names a folder with pyspark 4.2, TIDELOG_JAVA_21
+the home of a Java 21, TIDELOG_JAVA_OTHER the home of a Java to be refused, TIDELOG_SPARK_ARCHIVE a
+virtual environment with tidelog[spark,objects] and venv-pack.
 """
 
 import json
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(1800)
 Result: TypeAlias = dict[str, object]
 
 CHILD = Path(__file__).parent / "cluster_child.py"
-# Some 30 s on idle cores; what is shown here does not depend on it.
+# Some 30 s on idle cores; the results do not depend on it.
 CHILD_TIMEOUT_S = 1500
 
 
@@ -51,14 +51,14 @@ def logs(tmp_path: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Where the program reads, and the settings of the store where that is one."""
+    """The directory of the program, and settings of the store if it is in one."""
 
     path: str
     store: dict[str, str] = field(default_factory=dict)
 
 
 def run(processes: Processes, logs: Path, spark: str, data: Data | None = None) -> Result:
-    """What the program says; its process must end well."""
+    """Run the program, which must succeed; return its result."""
     return result_of(start(processes, logs, spark, data))
 
 
@@ -79,7 +79,7 @@ def start(
 
 
 def asked(logs: Path, spark: str, conf: dict[str, str], data: Data | None = None) -> str:
-    """What the program is called with."""
+    """Return the argument of the program."""
     where = data or Data(str(logs / "logs"))
     given = {
         "spark": spark,
@@ -141,7 +141,7 @@ def test_local(processes: Processes, logs: Path) -> None:
 
 
 def there(name: str) -> str:
-    """A folder that an environment variable names; the test is skipped without it."""
+    """Return the folder in an environment variable; without it skip the test."""
     found = os.environ.get(name)
     if not found:
         pytest.skip(f"{name} is not set")
@@ -159,7 +159,7 @@ def test_spark_4_2_on_java_21(processes: Processes, logs: Path) -> None:
 
 @pytest.mark.slow
 def test_java_21(processes: Processes, logs: Path) -> None:
-    """The newest Spark on both its Javas: the other tests run on the machine's own."""
+    """The newest Spark with its other Java: the other tests use the machine's own."""
     processes.java_home = there("TIDELOG_JAVA_21")
     found = run(processes, logs, "local[2]")
     check(found, logs)
@@ -168,7 +168,7 @@ def test_java_21(processes: Processes, logs: Path) -> None:
 
 @pytest.mark.slow
 def test_an_archive_brings_the_environment(processes: Processes, logs: Path) -> None:
-    """As docs/deploy.md says it: the nodes have a Python and nothing else."""
+    """As in docs/deploy.md: the nodes have only a Python."""
     env = Path(there("TIDELOG_SPARK_ARCHIVE"))
     packed = [str(env / "bin" / "venv-pack"), "-q", "-p", str(env), "-o", str(logs / "env.tar.gz")]
     subprocess.run(packed, check=True)

@@ -1,4 +1,4 @@
-"""Jobs that write, over Spark Connect: bootstrap, replay and mirror, in a program of its own."""
+"""Jobs that write over Spark Connect: bootstrap, replay and mirror, in a separate program."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tidelog.directory import Directory
 pytestmark = pytest.mark.timeout(1800)
 
 CHILD = Path(__file__).parent / "connect_jobs_child.py"
-# Some 40 s on idle cores; what is shown here does not depend on it.
+# Some 40 s on idle cores; the results do not depend on it.
 CHILD_TIMEOUT_S = 1500
 TESTS = Path(__file__).parent.parent.parent
 

@@ -1,8 +1,8 @@
 """Executors of a cluster are killed while a stream, a bootstrap and a mirror write a directory.
 
-The driver lives on, and Spark does their tasks again in others. Executors are killed by SIGKILL,
-one or both, at a drawn step of the work that can be seen on disk. Their Python processes are left
-to themselves. While it goes on, readers see whole commits of each partition, and nothing else.
+The driver keeps running, and Spark repeats their tasks in other executors. Executors are killed by
+SIGKILL, one or both, at a drawn step of the work that is visible on disk. Their Python processes
+are left alone. Meanwhile readers see only whole commits of each partition.
 """
 
 import json
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     import subprocess
 
 LOOK_S = 0.2
-# A drawn part of this many steps lies between what is seen and the kill.
+# The kill follows the visible step by up to this many waits, drawn.
 STEPS_MAX = 30
 STAGED = "*/*.stag*"
 BOOTSTRAP_TASKS = 16
 MIRROR_BATCHES = 8
-# Behind the kill there is work for some batches.
+# After the kill there is work for some batches.
 LAST_BATCH = 4
 MIRROR_PART = mirror_child.BATCH_RECORDS // test_mirror_kill.PARTITIONS
 
 
 class Work(Protocol):
-    """A driver at work."""
+    """A running driver."""
 
     process: "subprocess.Popen[bytes]"
 
@@ -65,15 +65,15 @@ class Work(Protocol):
 
 @dataclass(slots=True)
 class Killing:
-    """Kills executors of a driver once, and looks at what readers see until it ends.
+    """Kills executors of a driver once, and checks the readers' view until it ends.
 
     Attributes:
-        application: Whose executors.
-        data: The directory that it writes; none is there where it writes to a broker.
+        application: The application of the executors.
+        data: The directory that it writes; it does not exist if it writes to a broker.
         topic: The topic.
-        draw: Says when, and which.
-        looks: The ends of the partitions, at each look.
-        killed: How many were killed while there was work for them.
+        draw: Draws the time of the kill, and the executors.
+        looks: The ends of the partitions, at each check.
+        killed: Number of executors killed while there was work for them.
     """
 
     application: Application
@@ -84,18 +84,18 @@ class Killing:
     killed: int = 0
 
     def kill(self, work: Work, is_time: Callable[[], bool], is_done: Callable[[], bool]) -> None:
-        """Kill when it is time, and let it work to its end."""
+        """Kill once `is_time` holds, and let the driver finish."""
         work.wait_for(is_time)
         ends_within(work.process, self.draw.randrange(STEPS_MAX) * STEP_S)
         killed = self.application.kill_some(self.draw)
-        # Asked behind the kill: where there was work then, Spark has to go on without them.
+        # Checked after the kill: if work remained, Spark has to continue without them.
         self.killed = 0 if is_done() else killed
         self.look()
         while not ends_within(work.process, LOOK_S):
             self.look()
 
     def look(self) -> None:
-        """See what a reader sees; a broker's query has no directory."""
+        """Record a reader's view; a query into a broker has no directory."""
         if not self.data.exists():
             return
         with Directory.open(str(self.data)) as directory:
@@ -104,10 +104,11 @@ class Killing:
                 self.looks.append([end for _, end in sorted(ends.items())])
 
     def check(self, wholes: Sequence[Collection[int]]) -> Told:
-        """Executors were lost to Spark, and every look saw whole commits; what Spark has noted.
+        """Assert that Spark lost executors and readers saw only whole commits; return Spark's
+        notes.
 
         Args:
-            wholes: Of each partition the offsets at which commits end.
+            wholes: For each partition the offsets at which commits end.
         """
         told = self.application.told()
         print(f"killed {self.killed}: {told}; {len(self.looks)} looks")
@@ -136,7 +137,7 @@ def application(cluster: tuple[Processes, str], tmp_path: Path) -> Application:
 def drawn_batch(
     draw: random.Random, application: Application, checkpoint: Path, data: Path
 ) -> Callable[[], bool]:
-    """A step of a drawn batch: it begins, its tasks run, something is staged, or it is done."""
+    """Draw a step of a batch: its start, running tasks, a staged file, or its end."""
     number = draw.randint(0, LAST_BATCH)
     begun, done = checkpoint / f"offsets/{number}", checkpoint / f"commits/{number}"
     steps: dict[str, Callable[[], bool]] = {
@@ -149,7 +150,7 @@ def drawn_batch(
     return lambda: is_so() or done.exists()
 
 
-# The first kills one executor while tasks run, or while others are to fetch what it keeps.
+# The first seed kills one executor while tasks run, or while others are to fetch its files.
 SEEDS = [7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 11) if n != 7)]
 
 
@@ -183,7 +184,7 @@ def test_executors_killed_under_a_stream_to_a_broker(
 
 
 def run_stream(killing: Killing, work: Path, options: dict[str, str]) -> None:
-    """Let a query write its batches, executors being killed."""
+    """Let a query write its batches, and kill executors meanwhile."""
     make_input(work)
     conf = killing.application.conf()
     command = [sink_child.__file__, str(work), json.dumps(options), json.dumps(conf)]
@@ -199,12 +200,12 @@ def run_stream(killing: Killing, work: Path, options: dict[str, str]) -> None:
 
 
 def values(data: str) -> list[list[int]]:
-    """The rows' numbers in each partition, in order."""
+    """Return the rows' numbers in each partition, in order."""
     return [[int(record.value or b"") for record in records] for records in held(data, TOPIC)]
 
 
 def ends_of_batches(numbers: Sequence[int]) -> set[int]:
-    """Behind which rows a batch ends, and 0."""
+    """Return 0 and the numbers of rows after which a batch ends."""
     batches = [number // (2 * FILE_ROWS) for number in numbers]
     assert batches == sorted(batches)
     changes = {at + 1 for at, (one, other) in enumerate(pairwise(batches)) if one != other}
@@ -242,7 +243,7 @@ def test_executors_killed_under_a_bootstrap(
 def draw_step(
     draw: random.Random, application: Application, data: Path
 ) -> tuple[Callable[[], int], int]:
-    """What is counted, and how many are enough: files to be fetched, or staged."""
+    """Draw what to count, and the sufficient number: files to be fetched, or staged files."""
     before = application.shuffled()
     if draw.randrange(2):
         return lambda: len(application.shuffled() - before), draw.randint(1, 4)

@@ -1,4 +1,4 @@
-"""A broker of ours read by Spark: append times as a column, times by the clock that was asked."""
+"""Our broker read by Spark: append times as a column, and time ranges by the requested clock."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 TOPIC = "tides"
 T0 = 1_700_000_000_000
-# Create times, and how long after each its record was appended, in ms.
+# Create times in ms; the append times of the records are a second apart.
 CREATED = [0, 5_000, 1_000, 4_000, 2_000]
 SECOND = 1_000
 FIELDS = ("offset", "unix_millis(timestamp)", "unix_millis(appendTimestamp)")
@@ -25,12 +25,12 @@ Row = tuple[int, int, int]
 
 
 def times() -> list[Row]:
-    """Offset, create time and append time of each record."""
+    """Return offset, create time and append time of each record."""
     return [(n, T0 + ms, T0 + 10_000 + n * SECOND) for n, ms in enumerate(CREATED)]
 
 
 class Moved(ManualClock):
-    """A clock that a test moves, and that goes on by itself."""
+    """A clock that a test moves, and that also runs by itself."""
 
     def __init__(self, now_ms: int) -> None:
         super().__init__(now_ms)
@@ -43,7 +43,7 @@ class Moved(ManualClock):
 
 @pytest.fixture
 def late_broker(tmp_path: Path) -> Iterator[Broker]:
-    """A topic that is searched by append time, of records out of order."""
+    """A topic that is searched by append time, with records out of order."""
     clock = Moved(T0)
 
     def fill(node: Node) -> None:
@@ -82,7 +82,8 @@ def test_append_times_are_shown_and_each_clock_is_searched(
         spark, late_broker, startingTimestamp=start, endingTimestamp=end, timeRange="exact"
     )
     assert rows(frame) == [row for row in known if start <= row[1] < end]
-    # By position, as Spark's own connector: from the first record that was created so late.
+    # By position, as in Spark's own connector: from the first record with that create time or
+    # later.
     assert rows(load(spark, late_broker, startingTimestamp=T0 + 1_500)) == known[1:]
     start, end = known[1][2], known[4][2]
     frame = load(spark, late_broker, startingTimestamp=start, endingTimestamp=end, clock="append")

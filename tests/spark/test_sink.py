@@ -1,4 +1,4 @@
-"""`df.write.format("tidelog")`: what was written is read back, all of it or nothing."""
+"""`df.write.format("tidelog")`: the written rows are read back, all of them or none."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ SCHEMA = (
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     with LogDir.open(str(tmp_path), options=LogDirOptions(create=True)) as log_dir:
-        # A broker that is slow to be asked would begin to delete what is older than a week.
+        # Without this, a slow test would lose records older than a week.
         config = {"internal.segment.bytes": "20000", "retention.ms": "-1"}
         log_dir.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         for number in range(PARTITIONS):
@@ -44,7 +44,7 @@ def writer(frame: "DataFrame", root: str) -> "DataFrameWriter":
 
 
 def rows(spark: "SparkSession", count: int = 2_000) -> "DataFrame":
-    """Rows with and without key, value, headers, partition; times to the microsecond."""
+    """Return rows with and without key, value, headers, partition; times to the microsecond."""
     return spark.range(0, count, 1, 4).selectExpr(
         "cast(if(id % 5 = 0, null, id % 97) as string) as key",
         "cast(if(id % 7 = 0, null, rpad(cast(id as string), 20 + id % 40, 'x')) as binary) value",
@@ -69,7 +69,7 @@ def expected(count: int = 2_000) -> dict[int, NewRecord]:
 
 
 def new_records(root: str) -> list[list[Record]]:
-    """What each partition holds behind what was there before."""
+    """Return each partition's records after the existing one."""
     with LogDir.open(root) as log_dir:
         assert log_dir.reports == []
         return [list(log_dir.reader(TOPIC, number).records(1)) for number in range(PARTITIONS)]
@@ -156,7 +156,7 @@ def test_codec_of_the_job_where_the_topic_leaves_it(spark: "SparkSession", root:
 
 
 def test_topic_is_copied_as_it_is(spark: "SparkSession", root: str) -> None:
-    """A read's columns are a write's columns: keys, times and headers stay."""
+    """The columns of a read are valid for a write: keys, times and headers are kept."""
     writer(rows(spark, 300), root).option("topic", TOPIC).save()
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         log_dir.create_topic("copy", partitions=PARTITIONS)
@@ -191,7 +191,7 @@ def test_no_rows(spark: "SparkSession", root: str) -> None:
 def failing(
     batches: Iterator[pa.RecordBatch], attempts: int, after: Path | None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows, then a failure in one task, in its first attempts, once a file is there."""
+    """Yield all rows, then fail in one task, in its first attempts, once a file exists."""
     from pyspark import TaskContext
 
     yield from batches
@@ -208,7 +208,7 @@ def with_failure(frame: "DataFrame", attempts: int, *, after: Path | None = None
 
 
 def note_end_of_others(spark: "SparkSession", note: Path) -> None:
-    """Make a file once all tasks but one of the stage that runs have ended."""
+    """Create a file once all tasks but one of the running stage have ended."""
     tracker = spark.sparkContext.statusTracker()
 
     def have_others_ended() -> bool:
@@ -220,7 +220,7 @@ def note_end_of_others(spark: "SparkSession", note: Path) -> None:
 
 
 def test_task_that_fails_leaves_nothing(spark: "SparkSession", root: str, tmp_path: Path) -> None:
-    """Tasks that still run when Spark aborts the write may end behind that, so here none does."""
+    """Tasks may outlive an aborted write, so here the others end before."""
     before, note = all_paths(root), tmp_path.parent / f"{tmp_path.name}-ended"
     with ThreadPoolExecutor(1) as threads:
         noting = threads.submit(note_end_of_others, spark, note)

@@ -30,13 +30,13 @@ COMMITTER = "python_streaming_sink_runner"
 
 
 class Child(Driver):
-    """A driver whose processes are killed, too."""
+    """A driver whose child processes are killed, too."""
 
     def __init__(self, work: Path, options: dict[str, str]) -> None:
         super().__init__([sink_child.__file__, str(work), json.dumps(options)])
 
     def kill_one(self, name: str, draw: random.Random) -> bool:
-        """Kill a process of the driver's that has this in its command; False where none came."""
+        """Kill a descendant with this name in its command; return False if there was none."""
         found: list[int] = []
 
         def is_there() -> bool:
@@ -48,22 +48,22 @@ class Child(Driver):
         if not self.wait_for(is_there):
             return False
         moment = draw.randrange(60)
-        self.ends_within(moment * STEP_S)  # somewhere in its work
+        self.ends_within(moment * STEP_S)  # at some point of its work
         try:
             os.kill(draw.choice(found), signal.SIGKILL)
         except ProcessLookupError:
-            return False  # it has done its work
+            return False  # it has finished
         return True
 
 
 def make_input(work: Path) -> None:
-    """All files of the query, two for each batch."""
+    """Write all files of the query, two for each batch."""
     for number in range(BATCHES * 2):
         add_file(work, number)
 
 
 def add_file(work: Path, number: int) -> None:
-    """One more file of rows; it is there at once, and whole."""
+    """Write one more file of rows; it appears at once, complete."""
     folder = work / "input"
     folder.mkdir(parents=True, exist_ok=True)
     rows = range(number * FILE_ROWS, (number + 1) * FILE_ROWS)
@@ -81,7 +81,7 @@ def add_file(work: Path, number: int) -> None:
 
 
 def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.Random) -> str:
-    """Run the query, and kill something in or after a batch that is drawn."""
+    """Run the query, and kill a process in or after a drawn batch."""
     child = Child(work, options)
     try:
         done = [int(name.name) for name in (work / "checkpoint/commits").glob("[0-9]*")]
@@ -90,7 +90,7 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
         came = child.wait_for((work / f"checkpoint/{folder}/{number}").exists)
         if came and kind != "driver":
             came = child.kill_one(WORKER if kind == "worker" else COMMITTER, draw)
-            # Spark may get over it: the batch after the next one is as good a moment to stop.
+            # If Spark recovers, the batch after the next one is another moment to stop.
             child.wait_for((work / f"checkpoint/commits/{number + 2}").exists)
     finally:
         child.kill()
@@ -98,7 +98,7 @@ def kill_at_random(work: Path, options: dict[str, str], kind: str, draw: random.
 
 
 def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
-    """Three kills, each of another kind, and then in peace to the end."""
+    """Kill three times, each another kind of process, then let the query finish."""
     draw = random.Random(seed)
     make_input(work)
     kinds = ["driver", "worker", "committer" if "path" in options else "worker"]
@@ -110,7 +110,7 @@ def run_and_kill(work: Path, options: dict[str, str], seed: int) -> list[str]:
 
 
 def judge(found: list[Row], story: list[str], rows: int = ROWS) -> None:
-    """Every record once, with its key and its time."""
+    """Assert that every record is there once, with its key and its time."""
     want: list[Row] = [(str(n % 97).encode(), b"%d" % n, T0 + n) for n in range(rows)]
     missing, more = Counter(want) - Counter(found), Counter(found) - Counter(want)
     assert not missing, f"{story}: {len(missing)} are lost, {list(missing)[:5]}"
@@ -118,7 +118,7 @@ def judge(found: list[Row], story: list[str], rows: int = ROWS) -> None:
 
 
 def make_target(folder: Path) -> str:
-    """A directory with the topic."""
+    """Create a directory with the topic."""
     root = str(folder / "log")
     with LogDir.open(root, options=LogDirOptions(create=True)) as log_dir:
         log_dir.create_topic(TOPIC, partitions=PARTITIONS)
@@ -126,7 +126,7 @@ def make_target(folder: Path) -> str:
 
 
 def check_directory(root: str, story: list[str]) -> None:
-    """Every record once, appended in order of time."""
+    """Assert that every record is there once, appended in order of time."""
     with LogDir.open(root, options=LogDirOptions(writable=True)) as log_dir:
         logs = [log_dir.log(TOPIC, number) for number in range(PARTITIONS)]
         judge([(r.key, r.value, r.timestamp) for log in logs for r in log.records()], story)

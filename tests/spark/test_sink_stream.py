@@ -1,4 +1,4 @@
-"""Streams and numbered writes into directories and brokers: what comes again is there once."""
+"""Streams and numbered writes into directories and brokers: a repeated batch is written once."""
 
 from collections import Counter
 from pathlib import Path
@@ -57,7 +57,7 @@ class Stream:
         writer.trigger(availableNow=True).start().awaitTermination()
 
     def again(self) -> None:
-        """As after a crash between the sink's commit and Spark's own."""
+        """Repeat the last batch, as after a crash between the sink's commit and Spark's own."""
         commits = self._work / "checkpoint/commits"
         last = max(int(found.name) for found in commits.glob("[0-9]*"))
         (commits / str(last)).unlink()
@@ -92,7 +92,7 @@ def test_a_batch_that_comes_again_is_in_the_directory_once(
 def test_streams_and_batches_into_a_directory_that_is_in_use(
     spark: "SparkSession", root: str, tmp_path: Path
 ) -> None:
-    """Its holder goes on appending, and sees what has come at once."""
+    """The writer that holds the directory keeps appending, and sees the new records at once."""
     with tidelog.open(root, writable=True, control=True) as directory:
         stream = Stream(spark, tmp_path, {"path": root, "topic": TOPIC})
         stream.add(0, 300)
@@ -143,7 +143,7 @@ def test_a_version_is_in_each_topic_once(spark: "SparkSession", root: str) -> No
 def test_a_batch_that_comes_again_is_at_the_broker_once(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """And with the default delivery it is there twice, which is what at least once means."""
+    """With the default delivery it is written twice, as at-least-once delivery allows."""
     either_broker.create_topic("stream-once", 2)
     either_broker.create_topic("stream-more", 2)
     broker = {"kafka.bootstrap.servers": either_broker.bootstrap}
@@ -236,7 +236,7 @@ def test_options_of_streams() -> None:
 def test_a_complete_result_is_appended_in_each_batch(
     spark: "SparkSession", root: str, tmp_path: Path
 ) -> None:
-    """As by Spark's Kafka sink; and the topic is made where it is missing."""
+    """As with Spark's Kafka sink; a missing topic is created."""
     given = str(tmp_path / "rows")
     for batch in (1, 2):
         rows(spark, 0, 7).write.mode("append").parquet(given)

@@ -1,4 +1,4 @@
-"""`spark.read.format("tidelog")` gives the log's records, in the Kafka connector's columns."""
+"""`spark.read.format("tidelog")` returns the log's records, in the Kafka connector's columns."""
 
 import json
 import shutil
@@ -28,7 +28,7 @@ CONNECTOR_SCHEMA = (
     "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
     "timestamp:timestamp,timestampType:int>"
 )
-# A row that a test can compare: bytes as bytes, times in ms.
+# Columns in a form that a test can compare: bytes as bytes, times in ms.
 EVERYTHING = (
     "key",
     "value",
@@ -122,7 +122,7 @@ def test_all_records_by_several_workers(
 
 @pytest.fixture(scope="module")
 def bare_roots(roots: dict[int, str], tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
-    """The same logs as another system leaves them: without zone maps."""
+    """The same logs without zone maps, as another system leaves them."""
     found = {}
     for seed, path in roots.items():
         found[seed] = str(tmp_path_factory.mktemp(f"bare{seed}") / "data")
@@ -178,7 +178,7 @@ def test_time_range_is_exact(
 
 def test_times_as_people_write_them(spark: "SparkSession", roots: dict[int, str]) -> None:
     frame = load(spark, roots[21], startingTimestamp="2013-02-08T12:00:00-05:00", **ALL)
-    noon = T0  # what the logs begin with
+    noon = T0  # the start of the logs
     want = [r for r in expected(roots[21]) if r.timestamp is not None and r.timestamp >= noon]
     assert rows_of(frame) == want
     with pytest.raises(Exception, match="zone"):
@@ -240,7 +240,7 @@ def test_topics_by_pattern_and_partitions(spark: "SparkSession", roots: dict[int
 
 
 def test_empty_range_has_no_rows(spark: "SparkSession", roots: dict[int, str]) -> None:
-    """An empty plan must not become Spark's own partition without a split."""
+    """Spark must not replace an empty plan by its own partition without a split."""
     frame = load(spark, roots[21], startingTimestamp=T0 + 2 * SPAN_MS)
     assert frame.count() == 0
 

@@ -1,4 +1,4 @@
-"""`spark.readStream.format("tidelog")` over a directory: every record once, losses by name."""
+"""`spark.readStream.format("tidelog")` on a directory: every record once, losses reported."""
 
 import json
 from functools import partial
@@ -19,7 +19,7 @@ Row = tuple[str, int, int, bytes]
 
 
 def append(root: Path, counts: dict[str, dict[int, int]], *, per_batch: int = 5) -> None:
-    """Append records to partitions, after making topics and partitions that are not there."""
+    """Append records to partitions, after creating missing topics and partitions."""
     with LogDir.open(str(root), options=LogDirOptions(create=True)) as log_dir:
         for topic, numbers in counts.items():
             if topic not in log_dir.topics():
@@ -41,7 +41,7 @@ def append(root: Path, counts: dict[str, dict[int, int]], *, per_batch: int = 5)
 
 
 def run(spark: "SparkSession", root: Path, work: Path, **options: str) -> "StreamingQuery":
-    """Read what is there now into Parquet files, until the end; its offsets are in `work`."""
+    """Stream the existing records into Parquet files; the query's offsets are in `work`."""
     reader = spark.readStream.format("tidelog").option("path", str(root))
     given = {"startingOffsets": "earliest", "columns": "topic,partition,offset,value"}
     writer = (
@@ -55,7 +55,7 @@ def run(spark: "SparkSession", root: Path, work: Path, **options: str) -> "Strea
 
 
 def rows(spark: "SparkSession", work: Path) -> list[Row]:
-    """What the sink has, in order."""
+    """Return the sink's rows, in order."""
     found = spark.read.parquet(str(work / "rows")).collect()
     return sorted((row[0], row[1], row[2], bytes(row[3])) for row in found)
 

@@ -1,4 +1,4 @@
-"""A stream from a real Kafka broker: pieces, new partitions, what is lost, a group that watches."""
+"""A stream from a real Kafka broker: splits, new partitions, lost records, a reported group."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def group_offsets(admin: AdminClient) -> dict[int, int]:
 
 @pytest.fixture
 def run(spark: "SparkSession", kafka_broker: Broker, tmp_path: Path) -> Run:
-    """Reads what is there now into Parquet files."""
+    """Return a function that streams the existing records into Parquet files."""
 
     def start(**options: str) -> "StreamingQuery":
         given = {

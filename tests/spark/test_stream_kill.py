@@ -1,4 +1,4 @@
-"""A stream whose driver is killed at a random moment goes on: no record lost, none twice."""
+"""A stream whose driver is killed at a random moment continues: no record is lost or repeated."""
 
 import random
 from functools import partial
@@ -28,7 +28,7 @@ def kill_at_random(root: Path, work: Path, draw: random.Random) -> str:
         assert driver.wait_for((work / "checkpoint/commits/0").exists), driver.finish()
         if number < 4 and not done:
             append(root, {"t": {0: RECORDS, 1: RECORDS}}, per_batch=50)
-        # Of its own log of files Spark makes every tenth entry a whole one, by another name.
+        # In its log of files Spark compacts every tenth entry, under another name.
         names = {str(number), f"{number}.compact"}
         is_there = driver.wait_for(lambda: any((work / folder / name).exists() for name in names))
         assert is_there, driver.finish()

@@ -1,4 +1,4 @@
-"""Tables and diffs by Spark: what the library says, whatever the log is cut into."""
+"""Tables and diffs by Spark equal those of the library, for any splits."""
 
 import struct
 from pathlib import Path

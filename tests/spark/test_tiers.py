@@ -1,4 +1,4 @@
-"""`format("tidelog")` over a topic whose older part is in a store."""
+"""`format("tidelog")` on a topic whose older part is in a store."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,10 +1,10 @@
-"""A driver of its own, to be killed: a continuous mirror.
+"""A separate driver to be killed: a continuous mirror.
 
     python mirror_child.py '{"source": ..., "target": ..., "checkpoint": ..., "calls": N}'
 
-With `calls` it kills itself and all that belongs to it (the Java machine too) when the driver is
-about to change a file for the N-th time, so that every moment of a commit comes up; else it runs
-until it is killed, or with `once` until it has copied what was there. `conf` has settings of Spark.
+With `calls` it kills its process group (including the JVM) before the driver's N-th change of a
+file, so that every moment of a commit is covered. Otherwise it runs until it is killed, or with
+`once` until it has copied the existing records. `conf` has settings of Spark.
 """
 
 import json
@@ -24,7 +24,7 @@ BATCH_RECORDS = 60
 
 @dataclass(slots=True)
 class Countdown:
-    """Kills the process group when it has counted down."""
+    """Kills the process group when its count reaches 0."""
 
     left: int
 
@@ -35,7 +35,7 @@ class Countdown:
 
 
 class DyingFiles(OsFileSystem):
-    """The machine's files, for so many changes."""
+    """The machine's files, for a limited number of changes."""
 
     def __init__(self, countdown: Countdown) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def main(given: dict[str, object], conf: dict[str, str]) -> None:
     """Mirror until killed, or once."""
     spark = open_session("local[2]", conf)
     env = Env(files=DyingFiles(Countdown(int(str(given.get("calls", 0))))))
-    # What attaches segments takes its files from here; workers are processes of their own.
+    # The driver attaches segments with these files; workers are processes of their own.
     vars(sink_options)["os_env"] = lambda: env
     job.mirror(
         spark,

@@ -1,4 +1,6 @@
-"""`tidelog.spark.audit` and `tidelog audit` on real Spark: what was planted is found, no more."""
+"""`tidelog.spark.audit` and `tidelog audit` on real Spark: they find exactly the planted
+differences.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,7 @@ def record(key: str | None, value: str | None, minute: int) -> NewRecord:
 
 
 def updates(keys: int, count: int, partitions: int = 2, seed: int = 1) -> Logs:
-    """Updates of keys at rising times, each key in a partition of its own; every key has some."""
+    """Return updates of keys at increasing times, each key in one partition, some per key."""
     draw = random.Random(seed)
     logs: Logs = [[] for _ in range(partitions)]
     order = [*range(keys), *(draw.randrange(keys) for _ in range(count - keys))]
@@ -64,7 +66,7 @@ def make_filled(
 def add(place: str, logs: Sequence[Sequence[NewRecord]], topic: str = TOPIC) -> None:
     with Directory.open(place, writable=True, env=Env(clock=ManualClock(T0))) as directory:
         for number, log in enumerate(logs):
-            # A batch of few records, so that there are many batches and segments.
+            # Batches of few records give many batches and segments.
             for at in range(0, len(log), 7):
                 directory.append(topic, log[at : at + 7], partition=number)
 
@@ -74,7 +76,7 @@ def last_of(log: Sequence[NewRecord], key: str) -> int:
 
 
 def kinds(found: AuditResults) -> dict[str, str]:
-    """Kind by key; each key once."""
+    """Return kind by key; each key once."""
     named = {(one.key or b"?").decode(): one.kind.value for one in found.differences}
     assert len(named) == len(found.differences)
     counted = {kind: number for topic in found.topics for kind, number in topic.kinds.items()}
@@ -91,7 +93,7 @@ def audit(spark: "SparkSession", a: str, b: str | None, **options: object) -> Au
 
 
 def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:
-    """A copy of logs in which keys of all kinds are planted, and the kind of each of these."""
+    """Return a copy of logs with planted differences of all kinds, and the kind of each key."""
     copy = [list(log) for log in logs]
     even, odd = copy
     kinds = {"k4": Kind.MISSING, "k6": Kind.STALE, "k7": Kind.CHANGED, "k8": Kind.AHEAD}
@@ -107,7 +109,7 @@ def planted(logs: Logs) -> tuple[Logs, dict[str, str]]:
     even[first], even[second] = even[second], even[first]
     del odd[min(at for at, one in enumerate(odd) if one.key == b"k11")]
     even.append(record("new", None, 90))
-    # Two neighbours that are the last of their keys change places.
+    # Swap two neighbors that are the last records of their keys.
     last = {last_of(odd, f"k{key}"): f"k{key}" for key in range(1, 60, 2)}
     at = next(at for at in last if not {last[at], last.get(at + 1, "k4")} & set(kinds))
     odd[at], odd[at + 1] = odd[at + 1], odd[at]
@@ -199,7 +201,7 @@ def test_a_state_spares_what_was_read(spark: "SparkSession", tmp_path: Path) -> 
     assert kinds(second) == {"k16": "stale"}
     assert second.log_bytes < 0.2 * first.log_bytes
     assert second.topics[0].records == (909, 908)
-    # A file that is damaged is made anew; a log that was made anew is read again.
+    # A damaged file is rebuilt; a recreated log is read again.
     (name, *_) = sorted(Path(state).glob("*.rows"))
     name.write_bytes(name.read_bytes()[:100])
     third = audit(spark, a, b, state=state)
@@ -236,7 +238,7 @@ def test_a_group_and_a_range_of_time(spark: "SparkSession", tmp_path: Path) -> N
         audit(spark, place, place, topics=["nothing"])
     with pytest.raises(InvalidRequest, match="range of time"):
         audit(spark, place, place, start=1, state=str(tmp_path / "s"))
-    # What differs outside of the range plays no part.
+    # Differences outside of the range don't count.
     other = make_filled(tmp_path / "b", [[*logs[0], record("k0", "late", 500)], logs[1]], "copies")
     inside = audit(spark, place, other, end=T0 + 400 * 60_000, rename={TOPIC: "copies"})
     assert inside.is_equal
@@ -249,7 +251,7 @@ def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     a = make_filled(tmp_path / "a", logs)
     b = make_filled(tmp_path / "b", [logs[0][:-1], logs[1]])
     page = tmp_path / "page.html"
-    assert spark is not None  # the command runs in the session that is there
+    assert spark is not None  # the command uses the existing session
     equal = tidelog("audit", a, a, "--topic", "ord.*", "-o", "json")
     assert (equal.code, equal.rows) == (0, [])
     assert f"{a} and {a} are equal: 30 keys in 1 topic" in equal.err

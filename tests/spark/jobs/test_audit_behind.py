@@ -1,4 +1,4 @@
-"""Audits of logs that are compacted beyond the cut: nothing is told wrongly."""
+"""Audits of logs that are compacted beyond the cut: no wrong difference is reported."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 KEYS = 20
 BEFORE = [record(f"k{key}", f"v{key}", key) for key in range(KEYS)]
-# Behind the cut: two keys have newer records, one is deleted.
+# After the cut: two keys have newer records, one is deleted.
 BEHIND = [record("k2", "new", 100), record("k9", "new", 101), record("k4", None, 102)]
 
 
@@ -44,7 +44,7 @@ def compact(place: str) -> None:
 
 
 def sides(tmp_path: Path) -> tuple[str, str]:
-    """A log that is compacted beyond the cut, and a copy of it up to there without two keys."""
+    """Create a log compacted beyond the cut, and a copy of it up to the cut without two keys."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     add(a, [BEHIND])
     compact(a)
@@ -92,7 +92,7 @@ def test_nor_what_was_compacted_away_for_records_of_later_times(
 def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
-    """Newer records alone take nothing away, and what lies before the cut is all there."""
+    """Newer records alone remove nothing, so all records before the cut are there."""
     a = make_filled(tmp_path / "a", [BEFORE], cleanup_policy="compact")
     compact(a)
     add(a, [BEHIND])
@@ -105,7 +105,7 @@ def test_where_nothing_behind_the_cut_was_compacted_all_is_told(
 def test_a_cleaning_while_the_keys_behind_are_read_is_followed(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whose record behind the cut goes for a later one has that one read."""
+    """If a key's record after the cut is replaced by a later one, the later one is read."""
     a, b = sides(tmp_path)
     times: list[object] = []
 

@@ -1,4 +1,4 @@
-"""Tables into topics: every row once, in order, visible at once; then days back by create time."""
+"""Tables into topics: every row once, in order, visible at once; then a replay by create time."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.jobs.bootstrap.options import BootstrapOptions
 
 DAY = 86_400_000
-# A table of ten days, as of a day long past: KIP-33's second use case.
+# A table of ten days, long past: KIP-33's second use case.
 T0 = 1_360_281_600_000
 ROWS = 4_000
 STEP = 10 * DAY // ROWS
@@ -94,12 +94,12 @@ def test_three_days_back_by_create_time(
         for r in part
         if (r.timestamp or 0) >= end - 3 * DAY
     )
-    # In each partition they are the last offsets: nothing before them was read.
+    # In each partition these are the last offsets: nothing before them was read.
     assert summary["offsets"] < ROWS // 2
 
 
 def check_every_row(partitions: list[list[Record]]) -> None:
-    """Each row once, where Kafka's clients send its key, in order of time, with its time."""
+    """Assert that each row is there once, in its key's partition, in order, with its time."""
     ids = [row_of(record)["id"] for part in partitions for record in part]
     assert sorted(ids, key=str) == sorted(range(ROWS), key=str)
     for number, part in enumerate(partitions):
@@ -171,7 +171,7 @@ def test_the_target_is_held_against_the_table(
         job.run(table)
     told = {f.effect.value: f.records.records for f in caught.value.findings if f.records}
     assert told == {"refused": len(range(0, ROWS, 11)), "deleted at once": 7 * ROWS // 10}
-    assert not Path(data).exists()  # what is refused leaves nothing behind
+    assert not Path(data).exists()  # a refused job leaves nothing
 
 
 def test_columns(spark: "SparkSession") -> None:

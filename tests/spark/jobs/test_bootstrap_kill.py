@@ -1,8 +1,8 @@
-"""A bootstrap whose driver is killed at random moments and started again loads its table once.
+"""A bootstrap that is killed at random moments and started again loads its table once.
 
-SIGKILL takes the command's process group, and then Spark's Python processes, which have groups of
-their own. Where it is killed is said by what lies in the directory: segments staged by tasks,
-files made ready by the commit, the commit's record, the mark of the job.
+SIGKILL ends the command's process group, and then Spark's Python processes, which have groups of
+their own. Files in the directory decide the moment: segments staged by tasks, files prepared by the
+commit, the commit's record, the mark of the job.
 """
 
 import json
@@ -30,7 +30,7 @@ PARTITIONS: Final = 3
 TASKS: Final = 6
 T0: Final = 1_360_281_600_000
 STEP_MS: Final = 60_000
-# What can be seen of a bootstrap on its way: files of a kind, and how many there may be of them.
+# Visible moments of a bootstrap: a kind of files, and their possible numbers.
 MOMENTS: Final = {
     "*/*.staging": TASKS,
     "*/*.staged": TASKS * PARTITIONS,
@@ -40,7 +40,7 @@ MOMENTS: Final = {
 
 
 def write_table(path: Path) -> None:
-    """Rows in no order of time, in row groups that several tasks read."""
+    """Write rows in no order of time, in row groups for several tasks."""
     numbers = [(n * 7919) % ROWS for n in range(ROWS)]
     table = pa.table(
         {
@@ -53,7 +53,7 @@ def write_table(path: Path) -> None:
 
 
 def _alive(pids: list[int]) -> list[int]:
-    """Those that run still; whose end nobody has asked for yet (Z) don't."""
+    """Return the processes that still run; ended but not reaped ones (Z) don't count."""
     names = ",".join(map(str, pids))
     listed = subprocess.run(
         ["ps", "-o", "pid=,stat=", "-p", names], capture_output=True, text=True, check=False
@@ -63,7 +63,7 @@ def _alive(pids: list[int]) -> list[int]:
 
 
 class Run:
-    """One start of the command."""
+    """One run of the command."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Run:
         )
 
     def wait_for(self, is_so: Callable[[], bool]) -> bool:
-        """Wait until something is so; False where the command ended before."""
+        """Wait until a condition holds; return False if the command ended before."""
         for _ in range(LIMIT_S * 500):
             if is_so():
                 return True
@@ -114,9 +114,9 @@ class Run:
         raise AssertionError("never came to it")
 
     def kill(self) -> None:
-        """Kill it with all that it has started, and see them gone.
+        """Kill it and all its descendants, and wait for their end.
 
-        Spark's Python processes make groups of their own, and one of them may be publishing.
+        Spark's Python processes have groups of their own, and one of them may be publishing.
         """
         started = self._held()
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -130,12 +130,12 @@ class Run:
         raise AssertionError(f"of {started} some are still there")
 
     def end(self) -> None:
-        """Kill it where it has not ended by itself."""
+        """Kill it unless it has ended."""
         if self.process.poll() is None:
             self.kill()
 
     def _held(self) -> list[int]:
-        """Ids of all processes below it; it and they stand still, so that none starts another."""
+        """Stop it and all its descendants, so that none starts another; return their ids."""
         os.killpg(self.process.pid, signal.SIGSTOP)
         held: list[int] = []
         while new := [pid for pid in self.descendants() if pid not in held]:
@@ -146,7 +146,7 @@ class Run:
         return held
 
     def descendants(self) -> list[int]:
-        """Ids of all processes below it."""
+        """Return ids of all its descendants."""
         listed = subprocess.run(
             ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
         )
@@ -158,7 +158,7 @@ class Run:
         return found[1:]
 
     def workers(self) -> list[int]:
-        """Ids of the Python processes that run its tasks: the children of Spark's daemons."""
+        """Return ids of the Python processes of its tasks: the children of Spark's daemons."""
         listed = subprocess.run(
             ["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True
         )
@@ -174,14 +174,14 @@ class Run:
         return [pid for pid in daemons if parents[pid] in daemons and is_ours(pid)]
 
     def finish(self) -> list[dict[str, object]]:
-        """Let it come to its end; what it printed."""
+        """Wait for its end; return its output."""
         out, errors = self.process.communicate(timeout=LIMIT_S)
         assert self.process.returncode == 0, errors.decode()[-3000:]
         return [json.loads(line) for line in out.decode().splitlines()]
 
 
 def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
-    """Start, and kill as soon as so many files of the pattern are there; False if it was done."""
+    """Start, and kill once `count` files match the pattern; return False if it finished before."""
     run = Run(table, data)
     was_there = False
     try:
@@ -195,7 +195,7 @@ def kill_at(table: Path, data: Path, pattern: str, count: int) -> bool:
 
 
 def visible(data: Path) -> list[int]:
-    """How many records each partition shows to a reader."""
+    """Return each partition's number of records for a reader."""
     try:
         with Directory.open(str(data)) as directory:
             if "orders" not in directory.topics():
@@ -207,7 +207,7 @@ def visible(data: Path) -> list[int]:
 
 
 def check_all(data: Path) -> None:
-    """Every row once, at its time, in order of time."""
+    """Assert that every row is there once, with its time, in order of time."""
     found = []
     with Directory.open(str(data)) as directory:
         for number in range(PARTITIONS):
@@ -219,7 +219,7 @@ def check_all(data: Path) -> None:
     assert sorted(found) == [(n, T0 + n * STEP_MS) for n in range(ROWS)]
 
 
-# The first kill of seed 14 comes while tasks stage; those of a sweep come later, too.
+# The first kill of seed 14 occurs while tasks stage; those of a sweep occur later, too.
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(14, 1), *(pytest.param(n, 5, marks=pytest.mark.slow) for n in range(2, 15))],

@@ -23,7 +23,7 @@ CSV = """id,plane,made
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a command ended, and what it wrote."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -99,7 +99,7 @@ def test_what_the_target_would_lose_is_exit_code_2(spark: "SparkSession", tmp_pa
 
 
 def test_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
-    """Derby comes with Spark."""
+    """Derby is part of Spark."""
     virtual_machine = spark.sparkContext._jvm
     assert virtual_machine is not None
     log = str(tmp_path / "derby.log")

@@ -1,4 +1,4 @@
-"""`tidelog.spark.compact` and its command on real Spark; tests/unit has more of what stays."""
+"""`tidelog.spark.compact` and its command on real Spark; tests/unit tests the remaining records."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

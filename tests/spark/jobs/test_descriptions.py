@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> str:
 
 
 def descriptions(spark: "SparkSession") -> list[str]:
-    """What Spark's UI shows of the jobs of this session, the oldest first; "" for none."""
+    """Return the descriptions of this session's jobs in Spark's UI, oldest first; "" for none."""
     context = spark.sparkContext._jsc.sc()
     context.listenerBus().waitUntilEmpty()
     jobs = context.statusStore().jobsList(None)
@@ -61,7 +61,7 @@ def test_each_job_of_spark_names_our_job_and_its_topic(
         "bootstrap": lambda: tidelog_spark.bootstrap(
             spark, table, "prices", to=root, key="key", value="value"
         ),
-        # One name in the place of a list of names is that name.
+        # A single name instead of a list means that name.
         "mirror": lambda: tidelog_spark.mirror(
             spark, root, "prices", str(tmp_path / "b"), checkpoint=f"{tmp_path}/c", create=True
         ),

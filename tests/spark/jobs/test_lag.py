@@ -53,7 +53,7 @@ KAFKAS = re.compile(
 
 
 def positions_of(path: str) -> dict[str, dict[Partition, int]]:
-    """Two groups at different places of both partitions, one of them at an end."""
+    """Return two groups at different offsets of both partitions, one of them at an end."""
     ends = {number: len(records_of(path, number)) for number in (0, 1)}
     with_ends = {number: records_of(path, number)[-1].offset + 1 for number in ends}
     return {
@@ -65,7 +65,7 @@ def positions_of(path: str) -> dict[str, dict[Partition, int]]:
 def expected_hours(
     path: str, places: dict[Partition, int], isolation: IsolationLevel
 ) -> Counter[tuple[str, str, int | None]]:
-    """Unread records by clock and hour, by the plain path."""
+    """Return unread records by clock and hour, by the plain code."""
     found: Counter[tuple[str, str, int | None]] = Counter()
     for name, offset in places.items():
         records = [r for r in records_of(path, name.partition, isolation) if r.offset >= offset]
@@ -112,7 +112,7 @@ class TestDirectories:
     def test_the_command(self, spark: "SparkSession", tmp_path: Path) -> None:
         path, page = str(tmp_path / "data"), tmp_path / "page.html"
         make_log_dir(path, 8, steps=40)
-        assert spark is not None  # the command runs in the session that is there
+        assert spark is not None  # the command uses the existing session
         commits = [GroupOffset(TOPIC, 0, 3), GroupOffset(TOPIC, 1, 0)]
         write_group_offsets(os_env().files, path, GroupOffsets(START_MS, {"early": commits}))
         arguments = ("spark", "lag", path, "-o", "json", "--report", str(page))
@@ -187,9 +187,9 @@ def commit(broker: Broker, group: str, offsets: dict[tuple[str, int], int]) -> N
 
 
 def files_of(folder: Path) -> dict[str, int]:
-    """Every file of the partitions that this test has made, with its size.
+    """Return every file of this test's partitions, with its size.
 
-    In the others the broker deletes, cleans and notes meanwhile what their tests made of them.
+    In the other partitions the broker meanwhile deletes and cleans.
     """
     return {
         str(path.relative_to(folder)): path.stat().st_size
@@ -199,7 +199,7 @@ def files_of(folder: Path) -> dict[str, int]:
 
 
 def foreign_to_kafka(folder: Path) -> set[str]:
-    """Files of any partition that no broker has made."""
+    """Return files of any partition that no broker has created."""
     return {
         f"{parent}/{name}"
         for parent, _, names in os.walk(folder)
@@ -212,7 +212,7 @@ def foreign_to_kafka(folder: Path) -> set[str]:
 def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     spark: "SparkSession", kafka_broker: Broker, tmp_path: Path
 ) -> None:
-    """One broker for all three jobs: it costs seconds to start."""
+    """One broker for all three jobs, since it takes seconds to start."""
     small = {"segment.bytes": "1048576", "retention.ms": "-1"}
     kafka_broker.create_topic(CREATED, partitions=2, **small)
     stamped = {"message.timestamp.type": "LogAppendTime", **small}
@@ -227,7 +227,7 @@ def test_a_cluster_its_directory_and_jobs_on_what_kafka_wrote(
     expected = Counter(
         (CREATED, "record", ms - ms % HOUR_MS) for ms in [*times[0::2][5:], *times[1::2][150:]]
     )
-    expected_stamped = 50  # the partition without a commit: from 0; the other one is behind its end
+    expected_stamped = 50  # the partition without a commit; the other commit is after the end
     data = str(kafka_broker.log_dir)
     for own in (None, data):
         found = {one.group: one for one in measure(spark, place, groups, data=own)}
@@ -255,7 +255,7 @@ def total(found: GroupLag, topic: str, clock: str) -> int:
 
 
 def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
-    """The numbers of a live Kafka's directory are the library's; those of its brokers are, too."""
+    """Compare latencies of a live Kafka's directory, and of its brokers, with the library's."""
     topics = [CREATED, STAMPED]
     measured = measure_latency(spark, Place(data), topics).topics
     expected, late = library_latency(data, topics), lateness(data, topics)
@@ -271,12 +271,12 @@ def check_latency(spark: "SparkSession", data: str, place: Place) -> None:
         assert {name: asked[name].records for name in topics} == {CREATED: 400, STAMPED: 100}
         assert asked[CREATED].late.late == measured[CREATED].late.late
         assert asked[CREATED].late.lost == measured[CREATED].late.lost
-    assert measured[CREATED].without == 400  # Kafka keeps no append times beside create times
+    assert measured[CREATED].without == 400  # Kafka stores no append times beside create times
     check_ranges(spark, place)
 
 
 def check_ranges(spark: "SparkSession", place: Place) -> None:
-    """Ranges of append times, by whole hours, of what brokers have stamped."""
+    """Check ranges of append times, by whole hours, in topics with LogAppendTime."""
     now_ms = os_env().clock.now_ms()
     for start, end, count in ((now_ms - DAY_MS, None, 100), (None, now_ms - 5 * HOUR_MS, 0)):
         found = measure_latency(spark, place, start=start, end=end)
@@ -288,7 +288,7 @@ def check_ranges(spark: "SparkSession", place: Place) -> None:
 
 
 def check_reindex(spark: "SparkSession", data: Path, tmp_path: Path) -> None:
-    """A live foreign directory is looked at, its maps go elsewhere, and no file of it changes."""
+    """Reindex a live foreign directory: maps are written elsewhere, and no file of it changes."""
     before, strange = files_of(data), foreign_to_kafka(data)
     cache = str(tmp_path / "cache")
     with pytest.raises(InvalidRequest, match="another program"):

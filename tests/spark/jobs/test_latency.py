@@ -1,4 +1,4 @@
-"""`tidelog.spark.latency` on real Spark: the library's own numbers, whatever the log is like."""
+"""`tidelog.spark.latency` on real Spark: the same numbers as the library, for any log."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ DELAYS = (0, 1_000, 300_000)
 
 
 class Told:
-    """A listener that keeps what it was told."""
+    """A listener that keeps its calls."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -86,7 +86,7 @@ def test_hours_of_a_range_and_single_partitions(spark: "SparkSession", tmp_path:
 def test_the_command(spark: "SparkSession", tmp_path: Path) -> None:
     path, page = str(tmp_path / "data"), tmp_path / "page.html"
     make_log_dir(path, 7, steps=50)
-    assert spark is not None  # the command runs in the session that is there
+    assert spark is not None  # the command uses the existing session
     ended = tidelog("spark", "latency", path, "-o", "json", "--report", str(page))
     assert ended.code == 0, ended.err
     rows = [row for row in ended.rows if row["clock"] == "append"]

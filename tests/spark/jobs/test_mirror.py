@@ -1,4 +1,4 @@
-"""Mirrors between directories: everything once, times kept, and a map that tells the truth."""
+"""Mirrors between directories: every record once, with its times, and a right map."""
 
 import io
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def some(partition: int, first: int, count: int) -> list[NewRecord]:
-    """Records with and without key, value, headers and time, known again by their values."""
+    """Return records with and without key, value, headers and time, identified by their values."""
     return [
         NewRecord(
             key=None if n % 5 == 0 else b"k%d" % (n % 11),
@@ -43,7 +43,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 class TestDraftOfKip32:
     """Four steps with real values: a flight's message and the clocks of two clusters."""
 
-    created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, when the producer sent it
+    created = 1_360_342_800_000  # 2013-02-08T17:00:00.000Z, the producer's time of sending
     at_cluster1 = created + 37
     at_cluster2 = at_cluster1 + 5_210
 
@@ -78,7 +78,7 @@ class TestDraftOfKip32:
                 record = NewRecord(value=b"%d" % created, timestamp=created)
                 append(path, "flights", 0, [record], created + 37)
                 sent.append(created)
-            # The target's own clock runs back between the batches.
+            # The target's own clock is set back between the batches.
             given = {"clock.ms": str(clock - 2_000 * turn)}
             both, work = [one, other], f"{tmp_path}/check"
             mirror(spark, both, ["flights"], two, checkpoint=work, sink_options=given)
@@ -122,7 +122,7 @@ class TestKept:
         assert copies[1].pop(0).value == b"there before"
         originals = held(source, "orders")
         assert list(map(plain, copies)) == list(map(plain, originals))
-        # Again: nothing is there to do, and nothing is done.
+        # A second run copies only the new records.
         append(source, "orders", 0, some(0, 100, 10))
         again = mirror(spark, source, {"orders": "copies"}, target, checkpoint=f"{tmp_path}/check")
         assert [row.offsets for row in again.collect()] == [10, 0, 0]
@@ -136,7 +136,7 @@ class TestKept:
     def test_a_batch_that_comes_again_is_found_and_the_map_gets_its_rows(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """As after a kill between the commit and the map: Spark's note and the map are older."""
+        """As after a kill between commit and map: Spark's checkpoint and the map are older."""
         source = make(f"{tmp_path}/a", "orders", 2)
         target = make(f"{tmp_path}/b", "orders", 2)
         work = tmp_path / "check"
@@ -164,7 +164,7 @@ class TestChanged:
     def test_several_sources_by_key_renamed_and_through_a_transform(
         self, spark: "SparkSession", tmp_path: Path
     ) -> None:
-        """Dropped, from topics with another clock: what producers said of time stays."""
+        """Some records dropped, from topics with another clock: the producers' times are kept."""
         stamp = T0 + 90_000_000
         one = make(f"{tmp_path}/one", "orders", 2, message_timestamp_type="LogAppendTime")
         two = make(f"{tmp_path}/two", "bills", 1)
@@ -303,7 +303,7 @@ class TestRefused:
 
 
 def test_the_command_says_what_it_did(spark: "SparkSession", tmp_path: Path) -> None:
-    """Rows as JSON, batches and the map on stderr, a page with plots; the map knows both sides."""
+    """Rows as JSON, batches and the map on stderr, a page with plots; the map names both sides."""
     source = make(f"{tmp_path}/a", "orders", 2)
     target = make(f"{tmp_path}/b", "copies", 2)
     append(source, "orders", 1, some(1, 0, 12))
@@ -324,7 +324,7 @@ def test_the_command_says_what_it_did(spark: "SparkSession", tmp_path: Path) -> 
     found = map_of(f"{tmp_path}/check")
     assert (found.sources[0].place, found.target) == (source, target)
     assert len(found.sources[0].topic_id) == len(found.target_ids["copies"]) == 22
-    # Once more, into a target that would lose records by now.
+    # A target that would delete the records by now is refused.
     refused = [*arguments[:5], make(f"{tmp_path}/c", "orders", 2, retention_ms="1000")]
     refused += ["--checkpoint", f"{tmp_path}/other"]
     assert run(refused, Surroundings(stdout=out, stderr=err)) == 2

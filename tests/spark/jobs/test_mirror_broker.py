@@ -1,4 +1,4 @@
-"""A mirror into a broker: its driver is killed, and what `failover` makes of its map."""
+"""A mirror into a broker: its driver is killed, and `failover` uses its map."""
 
 import io
 import json
@@ -39,7 +39,7 @@ GROUP = "billing"
 
 
 def consumed(broker: AnyBroker, topic: str, partition: int) -> list[tuple[int, NewRecord]]:
-    """What a consumer of committed records sees: offsets and records."""
+    """Return offsets and records as a consumer of committed records sees them."""
     settings = broker.client_config(
         group_id="reader", enable_partition_eof=True, isolation_level="read_committed"
     )
@@ -95,7 +95,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
         child = start_child(given)
         try:
             wait_for(child, (work / f"spark/offsets/{number}").exists)
-            # Somewhere in the batch: reading, in a transaction, committing, noting.
+            # At some step of the batch: reading, in a transaction, committing, recording.
             wait_a_little(child, dice)
         finally:
             kill(child)
@@ -116,7 +116,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
 
 
 def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None:
-    """Up to as long as a batch takes."""
+    """Wait for up to the time of a batch."""
     try:
         child.wait(timeout=dice.uniform(0, 1.5))
     except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ def wait_a_little(child: "subprocess.Popen[bytes]", dice: random.Random) -> None
 def test_a_group_goes_over_by_the_map(
     spark: "SparkSession", either_broker: AnyBroker, tmp_path: Path
 ) -> None:
-    """Kafka to Kafka under another name (one broker stands for both), and the group after it."""
+    """Kafka to Kafka with another name (one broker plays both), then the group follows."""
     either_broker.create_topic("east-orders", 2)
     either_broker.create_topic("west-orders", 2)
     produced = {0: some(0, 0, 120), 1: some(1, 0, 90)}

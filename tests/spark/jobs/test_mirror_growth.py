@@ -1,4 +1,4 @@
-"""A continuous mirror of all topics like a pattern, to which topics and partitions come."""
+"""A continuous mirror of all topics that match a pattern, with new topics and partitions."""
 
 import io
 import threading
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Story:
-    """What happens at the source after each batch, told by the mirror itself."""
+    """Changes at the source after each batch, made in the mirror's callback."""
 
     source: str
     stopped: threading.Event
@@ -44,7 +44,7 @@ class Story:
 
 
 def test_topics_and_partitions_that_come_are_copied(spark: "SparkSession", tmp_path: Path) -> None:
-    """Two sources into the same topics, one of them by pattern; the rest goes on after a stop."""
+    """Two sources into the same topics, one of them by pattern; the rest continues after a stop."""
     one, two = make(f"{tmp_path}/a", "shop.orders", 2), make(f"{tmp_path}/c", "old", 1)
     make(one, "other")
     append(one, "shop.orders", 1, some(1, 0, 40))

@@ -1,6 +1,6 @@
-"""A mirror whose driver is killed at a random moment goes on: nothing is lost, nothing twice.
+"""A mirror whose driver is killed at a random moment continues: nothing is lost or repeated.
 
-After every kill, too, what is there is whole batches, in order, with their times.
+After every kill the target has whole batches, in order, with their times.
 """
 
 import json
@@ -28,12 +28,12 @@ ROOT = Path(__file__).parents[3]
 T0 = 1_700_000_000_000
 TOPIC, PARTITIONS = "orders", 2
 LIMIT_S = 500
-# A batch changes about so many names: staged files, the commit, the map.
+# Approximate number of file changes of a batch: staged files, the commit, the map.
 CALLS_OF_A_BATCH = 45
 
 
 def enough(kills: int) -> int:
-    """Records of each partition, so that batches are left at the last kill."""
+    """Return a number of records per partition that leaves batches after the last kill."""
     return (4 * kills + 2) * mirror_child.BATCH_RECORDS // PARTITIONS
 
 
@@ -50,7 +50,7 @@ def some(partition: int, first: int, count: int) -> list[NewRecord]:
 
 
 def start_child(given: dict[str, object]) -> "subprocess.Popen[bytes]":
-    """A driver in a session of its own."""
+    """Start a driver in a session of its own."""
     return subprocess.Popen(
         [sys.executable, mirror_child.__file__, json.dumps(given)],
         start_new_session=True,
@@ -60,13 +60,13 @@ def start_child(given: dict[str, object]) -> "subprocess.Popen[bytes]":
 
 
 def kill(child: "subprocess.Popen[bytes]") -> None:
-    """Kill Python and the Java machine at once; Spark's daemon ends with them."""
+    """Kill Python and the JVM at once; Spark's daemon ends with them."""
     os.killpg(child.pid, signal.SIGKILL)
     child.communicate(timeout=LIMIT_S)
 
 
 def wait_for(child: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; the child must live till then."""
+    """Wait until a condition holds; the child must stay alive until then."""
     for _ in range(LIMIT_S * 200):
         if is_so():
             return
@@ -80,7 +80,7 @@ def wait_for(child: "subprocess.Popen[bytes]", is_so: Callable[[], bool]) -> Non
 
 
 def run_until_killed(given: dict[str, object]) -> None:
-    """A driver that kills itself."""
+    """Run a driver until it kills itself."""
     child = start_child(given)
     try:
         errors = child.communicate(timeout=LIMIT_S)[1]
@@ -91,19 +91,22 @@ def run_until_killed(given: dict[str, object]) -> None:
 
 
 def check_whole(source: str, target: str) -> list[int]:
-    """What is at the target is the beginning of each partition, and no half of a batch."""
+    """Assert that the target has a prefix of each partition, in whole batches."""
     counts = []
     for originals, copies in zip(held(source, TOPIC), held(target, TOPIC), strict=True):
         assert plain(copies) == plain(originals)[: len(copies)]
         counts.append(len(copies))
-    # A batch takes as much of each partition as of the other.
+    # A batch takes the same number of records from each partition.
     assert len(set(counts)) == 1, counts
     assert counts[0] % (mirror_child.BATCH_RECORDS // PARTITIONS) == 0, counts
     return counts
 
 
 def check_copied(source: str, target: str, work: str, *, later_than_ms: int) -> None:
-    """All is at the target once, as it was, appended in order of time; the map says what is so."""
+    """Assert that all records are at the target once, unchanged, and that the map is right.
+
+    Their append times must increase.
+    """
     copies, originals = held(target, TOPIC), held(source, TOPIC)
     assert list(map(plain, copies)) == list(map(plain, originals))
     check_map(map_of(work), {0: originals}, copies, exactly=True)

@@ -1,4 +1,6 @@
-"""`tidelog.spark.reindex` on real Spark: what it mends, what it says, and what it never touches."""
+"""`tidelog.spark.reindex` on real Spark: its repairs, its output, and the files it leaves
+unchanged.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Every file with its bytes and the time it was changed."""
+    """Return every file with its bytes and modification time."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -33,7 +35,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def doctor(path: Path) -> list[str]:
-    """What `tidelog doctor` would count."""
+    """Return the findings that `tidelog doctor` counts."""
     check = DirectoryCheck(os_env().files, str(path))
     found = check.load() + list(check.findings())
     return [str(finding) for finding in found if finding.counts]
@@ -124,7 +126,7 @@ def test_damage_is_told_and_left(spark: "SparkSession", tmp_path: Path) -> None:
 def test_the_command_ends_as_the_doctor_does(spark: "SparkSession", tmp_path: Path) -> None:
     data, page = tmp_path / "data", tmp_path / "page.html"
     make_log_dir(str(data), 4, steps=40)
-    assert spark is not None  # the command runs in the session that is there
+    assert spark is not None  # the command uses the existing session
     assert tidelog("spark", "reindex", str(data), "--verify").code == Verdict.SOUND
     index = min(data.glob(f"{TOPIC}-0/*.index"))
     index.write_bytes(b"\xff" * 64)

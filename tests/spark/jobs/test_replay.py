@@ -1,4 +1,4 @@
-"""Replays on Spark: exactly the range, times kept, each record once whatever happens between."""
+"""Replays on Spark: exactly the range, unchanged times, each record once despite failures."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,9 @@ KEEP_ALL = {"retention.ms": "-1"}
 
 
 def late_records() -> list[NewRecord]:
-    """Made every 10 s; each seventh is up to an hour late, so create times are out of order."""
+    """Return records created every 10 s; each seventh is up to an hour late, so times are
+    unordered.
+    """
     dice = Random(5)
     return [
         NewRecord(
@@ -49,7 +51,7 @@ def late_records() -> list[NewRecord]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """A directory whose log took the records in twelve appends, ten minutes apart."""
+    """Create a directory with the records in twelve appends, ten minutes apart."""
     path = str(tmp_path / "source")
     clock = ManualClock(T0)
     with Directory.open(path, writable=True, env=Env(clock=clock)) as directory:
@@ -71,7 +73,7 @@ def make(path: Path, topic: str = "flights", **config: str) -> str:
 
 
 def plain(found: list[list[Record]]) -> list[list[tuple[object, ...]]]:
-    """What a replay keeps of records: all but their offsets."""
+    """Return the parts of records that a replay keeps: all but their offsets."""
     return [[(r.timestamp, r.key, r.value, r.headers) for r in part] for part in found]
 
 
@@ -84,7 +86,7 @@ def in_range(path: str, start_ms: int, end_ms: int) -> list[list[tuple[object, .
 
 
 class Killed(Exception):
-    """Stands for the end of a driver."""
+    """Simulates the end of a driver."""
 
 
 def test_a_range_on_the_record_clock_into_a_directory(
@@ -133,7 +135,7 @@ def test_the_append_clock_and_a_transform(
 
 
 def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
-    """Chunks of about 100 records."""
+    """Return options with chunks of about 100 records."""
     return {
         "to": target,
         "start": T0 + 10 * MINUTE,
@@ -145,7 +147,7 @@ def chunked(target: Place | str, progress: Path | None = None) -> ReplayOptions:
 
 
 def killed_at(replaying: Replay, number: int, *, after_write: bool) -> None:
-    """Let a run die at its chunk of a number, before or behind the write of it."""
+    """Let a run die at a chunk, before or after its write."""
     write = replaying._write
     count = 0
 

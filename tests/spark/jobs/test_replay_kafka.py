@@ -1,4 +1,6 @@
-"""Replays to a real broker and back: each record once, times kept, its settings asked first."""
+"""Replays to a real broker and back: each record once, with its times, after a check of its
+settings.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +35,7 @@ COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 class Killed(Exception):
-    """Stands for the end of a driver."""
+    """Simulates the end of a driver."""
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def test_to_a_broker_once_and_back(
         "rate": Rate(40),
         "progress": str(tmp_path / "progress.json"),
     }
-    # Written and not yet noted: the restart writes the chunk again, and the broker has it once.
+    # Written but not recorded: the restart writes the chunk again, and the broker has it once.
     dying = Replay(Place(source), "tides", **options, wait=lambda _seconds: None)
     write = dying._write
     count = 0
@@ -135,7 +137,7 @@ def test_a_brokers_settings_are_asked(
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
     assert "there is none for 1 to 1" in str(caught.value)
-    # Brokers count by their time index: as many offsets lie before the limit.
+    # Brokers count by their time index: the same number of offsets is before the limit.
     now = SystemClock().now_ms()
     kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
     replay(spark, source, "tides", to=to, to_topic="tides-all")

@@ -1,9 +1,14 @@
-"""The topics of the suite: what is sent to each, and the rows that a reader must get.
+"""The topics of the suite: the sent records, and the expected rows.
 
-Expected rows are worked out from what was sent, by what Spark's Kafka connector documents: every
-data record once, by offset; null keys and values stay null; headers in order, null where there are
-none; markers of transactions take an offset and are never seen; read_committed leaves aborted
-records out. Only what the log cleaner leaves is asked of Kafka's own consumer.
+Expected rows are derived from the sent records, by the documentation of Spark's Kafka connector:
+
+- every data record once, by offset;
+- null keys and values stay null;
+- headers in order, null if there are none;
+- markers of transactions have an offset and are never returned;
+- read_committed omits aborted records.
+
+Only for the records that the log cleaner leaves, Kafka's own consumer is the reference.
 """
 
 import random
@@ -25,15 +30,15 @@ from tidelog.types import Codec, IsolationLevel, NewRecord
 
 PREFIX = "suite-"
 SPAN_MS = 1_000_000
-# When the directory of ours took its records.
+# Append time of the records in our directory.
 APPEND_MS = T0 + 5 * SPAN_MS
 GAPS = f"{PREFIX}gaps"
-# What the cleaner may touch: everything before the last batch, in a segment of its own.
+# The cleaner may clean everything before the last batch, which is in a segment of its own.
 COMPACTED = {"cleanup.policy": "compact", "segment.ms": "500", "min.cleanable.dirty.ratio": "0.0"}
 
 
 class Row(NamedTuple):
-    """A row that can be compared. `timestamp` is None where the broker's clock has set it."""
+    """A row that can be compared. `timestamp` is None if the broker's clock has set it."""
 
     topic: str
     partition: int
@@ -47,7 +52,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Send:
-    """One call of a producer; in a transaction where `commit` is not None."""
+    """One call of a producer; in a transaction if `commit` is not None."""
 
     records: Sequence[NewRecord]
     codec: Codec = Codec.NONE
@@ -57,7 +62,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic and what is sent to it, in order."""
+    """A topic and its sent records, in order."""
 
     name: str
     sends: Sequence[Send]
@@ -69,7 +74,7 @@ class Topic:
         return self.config.get("message.timestamp.type") == "LogAppendTime"
 
     def rows(self, isolation: IsolationLevel) -> list[Row]:
-        """What a reader must get."""
+        """Return the expected rows."""
         ends = [0] * self.partitions
         found = []
         for send in self.sends:
@@ -107,7 +112,8 @@ def _records(seed: int, count: int = 25, keys: int = 5) -> list[NewRecord]:
 def _keyed(seed: int, count: int) -> list[NewRecord]:
     draw = random.Random(seed)
     return [
-        # Each call lies far from the one before, so that it begins a segment.
+        # The times of each call are far after those of the previous one, so that it starts a
+        # segment.
         NewRecord(
             key=b"k%d" % draw.randrange(4), value=b"v%d" % n, timestamp=T0 + seed * 10_000 + n
         )
@@ -116,7 +122,7 @@ def _keyed(seed: int, count: int) -> list[NewRecord]:
 
 
 def _transactions(seed: int) -> list[Send]:
-    """Committed and aborted by turns, others in between, an aborted one at the end."""
+    """Return committed and aborted sends in turn, others in between, an aborted one at the end."""
     return [
         Send(_records(seed + number, 8), codec, commit=commit)
         for number, (codec, commit) in enumerate(
@@ -158,7 +164,7 @@ TOPICS = (
 
 
 def fill_broker(oracle: Oracle, broker: Broker) -> None:
-    """Send everything by Kafka's own producer, and let the cleaner make gaps."""
+    """Send everything by Kafka's own producer, and let the cleaner create gaps."""
     for topic in TOPICS:
         create(broker, topic.name, topic.partitions, topic.config)
         for number, send in enumerate(topic.sends):
@@ -187,7 +193,7 @@ def create(broker: Broker, topic: str, partitions: int, config: dict[str, str]) 
 
 
 def gap_rows(oracle: Oracle, broker: Broker) -> list[Row]:
-    """What Kafka's own consumer finds in the topic with gaps."""
+    """Return the records of the topic with gaps, read by Kafka's own consumer."""
     found = [
         Row(GAPS, 0, seen.offset, seen.key, seen.value, seen.timestamp, 0, seen.headers or None)
         for seen in consume(oracle, broker, GAPS, IsolationLevel.READ_UNCOMMITTED)
@@ -197,11 +203,11 @@ def gap_rows(oracle: Oracle, broker: Broker) -> list[Row]:
 
 
 def fill_directory(path: str, gaps: Path) -> None:
-    """The same topics in a directory of ours; those with gaps as a standby would copy them.
+    """Create the same topics in our directory; those with gaps as a standby would copy them.
 
     Args:
-        path: The directory, made here.
-        gaps: Where the broker keeps the partition with gaps.
+        path: The new directory.
+        gaps: The broker's folder of the partition with gaps.
     """
     clock = ManualClock(APPEND_MS)
     env = Env(clock=clock, random=random.Random(9))

@@ -1,4 +1,4 @@
-"""The topics of the suite at Kafka, sent once for all its modules."""
+"""The topics of the suite in Kafka, sent once for all its modules."""
 
 import pytest
 from tests.spark.suite.cases import fill_broker
@@ -8,6 +8,6 @@ from tests.worlds.kafka.oracle import Oracle
 
 @pytest.fixture(scope="session")
 def filled_broker(kafka_broker: Broker, kafka_oracle: Oracle) -> Broker:
-    """Kafka's broker with the suite's topics; tests here change nothing of them."""
+    """Kafka's broker with the suite's topics, which no test changes."""
     fill_broker(kafka_oracle, kafka_broker)
     return kafka_broker

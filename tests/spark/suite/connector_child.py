@@ -1,8 +1,8 @@
-"""Asks Spark's own Kafka connector and ours the same questions; prints what each answers.
+"""Sends Spark's own Kafka connector and ours the same queries; prints their results.
 
 Called with one JSON object: `jars` (the folder of the connector), `folder` (for checkpoints) and
-`asks`: by name the options of a question. A question of a stream has an option `stream`. Answers:
-by question and by format the schema and the rows, bytes as hexadecimal digits, or `refused`.
+`asks`: options of each query by name. A streaming query has an option `stream`. Results: by query
+and by format the schema and the rows, bytes as hexadecimal digits, or `refused`.
 """
 
 import json
@@ -42,7 +42,7 @@ def session(jars: Path) -> "SparkSession":
 
 
 def streamed(spark: "SparkSession", kind: str, options: dict[str, str], folder: str) -> "DataFrame":
-    """All micro-batches of a stream of what there is."""
+    """Return all micro-batches of a stream of the existing records."""
     name = f"{kind}_{len(spark.catalog.listTables())}"
     frame = spark.readStream.format(kind).options(**options).load()
     query = (
@@ -59,7 +59,7 @@ def streamed(spark: "SparkSession", kind: str, options: dict[str, str], folder: 
 def answer(
     spark: "SparkSession", kind: str, options: dict[str, str], folder: str
 ) -> dict[str, object]:
-    """Schema and rows in the order of topic, partition and offset; or that it was refused."""
+    """Return schema and rows in the order of topic, partition and offset, or `refused`."""
     given = dict(options)
     is_stream = given.pop("stream", None)
     try:

@@ -1,7 +1,7 @@
-"""Spark's own Kafka connector and our source asked the same: moving is a change of the name.
+"""Spark's own Kafka connector and our source with the same queries: only the name has to change.
 
-Both read the topics of the suite from one Kafka broker, in one session of a program of its own,
-since the connector's jars have to be there when a session begins.
+Both read the topics of the suite from one Kafka broker, in one session of a separate program, since
+a session needs the connector's jars at its start.
 """
 
 import json
@@ -19,12 +19,12 @@ from tests.worlds.records.samples import T0
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1500)]
 
 CHILD = Path(__file__).parent / "connector_child.py"
-# Some 40 s on idle cores; what is shown here does not depend on it.
+# Some 40 s on idle cores; the results do not depend on it.
 CHILD_TIMEOUT_S = 1200
 RECORDS = f"{PREFIX}records"
 ALL = {"subscribePattern": f"{PREFIX}.*"}
 ONE = {"subscribe": RECORDS}
-# The connector takes times as positions, and passes over an option that it does not know.
+# The connector treats times as positions, and ignores unknown options.
 POSITIONS = {**ONE, "timeRange": "positions"}
 THIRD, LATE = str(T0 + SPAN_MS // 3), str(T0 + 9 * SPAN_MS // 10)
 BEYOND = str(T0 + SPAN_MS)
@@ -111,7 +111,7 @@ EMPTY = {"a start that nothing reaches, from the end"}
 def answers(
     filled_broker: Broker, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, dict[str, dict[str, object]]]:
-    """By question, what the connector and what our source answers."""
+    """Return the results of the connector and of our source, by query."""
     jars = required_connector()
     folder = tmp_path_factory.mktemp("connector")
     variables = Processes(folder).environment()

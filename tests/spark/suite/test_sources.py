@@ -1,7 +1,7 @@
-"""One suite over four sources: what the connector documents, our directory, Kafka's, a broker.
+"""One suite for four sources: the connector's documentation, our directory, Kafka's, a broker.
 
-The first is `cases`: rows worked out from what was sent. The others must give just these, by
-whatever way they are read: a directory from its files, a broker by batches and by librdkafka.
+The first is `cases`: rows derived from the sent records. The others must return exactly these in
+any way of reading: a directory from its files, a broker by batches and by librdkafka.
 """
 
 import json
@@ -40,7 +40,7 @@ Places = Mapping[str, dict[str, str]]
 
 @pytest.fixture(scope="module")
 def places(filled_broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Places:
-    """The options that name each source."""
+    """Return the options of each source."""
     ours = str(tmp_path_factory.mktemp("suite") / "data")
     fill_directory(ours, filled_broker.partition_dir(GAPS))
     broker = {"kafka.bootstrap.servers": filled_broker.bootstrap}
@@ -59,7 +59,7 @@ def source(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def load(spark: "SparkSession", places: Places, source: str) -> Load:
-    """Reads topics of the source, all of them where none is named."""
+    """Return a function that reads topics of the source, by default all."""
 
     def read(**options: object) -> "DataFrame":
         given = {name.replace("_", "."): str(value) for name, value in options.items()}
@@ -72,7 +72,7 @@ def load(spark: "SparkSession", places: Places, source: str) -> Load:
 
 
 def rows_of(frame: "DataFrame") -> list[Row]:
-    """The rows in order; times that the source's own clock has set are checked and left out."""
+    """Return the rows in order; times set by the source's own clock are checked and omitted."""
     chosen = frame.selectExpr(
         "topic",
         "partition",
@@ -136,7 +136,7 @@ def test_offsets_by_partition(load: Load) -> None:
 
 
 def test_times_as_positions_and_exactly(load: Load) -> None:
-    """Positions: from the first record so late to the first so late, as the connector documents."""
+    """Positions: from the first record at or after the start time to the first at the end time."""
     (topic,) = (topic for topic in TOPICS if topic.name == RECORDS)
     every = topic.rows(IsolationLevel.READ_UNCOMMITTED)
     start, end = T0 + SPAN_MS // 3, T0 + 9 * SPAN_MS // 10
@@ -159,7 +159,7 @@ def test_times_as_positions_and_exactly(load: Load) -> None:
 
 @pytest.fixture
 def pushing(spark: "SparkSession") -> "Iterator[SparkSession]":
-    """The session with filters handed over, and as it was afterwards."""
+    """The session with pushed-down filters, restored afterwards."""
     from tidelog.spark import setup
     from tidelog.spark.session import PUSHDOWN
 
@@ -174,7 +174,7 @@ MIDDLE = (
     f"timestamp >= timestamp_micros({T0 + 300_000}500) and value is null and"
     f" timestamp < timestamp_millis({T0 + 9**6})"
 )
-# What Spark is asked, and the same in Python.
+# Filters in SQL, and the same in Python.
 FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
     (
         f"topic = '{RECORDS}' and partition = 1 and offset >= 5 and offset < 40",
@@ -196,7 +196,7 @@ FILTERS: "list[tuple[str, Callable[[Row], bool]]]" = [
 def test_filters_are_handed_over(
     pushing: "SparkSession", load: Load, gaps: list[Row], number: int
 ) -> None:
-    """The same rows, and Spark leaves to the source what it takes."""
+    """The rows are the same, and Spark leaves supported filters to the source."""
     where, keeps = FILTERS[number]
     frame = load().where(where)
     every = documented(IsolationLevel.READ_UNCOMMITTED, gaps)
@@ -206,7 +206,7 @@ def test_filters_are_handed_over(
 
 
 def test_append_clock(load: Load, source: str) -> None:
-    """Stamped topics can be asked by when the log took a record, wherever they are read."""
+    """Topics with LogAppendTime can be queried by append time in every source."""
     topic = f"{PREFIX}stamped"
     start = APPEND_MS if source == "our directory" else T0 + 10 * SPAN_MS
     frame = load(subscribe=topic, clock="append", startingTimestamp=start)
