@@ -1,8 +1,8 @@
-"""A broker without sockets that is killed and started again while clients ask it things.
+"""A broker without sockets that is killed and restarted while clients send it requests.
 
-All runs on one event loop, what the broker gives to threads as well; its clock moves by a
+Everything runs on one event loop, including the broker's work for threads. Its clock advances by a
 millisecond with each turn. It is killed at any of its calls that change a file: between two markers
-of a transaction, in the middle of a write, while it starts.
+of a transaction, during a write, while it starts.
 """
 
 import asyncio
@@ -49,14 +49,14 @@ SETTINGS = {
     "group.consumer.assignment.interval.ms": "0",
     "auto.create.topics.enable": "false",
 }
-# Calls that change files: of anything, of the end of a transaction, of a start.
+# Numbers of calls that change files: of anything, of the end of a transaction, of a start.
 CALLS, CALLS_OF_AN_END, CALLS_OF_A_START = range(40), range(24), range(60)
 SHORT_LIVES: Final = 0.2
 NUMBERS: Final = re.compile("(-[0-9]+)+$")
 
 
 class Died(Exception):
-    """The broker was killed before it has answered."""
+    """The broker was killed before it responded."""
 
 
 @dataclass(eq=False)
@@ -73,9 +73,9 @@ class Lives:
     """A broker's runs, one after the other, on one directory.
 
     Attributes:
-        kills: How often it was killed.
-        asked: How much it was asked.
-        ends: At which topics' files it was killed, by their names without numbers.
+        kills: Number of kills.
+        asked: Number of requests.
+        ends: Numbers of kills by topic whose file was written, names without numbers.
     """
 
     def __init__(self, folder: Path, seed: int, **settings: str) -> None:
@@ -92,12 +92,12 @@ class Lives:
 
     @property
     def node(self) -> Node:
-        """The one that lives."""
+        """The running node."""
         return self._life.node
 
     @property
     def is_dead(self) -> bool:
-        """Whether it was killed: `kill` starts it again."""
+        """Whether it was killed; `kill` restarts it."""
         return self._life.files.is_dead
 
     def _begin(self) -> Life:
@@ -124,10 +124,10 @@ class Lives:
         return Life(node, files, work)
 
     def doom(self, calls: int | None = None) -> None:
-        """Let it be killed at one of its next calls, or at one that a transaction's end makes.
+        """Let it be killed at one of its next calls, or at one of the next end of a transaction.
 
         Args:
-            calls: How many it makes before that; None for chance.
+            calls: Number of calls before that; None for a random one.
         """
         if calls is not None:
             self._life.files.left = calls
@@ -137,7 +137,7 @@ class Lives:
             self._dies_at_an_end = True
 
     def kill(self) -> None:
-        """End it as kill -9 does: nothing more is written; what was is there."""
+        """End it like kill -9: nothing more is written, earlier writes remain. Then restart it."""
         life = self._life
         life.files.is_dead = True
         for asked in life.asked:
@@ -153,11 +153,11 @@ class Lives:
 
     def _count(self, files: MortalFiles) -> None:
         self.kills += 1
-        # A partition's directory: the topic, whose own number is left out, and its number.
+        # A partition's directory: the topic without its own number, and the partition number.
         self.ends[NUMBERS.sub("", PurePath(files.last_words).parent.name)] += 1
 
     def close(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         if self.is_dead:
             self.kill()
         self._life.files.left = None
@@ -172,10 +172,10 @@ class Lives:
         await asyncio.sleep(0)
 
     async def ask(self, api: "Api[Request, Response]", version: int, message: Request) -> Response:
-        """The answer to a question.
+        """Return the response to a request.
 
         Raises:
-            Died: The broker was killed meanwhile: what has become of it is not known.
+            Died: The broker was killed meanwhile; the request's result is unknown.
         """
         life = self._life
         self.asked += 1
@@ -190,7 +190,7 @@ class Lives:
             if isinstance(said, Awaitable):
                 said = await self._wait(life, said)
         except Exception:
-            self._check(life)  # what a dead broker says nobody hears
+            self._check(life)  # errors of a killed broker reach no client
             raise
         self._check(life)
         return cast("Response", said)

@@ -1,7 +1,7 @@
-"""What must not be found in a history: the faults that Jepsen looks for in Kafka, and their names.
+"""Checks of a history: the faults that Jepsen looks for in Kafka, with their names.
 
-Everything is judged by what clients were told. Source: the Jepsen reports on Kafka-like systems,
-whose names of faults these are; the checks are written anew.
+Everything is judged by the clients' responses. Source of the names: the Jepsen reports on
+Kafka-like systems; the checks are our own.
 """
 
 from collections import defaultdict
@@ -33,14 +33,14 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """A fault, and where."""
+    """A fault and its place."""
 
     fault: Fault
     detail: str
 
 
 class _Read(NamedTuple):
-    """One value that somebody read; `time` is None for the end."""
+    """One read value; `time` is None for the end."""
 
     reader: str
     time: int | None
@@ -82,12 +82,12 @@ class _Known:
                 yield _Read(name, None, place, offset, value, name == "final")
 
     def ends(self, *, is_committed: bool) -> dict[Place, list[tuple[int, int]]]:
-        """What such a reader finds in the end."""
+        """Return the final records for such a reader."""
         return self.history.final if is_committed else self.history.stored
 
 
 def check(history: History) -> list[Anomaly]:
-    """All that is wrong with a history; nothing where nothing is."""
+    """Return all faults of a history."""
     known = _Known(history)
     found: list[Anomaly] = []
     rules = (_reads, _said, _offsets, _whole, _kept, _sends, _fenced, _polls, _skips, _copies)
@@ -97,7 +97,7 @@ def check(history: History) -> list[Anomaly]:
 
 
 def _reads(known: _Known) -> Iterator[Anomaly]:
-    """Values that may not be read, or not yet."""
+    """Yield values that may not be read, or not yet."""
     for read in known.reads:
         owner = known.owners.get(read.value)
         if owner is None:
@@ -113,7 +113,7 @@ def _reads(known: _Known) -> Iterator[Anomaly]:
 
 
 def _said(known: _Known) -> Iterator[Anomaly]:
-    """No offset is given to two writes, whatever becomes of them."""
+    """Yield offsets that were acknowledged for two writes, whatever their outcome."""
     values: dict[tuple[Place, int], int] = {}
     for write in known.writes.values():
         if write.offset is None:
@@ -126,7 +126,7 @@ def _said(known: _Known) -> Iterator[Anomaly]:
 
 
 def _offsets(known: _Known) -> Iterator[Anomaly]:
-    """One value at each offset, one place for each value, the one that was said."""
+    """Yield offsets with two values, values at two places, places that differ from responses."""
     values: dict[tuple[Place, int], int] = {}
     places: dict[int, tuple[Place, int]] = {}
     for read in known.reads:
@@ -144,10 +144,10 @@ def _offsets(known: _Known) -> Iterator[Anomaly]:
 
 
 def _whole(known: _Known) -> Iterator[Anomaly]:
-    """Committed transactions are there in the end, all others whole or not at all."""
+    """Yield missing writes of committed transactions, and transactions that are partly visible."""
     there = {(place, value) for place, found in known.history.final.items() for _, value in found}
     for each in known.history.transactions:
-        # What was never acknowledged is part of what was committed, should it have been.
+        # Unacknowledged writes are part of a committed transaction.
         is_all = each.outcome is Outcome.COMMITTED
         sent = [write for write in each.writes if is_all or write.offset is not None]
         missing = [write.value for write in sent if (write.place, write.value) not in there]
@@ -160,7 +160,7 @@ def _whole(known: _Known) -> Iterator[Anomaly]:
 
 
 def _kept(known: _Known) -> Iterator[Anomaly]:
-    """What was read, or acknowledged to whomever, is there for such a reader in the end."""
+    """Yield values that were read or acknowledged, but are missing in the end."""
     final, stored = (
         {place: {value for _, value in rows} for place, rows in lists.items()}
         for lists in (known.history.final, known.history.stored)
@@ -178,7 +178,7 @@ def _kept(known: _Known) -> Iterator[Anomaly]:
 
 
 def _sends(known: _Known) -> Iterator[Anomaly]:
-    """A producer's offsets only go up, those that it was told and those that are found."""
+    """Yield a producer's offsets that decrease, in responses or in reads."""
     found = {read.value: read.offset for read in known.reads}
     last: dict[tuple[str, Place], int] = {}
     for each in known.history.transactions:
@@ -194,7 +194,7 @@ def _sends(known: _Known) -> Iterator[Anomaly]:
 
 
 def _fenced(known: _Known) -> Iterator[Anomaly]:
-    """Once another has an id, nothing is taken from who had it before; and all until then."""
+    """Yield writes and commits accepted after another client got the id, and wrong refusals."""
     for each in known.history.transactions:
         if each.refused is not None:
             yield Anomaly(Fault.REFUSED, f"{each.process}: error {each.refused}, {each.writes}")
@@ -209,7 +209,7 @@ def _fenced(known: _Known) -> Iterator[Anomaly]:
 
 
 def _polls(known: _Known) -> Iterator[Anomaly]:
-    """A reader only goes on, until it begins anew; so does who reads everything in the end."""
+    """Yield records before a reader's position, also of the final readers."""
     positions: dict[tuple[str, int, Place], int] = {}
     for poll in known.history.polls:
         key = (poll.process, poll.run, poll.place)
@@ -233,7 +233,7 @@ def _going_back(
 
 
 def _skips(known: _Known) -> Iterator[Anomaly]:
-    """What is there in the end was read by whoever went past it."""
+    """Yield final records that a reader skipped."""
     seen: dict[tuple[str, int, Place, bool], set[int]] = defaultdict(set)
     spans: dict[tuple[str, int, Place, bool], tuple[int, int]] = {}
     for poll in known.history.polls:
@@ -249,7 +249,10 @@ def _skips(known: _Known) -> Iterator[Anomaly]:
 
 
 def _copies(known: _Known) -> Iterator[Anomaly]:
-    """Each input below the committed offset was copied, once, in order; none behind it."""
+    """Yield targets that lack a copy of an input below the committed offset, or have another one.
+
+    Copies must be in order, each once.
+    """
     for source, (target, offset) in known.history.copied.items():
         wanted = [value for at, value in known.history.final.get(source, ()) if at < offset]
         found = [original_of(copy) for _, copy in known.history.final.get(target, ())]

@@ -1,4 +1,4 @@
-"""What clients did and saw, in the order in which it happened."""
+"""Steps and reads of clients, in the order in which they happened."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from itertools import count
 from typing import Final, TypeAlias
 
 Place: TypeAlias = tuple[str, int]
-# Of values that are copied; above it a copy says which attempt it is.
+# Upper bound of copied values; in a copy the part above it is the number of the attempt.
 VALUE_LIMIT: Final = 1_000_000
 
 
 class Outcome(Enum):
-    """What a producer knows of its transaction.
+    """A producer's knowledge of its transaction's outcome.
 
-    A commit that was asked for and never answered is UNKNOWN; what was never asked for was ABORTED.
+    A commit without a response is UNKNOWN; a commit that was never requested is ABORTED.
     """
 
     COMMITTED = "committed"
@@ -24,13 +24,13 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Write:
-    """A value that was sent; values are unique.
+    """A sent value; values are unique.
 
     Attributes:
         place: Topic and partition.
-        value: What was sent.
-        offset: Where it stands as the broker said, None where it said nothing.
-        asked: When it was asked for, the last time; None where that was not noted.
+        value: The value.
+        offset: Its offset in the broker's response, None without one.
+        asked: Time of its last request, None if it was not recorded.
     """
 
     place: Place
@@ -41,15 +41,15 @@ class Write:
 
 @dataclass(slots=True)
 class Transaction:
-    """Writes that are seen together or not at all.
+    """Writes that are visible together or not at all.
 
     Attributes:
-        process: Whose.
-        writes: What was sent, acknowledged or not.
-        outcome: How it ended.
-        commit_asked: When the commit was asked for, None for never.
-        fenced: From when on somebody else had the transactional id, None for never.
-        refused: The error that a step was refused with for no reason, None for none.
+        process: Its client.
+        writes: The sent values, acknowledged or not.
+        outcome: Its outcome.
+        commit_asked: Time of the commit request, None for never.
+        fenced: Time since which another client had the transactional id, None for never.
+        refused: The error of a step that was refused without a reason, None for none.
     """
 
     process: str
@@ -62,16 +62,16 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What a reader was given at once.
+    """A reader's response.
 
     Attributes:
-        process: Whose.
-        run: Counts up when it begins anew, somewhere else.
-        time: When.
+        process: The reader.
+        run: Number of its run; it increases when the reader starts again elsewhere.
+        time: Its time.
         place: Topic and partition.
-        begin: From where on it has asked.
-        records: Offsets and values, as they came.
-        end: Where it goes on.
+        begin: The requested offset.
+        records: Offsets and values, in the order received.
+        end: The reader's next offset.
         is_committed: Whether it reads committed records only.
     """
 
@@ -87,14 +87,14 @@ class Poll:
 
 @dataclass(slots=True)
 class History:
-    """All of it.
+    """A whole history.
 
     Attributes:
-        transactions: In the order in which they began.
-        polls: In the order in which they ended.
-        final: What a reader of committed records finds in the end, when no transaction is open.
-        stored: What a reader of all records finds then, where somebody has looked.
-        copied: Of each place that a copier reads the place it writes to, and how far it has come.
+        transactions: Transactions in the order of their start.
+        polls: Polls in the order of their end.
+        final: All committed records in the end, when no transaction is open.
+        stored: All records in the end, for the places that were read.
+        copied: For each source of a copier the target place, and the committed offset.
     """
 
     transactions: list[Transaction] = field(default_factory=list)
@@ -105,15 +105,15 @@ class History:
     _times: "count[int]" = field(default_factory=lambda: count(1))
 
     def now(self) -> int:
-        """The next moment; threads may ask."""
+        """Return the next time; thread-safe."""
         return next(self._times)
 
 
 def copy_of(value: int, attempt: int) -> int:
-    """What is written for a value: each attempt writes another one."""
+    """Return the copy of a value: each attempt writes a different one."""
     return -(attempt * VALUE_LIMIT + value)
 
 
 def original_of(copy: int) -> int:
-    """Of what value this is a copy."""
+    """Return the value of a copy."""
     return -copy % VALUE_LIMIT

@@ -1,4 +1,4 @@
-"""Members of a group that is shared, of either protocol."""
+"""Members of a shared group, of either protocol."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -44,12 +44,12 @@ LEAVES: Final = -1
 
 @dataclass
 class Member(Client):
-    """One of those who share the topic's partitions.
+    """One of the members that share the topic's partitions.
 
     Attributes:
-        member_id: As the group knows it.
-        generation: The group's, or the member's epoch; -1 outside.
-        owned: Partitions that are its to read.
+        member_id: Its id in the group.
+        generation: The group's generation, or the member's epoch; -1 outside.
+        owned: Its assigned partitions.
     """
 
     member_id: str = ""
@@ -57,25 +57,25 @@ class Member(Client):
     owned: list[int] = field(default_factory=list)
 
     async def beat(self) -> None:
-        """Stay in the group, or take a step to come into it."""
+        """Stay in the group, or take a step to join it."""
         raise NotImplementedError
 
     async def leave(self) -> None:
-        """Go, if it can be said."""
+        """Leave the group, if the broker responds."""
         raise NotImplementedError
 
     def be_out(self, *, is_known: bool) -> None:
-        """Nothing is its own any more; is_known: its id still is."""
+        """Drop the assignment; with `is_known` its id stays valid."""
         self.generation, self.owned = -1, []
         self.member_id = self.member_id if is_known else ""
 
 
 @dataclass
 class ClassicMember(Member):
-    """Of the classic protocol: joins, and is told by who leads it."""
+    """Member of the classic protocol: it joins, and gets its assignment from the leader."""
 
     async def beat(self) -> None:
-        """Stay in the group, or take a step to come into it."""
+        """Stay in the group, or take a step to join it."""
         try:
             if self.generation < 0 or not await self._is_still_in():
                 await self._join()
@@ -135,7 +135,7 @@ class ClassicMember(Member):
         return ASSIGNMENT.write(1, ConsumerProtocolAssignment(assigned_partitions=[part]))
 
     async def leave(self) -> None:
-        """Go, if it can be said."""
+        """Leave the group, if the broker responds."""
         gone = MemberIdentity(member_id=self.member_id)
         asked = LeaveGroupRequest(group_id=self.names.group, members=[gone])
         try:
@@ -146,13 +146,13 @@ class ClassicMember(Member):
 
 @dataclass
 class ConsumerMember(Member):
-    """Of the consumer protocol (KIP-848): the group's coordinator says what is whose."""
+    """Member of the consumer protocol (KIP-848): the group's coordinator assigns partitions."""
 
     lives_begun: int = 0
     has: list[HeartbeatPartitions] = field(default_factory=list)
 
     async def beat(self) -> None:
-        """Stay in the group, or take a step to come into it."""
+        """Stay in the group, or take a step to join it."""
         if self.generation < 0:
             self.lives_begun += 1
             self.member_id, self.has = f"{self.name}-{self.lives_begun}", []
@@ -180,7 +180,7 @@ class ConsumerMember(Member):
                 self.owned = [number for part in self.has for number in part.partitions]
 
     async def leave(self) -> None:
-        """Go, if it can be said."""
+        """Leave the group, if the broker responds."""
         asked = ConsumerGroupHeartbeatRequest(
             group_id=self.names.group, member_id=self.member_id, member_epoch=LEAVES
         )

@@ -1,4 +1,4 @@
-"""The machine's files, as a process sees them that is killed at one of its calls."""
+"""The machine's files, for a process that is killed at one of its calls."""
 
 import errno
 from collections.abc import Iterable, Sequence
@@ -9,14 +9,14 @@ from tidelog.types import Buffer
 
 
 class MortalFiles(OsFileSystem):
-    """All goes well until so many calls were made that change something; then none does any more.
+    """Runs a limited number of changing calls; afterwards every changing call fails.
 
-    The call that is the last may be a write of which a part is done.
+    The last call may be a partial write.
 
     Attributes:
-        left: How many calls that change something are still to be done, None for all.
+        left: Number of remaining changing calls, None for no limit.
         is_dead: Whether the process was killed.
-        last_words: The path of the call at which that was, empty where it was between calls.
+        last_words: The path of the last call, empty if it was killed between calls.
     """
 
     def __init__(self, random: Random, left: int | None = None) -> None:
@@ -26,7 +26,7 @@ class MortalFiles(OsFileSystem):
         self._random = random
 
     def change(self, path: str) -> None:
-        """A call that changes something begins.
+        """Count a changing call.
 
         Raises:
             OSError: The process is dead.
@@ -39,44 +39,44 @@ class MortalFiles(OsFileSystem):
             raise OSError(errno.EIO, "killed", path)
 
     def part(self, size: int) -> int:
-        """How much is written of what is written last."""
+        """Return the number of bytes that the last write writes."""
         return self._random.choice((0, size, self._random.randrange(size + 1)))
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> File:
-        """As the machine's; a new name is a change."""
+        """Open a file; creating one is a change."""
         if create and not self.exists(path):
             self.change(path)
         file = super().open(path, write=write, create=create)
         return MortalFile(file, path, self) if write or create else file
 
     def make_dirs(self, path: str) -> None:
-        """As the machine's."""
+        """Create a directory and its parents."""
         self.change(path)
         super().make_dirs(path)
 
     def remove(self, path: str) -> None:
-        """As the machine's."""
+        """Remove a file."""
         self.change(path)
         super().remove(path)
 
     def remove_dir(self, path: str) -> None:
-        """As the machine's."""
+        """Remove an empty directory."""
         self.change(path)
         super().remove_dir(path)
 
     def rename(self, source: str, target: str) -> None:
-        """As the machine's."""
+        """Rename a file or directory."""
         self.change(source)
         super().rename(source, target)
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """As the machine's."""
+        """Set a modification time."""
         self.change(path)
         super().set_mtime(path, mtime_ms)
 
 
 class MortalFile:
-    """One that may be written; reads go on, since nobody hears of them."""
+    """A writable file; reads still work after the kill, since no client sees them."""
 
     def __init__(self, file: File, path: str, files: MortalFiles) -> None:
         found = local_file(file)

@@ -1,4 +1,4 @@
-"""One process of a history: how it asks, and tries again."""
+"""One process of a history: its requests and retries."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -13,19 +13,19 @@ from tests.worlds.waiting import Patience
 from tidelog.protocol.messages import FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 
-# Not led, loading, not found, to be tried again, the transaction before is being ended.
+# Not leader, loading, not found, retriable, or the previous transaction is being ended.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
-# A broker that forgets offsets would have everything copied for ever.
+# A broker that forgets offsets would have everything copied forever.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30
-# How many turns of the loop, each a millisecond, a client waits before it asks again.
+# Turns of the loop, each a millisecond, that a client waits before a retry.
 AGAIN: Final = range(1, 10)
 
 
 class GaveUp(Exception):
-    """A step was refused: the transaction goes no further."""
+    """A step was refused: the transaction ends."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"error {code}")
@@ -34,7 +34,7 @@ class GaveUp(Exception):
 
 @dataclass
 class Names:
-    """The places of one history."""
+    """The topics and partitions of one history."""
 
     seed: int
 
@@ -56,7 +56,7 @@ class Names:
 
     @property
     def copies(self) -> dict[Place, Place]:
-        """Where what is read of a place is copied to."""
+        """Target place of the copies of each source place."""
         return {place: (self.copy, place[1]) for place in self.places}
 
 
@@ -71,16 +71,16 @@ class Client:
     name: str
 
     async def pause(self) -> None:
-        """Let some time pass before it is asked again."""
+        """Let some time pass before a retry."""
         for _ in range(self.random.choice(AGAIN)):
             await asyncio.sleep(0)
 
     async def patient(self, step: Callable[[], Coroutine[object, object, int]]) -> None:
-        """Do a step until its code is none of those after which one tries again.
+        """Repeat a step until its code is not a retriable error.
 
         Raises:
             GaveUp: It was refused.
-            Died: The broker was killed; nobody knows whether it was done.
+            Died: The broker was killed; whether the step was done is unknown.
         """
         patience = Patience()
         while True:

@@ -1,4 +1,4 @@
-"""How far the clients of some histories are, all together, and whether their broker is there."""
+"""Progress of the clients of several histories together, and the availability of their broker."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from tests.worlds.waiting import PATIENCE_S
 
 
 class Progress:
-    """Counts steps of clients: by that count, not by a clock, their broker is killed."""
+    """Counts steps of clients: that count, not a clock, decides when their broker is killed."""
 
     def __init__(self) -> None:
         self._more = threading.Condition()
@@ -17,13 +17,13 @@ class Progress:
         self._is_there.set()
 
     def tell(self) -> None:
-        """One step more, or something else that somebody waits for."""
+        """Count one step, or notify waiting threads of another event."""
         with self._more:
             self._count += 1
             self._more.notify_all()
 
     def wait(self, more: int, is_over: Callable[[], bool]) -> None:
-        """Until so many more steps were made, or there are no more."""
+        """Wait for `more` further steps, or for the end."""
         with self._more:
             wanted = self._count + more
             is_enough = self._more.wait_for(lambda: self._count >= wanted or is_over(), PATIENCE_S)
@@ -31,7 +31,7 @@ class Progress:
 
     @contextmanager
     def without_broker(self) -> Iterator[None]:
-        """While it is killed and started again."""
+        """Mark the broker as unavailable until the block ends."""
         self._is_there.clear()
         try:
             yield
@@ -39,5 +39,5 @@ class Progress:
             self._is_there.set()
 
     def await_broker(self) -> None:
-        """Return when it is there: who begins without one would try all the time."""
+        """Return when the broker is available: without it a client would retry all the time."""
         assert self._is_there.wait(PATIENCE_S), "no broker"

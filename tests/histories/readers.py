@@ -24,14 +24,14 @@ class Reader(Client):
 
     Attributes:
         is_committed: Whether it reads committed records only.
-        runs: How often it has begun anew.
+        runs: Number of its runs.
     """
 
     is_committed: bool = True
     runs: int = 0
 
     async def run(self, is_over: Callable[[], bool]) -> None:
-        """Read on, and begin anew now and then, until all is over."""
+        """Read until `is_over`; at times start again elsewhere."""
         place, at = self._begin()
         while not is_over():
             with suppress(Died):
@@ -46,7 +46,7 @@ class Reader(Client):
         return self.random.choice(self.names.places), 0
 
     async def poll(self, place: Place, at: int) -> int:
-        """Read once; where to go on."""
+        """Read once; return the next offset."""
         data = await fetch(self.lives, place, at, is_committed=self.is_committed)
         if data.error_code:
             assert data.error_code in RETRIED, data
@@ -59,13 +59,13 @@ class Reader(Client):
 
 
 async def fetch(lives: Lives, place: Place, at: int, *, is_committed: bool = True) -> PartitionData:
-    """What a reader gets."""
+    """Return a partition's response to a fetch."""
     answer = await lives.ask(FETCH, 12, fetch_request(place, at, is_committed=is_committed))
     return answer.responses[0].partitions[0]
 
 
 def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchRequest:
-    """Of committed records or of all, without waiting for any."""
+    """Return a request for committed records or for all, without waiting."""
     wanted = FetchPartition(partition=place[1], fetch_offset=at, partition_max_bytes=FETCH_BYTES)
     return FetchRequest(
         max_wait_ms=0,
@@ -78,7 +78,8 @@ def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchR
 
 
 def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Offsets and values from an offset on, without those of aborted transactions; the next one.
+    """Return offsets and values from an offset on without aborted transactions, and the next
+    offset.
 
     As Kafka's consumers do it: by the list of aborted transactions and their markers.
     """
@@ -97,7 +98,7 @@ def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], i
 
 
 def all_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Offsets and values from an offset on, whatever becomes of them; the next one."""
+    """Return offsets and values of all records from an offset on, and the next offset."""
     found: list[tuple[int, int]] = []
     for batch in _batches(data):
         if not batch.is_control:
@@ -107,7 +108,7 @@ def all_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
 
 
 def _batches(data: PartitionData) -> Iterator[Batch]:
-    # Small answers are buffers: nothing of them is left in a file.
+    # Small responses are buffers, without parts in a file.
     told = cast("list[Buffer] | Buffer | None", data.records)
     parts = told if isinstance(told, list) else [told or b""]
     return walk(b"".join(bytes(part) for part in parts))

@@ -1,4 +1,4 @@
-"""Clients as people use them, each in a thread, that come back when their broker does."""
+"""Real clients, each in a thread, that continue when their broker is back."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from tests.histories.transactors import QUICK_MS, QUICKLY, Confluent, Failed, Tr
 from tests.worlds.waiting import Patience
 
 POLL_S: Final = 0.05
-# A fetch that finds nothing: each waiting consumer asks its broker ten times a second.
+# An empty fetch: each waiting consumer sends ten requests a second.
 FETCH_WAIT_MS: Final = 100
 READ_AT_ONCE: Final = 20
 POLLS_OF_A_RUN: Final = range(1, 30)
@@ -24,8 +24,8 @@ class RealClient:
     """One process of a history.
 
     Attributes:
-        bootstrap: Where the broker comes back.
-        progress: Told of each step.
+        bootstrap: Address of the broker after every restart.
+        progress: Counts each step.
     """
 
     bootstrap: str
@@ -44,7 +44,7 @@ class RealWriter(RealClient):
     producer: Transactor = field(init=False)
 
     def open(self) -> None:
-        """Get an id, and end what was open before."""
+        """Get an id, and end an earlier open transaction."""
         patience = Patience()
         while True:
             self.progress.await_broker()
@@ -56,23 +56,23 @@ class RealWriter(RealClient):
                 return
 
     def finish(self) -> None:
-        """End what is left open, and let go of the producer."""
+        """End an open transaction, and close the producer."""
         self.producer.close()
         self.open()
         self.producer.close()
 
     def run(self, count: int, values: Callable[[], int]) -> None:
-        """So many transactions."""
+        """Run `count` transactions."""
         self.open()
         for _ in range(count):
             self.transact(lambda found: self._write_some(found, values))
         self.finish()
 
     def transact(self, body: Callable[[Transaction], bool]) -> bool:
-        """One transaction; whether it was committed, for all that the client knows.
+        """Run one transaction; return whether it was committed, as far as the client knows.
 
-        `body` writes, and says whether to commit. What a client is not told, though it has asked
-        for it, stays unknown; it goes on with a new producer, as people's programs do.
+        `body` writes, and returns whether to commit. The outcome of an unanswered commit request is
+        unknown; then a new producer continues, as in users' programs.
         """
         found = Transaction(self.name)
         self.history.transactions.append(found)
@@ -112,7 +112,7 @@ class RealWriter(RealClient):
 
 
 def reading(bootstrap: str, group: str, **settings: str | int) -> Consumer:
-    """A consumer of committed records that commits nothing by itself."""
+    """Return a consumer of committed records without automatic commits."""
     common: dict[str, str | int | bool] = {
         "bootstrap.servers": bootstrap,
         "group.id": group,
@@ -127,7 +127,7 @@ def reading(bootstrap: str, group: str, **settings: str | int) -> Consumer:
 
 
 def read(consumer: Consumer) -> list[tuple[int, int]]:
-    """Offsets and values of what has come."""
+    """Return offsets and values of the received records."""
     messages = consumer.consume(READ_AT_ONCE, POLL_S)
     rows = [(each.offset(), each.value()) for each in messages if each.error() is None]
     return [(offset or 0, int(value or b"")) for offset, value in rows]
@@ -138,7 +138,7 @@ class RealReader(RealClient):
     """A consumer of committed records of one place at a time."""
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Read on, and begin anew now and then, until all is over."""
+        """Read until `is_over`; at times start again elsewhere."""
         consumer = reading(self.bootstrap, f"{self.name}-{self.names.seed}")
         run = 0
         while not is_over():

@@ -1,4 +1,4 @@
-"""Real members of a group: each copies what is its own and commits offsets with that, once."""
+"""Real members of a group: each copies its partitions and commits their offsets, exactly once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,16 +10,16 @@ from tests.histories.history import Place, Poll, Transaction, copy_of
 from tests.histories.real_clients import POLL_S, RealWriter, reading
 from tests.histories.transactors import Confluent
 
-# How long the others wait for a member that went while there was no broker to tell.
+# The others wait this long for a member that left while the broker was down.
 SESSION_MS: Final = 3_000
 POLLING_MS: Final = 6_000
 BEAT_MS: Final = 100
 COPIED_AT_ONCE: Final = 6
-# How often a member looks for records before it leaves the group, for a new one in its place.
+# Number of polls of a member before it leaves the group and a new one replaces it.
 LOOKS_OF_A_LIFE: Final = range(5, 60)
 
 Settings: TypeAlias = Mapping[str, str | int]
-# Nobody goes to the beginning because a position is refused, or is not known: it says so.
+# A refused or unknown position is an error, and does not reset the consumer to the beginning.
 COMMON: Final[Settings] = {"max_poll_interval_ms": POLLING_MS, "auto_offset_reset": "error"}
 CLASSIC: Final[Settings] = {
     **COMMON,
@@ -33,7 +33,7 @@ CONSUMER: Final[Settings] = {**COMMON, "group_protocol": "consumer"}
 UNIFORM: Final[Settings] = {**CONSUMER, "group_remote_assignor": "uniform"}
 RANGE: Final[Settings] = {**CONSUMER, "group_remote_assignor": "range"}
 Pair: TypeAlias = tuple[Settings, Settings]
-# Who shares a group.
+# Members that share a group.
 PAIRS: Final[Sequence[Pair]] = (
     (EAGER, EAGER),
     (UNIFORM, UNIFORM),
@@ -46,32 +46,32 @@ BOTH_PROTOCOLS: Final[Sequence[Pair]] = ((EAGER, RANGE), (COOPERATIVE, UNIFORM))
 
 @dataclass
 class RealMember(RealWriter):
-    """Reads what is its own, writes each value's copy, commits its group's offsets with that.
+    """Reads its partitions, writes each value's copy, and commits its group's offsets with it.
 
     Attributes:
-        settings: Of its membership.
+        settings: Settings of its membership.
     """
 
     settings: Settings = field(default_factory=dict)
     _gathers: "count[int]" = field(default_factory=count)
     _rows: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
     _is_lost: bool = False
-    # As the group knew it when partitions were given to it. In between librdkafka may say that it
-    # is nobody: then a broker takes all offsets, also of somebody whose place others have.
+    # Identity in the group at the last assignment. In between librdkafka may report no member: then
+    # a broker accepts all offsets, even from a member whose partitions others have.
     _identity: object = None
 
     def run_copies(self, is_over: Callable[[], bool]) -> None:
-        """Copy until all is over."""
+        """Copy until `is_over`."""
         self.open()
         while not is_over():
-            self.progress.await_broker()  # who begins or leaves without one is waited for
+            self.progress.await_broker()  # joining or leaving without a broker would block
             self._live(is_over)
         self.finish()
 
     def _live(self, is_over: Callable[[], bool]) -> None:
-        """Be a member until it goes, or until a transaction has failed.
+        """Be a member until it leaves, or until a transaction has failed.
 
-        Where the group stands then the next life asks the broker.
+        The next member then gets the group's offset from the broker.
         """
         consumer = reading(self.bootstrap, self.names.group, **self.settings)
         self._is_lost = False
@@ -91,12 +91,12 @@ class RealMember(RealWriter):
         self._identity = consumer.consumer_group_metadata()
 
     def _forget(self, _: Consumer, places: list[TopicPartition]) -> None:
-        """What was read of places that are its own no longer is for others to copy."""
+        """Drop records of partitions that it has lost: other members copy them."""
         for each in places:
             self._rows.pop((each.topic, each.partition), None)
 
     def _copy(self, consumer: Consumer) -> bool:
-        """Copy what has come in one transaction; whether its life goes on."""
+        """Copy the received records in one transaction; return whether the member continues."""
         self._gather(consumer)
         if self._is_lost:
             self._rows.clear()
@@ -109,7 +109,7 @@ class RealMember(RealWriter):
         return not rows or self.transact(lambda found: self._copy_rows(found, rows))
 
     def _gather(self, consumer: Consumer) -> None:
-        """Read what has come; partitions come and go meanwhile."""
+        """Receive records; the assignment may change meanwhile."""
         message, left = consumer.poll(POLL_S), COPIED_AT_ONCE
         while message is not None:
             self._take(message)
@@ -117,7 +117,7 @@ class RealMember(RealWriter):
             message = consumer.poll(0) if left else None
 
     def _take(self, message: Message) -> None:
-        """Note a record; an error says that a position was lost, or what the client sees to."""
+        """Add a record; an error means a lost position, or is handled by the client."""
         error = message.error()
         if error is not None:
             self._is_lost |= error.code() == KafkaError._AUTO_OFFSET_RESET

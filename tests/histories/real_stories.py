@@ -1,8 +1,8 @@
-"""Histories of real clients beside each other, on a broker process that is killed under them.
+"""Concurrent histories of real clients, with a broker process that is killed meanwhile.
 
 A history has a topic of two partitions and one for copies, a writer of each library, a reader of
-committed records, and two members of a group that copy. All steps of a group of histories are
-counted together, and at drawn counts their broker is killed and started on its directory again.
+committed records, and two members of a group that copy. All steps of a set of histories are counted
+together, and at drawn counts their broker is killed and restarted on its directory.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,10 +40,10 @@ from tidelog.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TRANSACTIONS: Final = 5
 KILLS: Final = range(2, 5)
-# About so many steps its clients tell of; kills fall into them.
+# Approximate number of counted steps of a history; kills occur during them.
 STEPS_OF_A_HISTORY: Final = 60
 THREADS_OF_A_HISTORY: Final = 5
-# Beside much other work; a quiet machine needs some seconds.
+# Enough beside other work; a quiet machine needs some seconds.
 END_S: Final = 240
 SETTINGS: Final = {
     "offsets.topic.num.partitions": "2",
@@ -60,7 +60,7 @@ SETTINGS: Final = {
 
 
 class Story:
-    """One history, and who takes part in it."""
+    """One history and its clients."""
 
     def __init__(
         self, bootstrap: str, seed: int, progress: Progress, pairs: Sequence[Pair]
@@ -85,7 +85,7 @@ class Story:
         ]
 
     def begin(self, pool: ThreadPoolExecutor) -> list[Future[None]]:
-        """All of them, each in a thread."""
+        """Start all clients, each in a thread."""
         writing = [pool.submit(each.run, TRANSACTIONS, self._values) for each in self._writers]
 
         def is_copied() -> bool:
@@ -98,7 +98,7 @@ class Story:
         return [*work, reading]
 
     def _is_copied(self) -> bool:
-        """Whether the members have come to the end, where a commit in doubt counts as one."""
+        """Whether the members have copied everything; a commit in doubt counts as done."""
         writers = {each.name for each in self._writers}
         written, copied = set[int](), set[int]()
         for each in list(self.history.transactions):
@@ -109,11 +109,11 @@ class Story:
         return written <= copied
 
     def give_up(self) -> None:
-        """Wait for no more copies."""
+        """Stop waiting for copies."""
         self._is_given_up = True
 
     def finish(self, client: RawClient) -> History:
-        """Read everything, now that no transaction is open."""
+        """Read everything after the last transaction has ended."""
         history, copies = self.history, self.names.copies
         for place in (*copies, *copies.values()):
             history.final[place] = read_all(client, place, is_committed=True)
@@ -124,7 +124,7 @@ class Story:
 
 
 def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tuple[int, int]]:
-    """What such a reader finds, where no transaction is open."""
+    """Return all records of a place for a reader, when no transaction is open."""
     found: list[tuple[int, int]] = []
     at, end, patience = 0, 1, Patience()
     while at < end:
@@ -139,12 +139,12 @@ def read_all(client: RawClient, place: Place, *, is_committed: bool) -> list[tup
 
 
 def commit_beginnings(client: RawClient, names: Names) -> None:
-    """Let the group begin at the first offsets, by a commit as any other.
+    """Commit the first offsets for the group, in an ordinary commit.
 
-    Where nothing is committed librdkafka 2.16 asks where a partition begins, and it may ask twice:
-    when it resumes, too. The late answer to the first question starts a timer that asks once more,
-    half a second later or when the broker is back, whatever was read by then; and behind a pause
-    it goes by that answer, back to the beginning.
+    Without a commit librdkafka 2.16 looks up the start of a partition, and it may do so twice: when
+    it resumes, too. The late response to the first lookup starts a timer for another one, half a
+    second later or when the broker is back, regardless of the records read by then. After a pause
+    it uses that response, and returns to the beginning.
     """
     find_coordinator(client, names.group, GROUP_KEY)
     rows = [
@@ -162,7 +162,7 @@ def commit_beginnings(client: RawClient, names: Names) -> None:
 
 
 def committed_offset(client: RawClient, group: str, place: Place) -> int:
-    """What a group has committed of a place, once no transaction is open that may change it."""
+    """Return a group's committed offset of a place, once no open transaction can change it."""
     find_coordinator(client, group, GROUP_KEY)
     wanted = OffsetFetchGroupTopic(name=place[0], partition_indexes=[place[1]])
     asked = OffsetFetchRequest(
@@ -182,7 +182,7 @@ def committed_offset(client: RawClient, group: str, place: Place) -> int:
 
 
 def create_topics(bootstrap: str, stories: Sequence[Story]) -> None:
-    """Those of all histories, and where their groups begin."""
+    """Create the topics of all histories, and commit their groups' first offsets."""
     wanted = [
         CreatableTopic(name=name, num_partitions=2, replication_factor=1)
         for story in stories
@@ -203,9 +203,9 @@ def _options() -> Iterator[str]:
 def histories(
     nursery: Nursery, folder: Path, first: int, together: int, pairs: Sequence[Pair] = PAIRS
 ) -> list[History]:
-    """Histories by their seeds, on a broker of their own that is killed.
+    """Return histories by their seeds, on a separate broker that is killed.
 
-    Seeds say who does what and when the broker is killed; threads see to the rest.
+    Seeds decide the clients' actions and the times of kills; threads decide the rest.
     """
     random, progress, port = Random(first), Progress(), free_port()
     address = f"127.0.0.1:{port}"
@@ -236,9 +236,9 @@ def histories(
 
 
 def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
-    """Return when all are done; raise what went wrong with one of them.
+    """Return when all are done; raise a client's error.
 
-    While there is a broker, even where one has failed: the others end their transactions with it.
+    Needs a running broker even if one client has failed: the others end their transactions.
     """
     late = wait(work, END_S).not_done
     for story in stories:

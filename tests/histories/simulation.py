@@ -1,10 +1,14 @@
-"""Clients with transactions on a broker that is killed now and again; what they did and saw.
+"""Clients with transactions on a broker that is killed at times; a record of their steps and reads.
 
-A seed is a history: a topic of two partitions and one for copies, three writers (both protocols,
-one with a short timeout, now and then fenced by a rival), three readers (one of them of all
-records), and two copiers that share the topic as members of a group (classic, of the consumer
-protocol, or one of each), read, write and commit the group's offsets in one transaction. Many seeds
-share a broker, so that a kill meets each of them at another moment.
+A seed is a history:
+
+- a topic of two partitions and one for copies;
+- three writers (both protocols, one with a short timeout, at times fenced by a rival);
+- three readers (one of them of all records);
+- two copiers that share the topic as members of a group (classic, of the consumer protocol, or one
+  of each), and read, write and commit the group's offsets in one transaction.
+
+Many seeds share a broker, so that a kill hits each of them at a different moment.
 """
 
 import asyncio
@@ -26,7 +30,7 @@ MEMBERS = (
 
 
 async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
-    """One history on a broker that others use as well."""
+    """Run one history on a broker that other histories use as well."""
     names, history, random = Names(seed), History(), Random(seed)
     lives.node.topics.create(names.topic, 2, {})
     lives.node.topics.create(names.copy, 2, {})
@@ -60,7 +64,7 @@ async def simulate(lives: Lives, seed: int, transactions: int = 3) -> History:
         *(reader.run(is_over) for reader in readers),
     )
     for writer in (*writers, *copiers):
-        await writer.init()  # which ends what it has left open
+        await writer.init()  # ends its open transaction
     await finish(lives, names, history)
     for source, target in names.copies.items():
         history.copied[source] = (target, await copiers[0].committed(source))

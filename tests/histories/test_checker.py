@@ -1,4 +1,4 @@
-"""A checker that finds nothing proves nothing: each fault is planted, and found under its name."""
+"""Tests that the checker finds faults: each one is planted, and found under its name."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +11,9 @@ ONE, TWO, COPY = ("t", 0), ("t", 1), ("copy", 0)
 
 
 def sound() -> History:
-    """Two transactions that were committed, one that was aborted, one that nobody knows of.
+    """Return a valid history: two committed transactions, one aborted, one of unknown outcome.
 
-    That one was aborted by the broker in the end: one of its values is stored, none is committed.
+    The broker aborted the unknown one in the end: one of its values is stored, none is committed.
     """
     history = History()
     history.transactions = [

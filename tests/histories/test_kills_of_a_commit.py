@@ -1,7 +1,7 @@
 """A broker that is killed at each call of a transaction's end: all of it is there, or nothing.
 
-The transaction copies two partitions and commits a group's offsets: records, markers in three
-topics and both records of the coordinator are written. All of the broker takes part.
+The transaction copies two partitions and commits a group's offsets: it writes records, markers in
+three topics and both records of the coordinator. The whole broker takes part.
 """
 
 import asyncio
@@ -25,10 +25,10 @@ CALLS_MAX = 200
 
 
 class Once(Copier):
-    """Copies one value of each place in one transaction, of which it knows when it is decided."""
+    """Copies one value of each place in one transaction, and records when it is decided."""
 
     async def copy_once(self, lives: Lives, calls: int, *, commit: bool, stubborn: bool) -> None:
-        """Let the broker be killed behind so many calls of the end."""
+        """Let the broker be killed after `calls` calls of the end."""
 
         async def body(transaction: Transaction) -> bool:
             for source, value in zip(self.names.places, (1, 2), strict=True):
@@ -58,10 +58,10 @@ async def _story(lives: Lives, calls: int, *, newer: bool, commit: bool, stubbor
         return True
 
     await writer.transact(body)
-    # Its member has never joined: offsets of a group that nobody is in.
+    # Its member has never joined: the offsets belong to a group without members.
     copier = Once(*parts("copier"), has_own_epochs=newer, member=ClassicMember(*parts("member")))
     await copier.init()
-    await copier.committed(names.places[0])  # which begins with the groups' topic
+    await copier.committed(names.places[0])  # starts with the groups' topic
     await copier.copy_once(lives, calls, commit=commit, stubborn=stubborn)
     await copier.init()
     await finish(lives, names, history)

@@ -1,4 +1,4 @@
-"""Histories of real clients on a broker that is killed: nothing is found that must not be."""
+"""Histories of real clients on a broker that is killed: the checker must find no fault."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,24 +11,24 @@ from tests.histories.real_members import BOTH_PROTOCOLS, PAIRS, Pair
 from tests.histories.real_stories import histories
 from tests.worlds.brokers.victims import Nursery
 
-# Histories that share a broker and its kills; of each pair of members one.
+# Histories that share a broker and its kills, one for each pair of members.
 TOGETHER = 5
 PLAIN_RUN, SWEEP = 15, 2_000
-# Of the sweep's, those whose groups have a member of each protocol.
+# Seeds of the sweep whose groups have a member of each protocol.
 BOTH = 400
 FAULTY = Path(__file__).with_name("faulty")
 
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    """Where the brokers come from."""
+    """Starts the brokers."""
     with Nursery(tmp_path_factory.mktemp("brokers") / "log") as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def silence(caplog: pytest.LogCaptureFixture) -> None:
-    """No line for each try of aiokafka to reach a broker that is not there."""
+    """Suppress aiokafka's line for each attempt to reach a broker that is down."""
     caplog.set_level(logging.CRITICAL, logger="aiokafka")
 
 

@@ -1,4 +1,4 @@
-"""Histories of clients with transactions, by seed: nothing is found in them that must not be."""
+"""Histories of clients with transactions, by seed: the checker must find no fault."""
 
 import asyncio
 import tempfile
@@ -12,8 +12,8 @@ from tests.histories.history import History, Outcome
 from tests.histories.simulation import simulate
 from tests.worlds.memory_folder import memory_folder
 
-# Histories that share a broker and its kills. How often one is killed goes by what it is asked, 800
-# things by each; what a start costs goes by their topics.
+# Histories that share a broker and its kills. The number of kills depends on the number of
+# requests, 800 per history; the cost of a start depends on the number of topics.
 TOGETHER = 10
 PLAIN_RUN, SWEEP = 300, 100_000
 # Seeds of one test.
@@ -39,14 +39,14 @@ async def _together(folder: Path, first: int, count: int) -> tuple[list[History]
 
 
 def histories(first: int, count: int) -> tuple[list[History], Counter[str]]:
-    """Histories by their seeds, on a broker of their own, and where it was killed."""
+    """Return histories by their seeds, on a separate broker, and the places of its kills."""
     with tempfile.TemporaryDirectory(dir=memory_folder(), prefix="tidelog-") as folder:
         found, lives = asyncio.run(_together(Path(folder), first, count))
         return found, lives.ends
 
 
 def faults(found: list[History]) -> set[Fault]:
-    """All kinds that the checker finds."""
+    """Return all kinds of faults that the checker finds."""
     return {anomaly.fault for history in found for anomaly in check(history)}
 
 
@@ -59,7 +59,7 @@ def _assert_sound(first: int) -> None:
             assert check(history) == [], f"seed {group + number} of {TOGETHER} from {group}"
         all_found += found
     _assert_rich(all_found)
-    # That it is killed at each step of a commit test_kills_of_a_commit.py sees to.
+    # test_kills_of_a_commit.py kills it at each step of a commit.
     assert ends.total() > AT_ONCE // TOGETHER, ends
 
 
@@ -80,17 +80,17 @@ def test_simulated_histories_are_sound(first: int) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give the sweep its seeds: all, or those that `--seeds` names."""
+    """Give the sweep its seeds: all, or those of `--seeds`."""
     if "first_of_many" in metafunc.fixturenames:
         asked = metafunc.config.getoption("--seeds") or f"{PLAIN_RUN}:{SWEEP}"
         metafunc.parametrize("first_of_many", seeds_of(asked)[::AT_ONCE])
 
 
 def seeds_of(text: str) -> range:
-    """The seeds that FROM:TO names, without TO.
+    """Return the seeds of FROM:TO, without TO.
 
     Raises:
-        pytest.UsageError: They are not whole tests: a seed shares its broker with its neighbours.
+        pytest.UsageError: They are not whole tests: a seed shares its broker with its neighbors.
     """
     ends = [int(part) if part.isdecimal() else -1 for part in text.split(":")]
     if len(ends) != 2 or not 0 <= ends[0] < ends[1] or any(end % AT_ONCE for end in ends):

@@ -1,4 +1,4 @@
-"""Seeds that find nothing prove nothing unless they find what is wrong: brokers with a fault."""
+"""Brokers with a planted fault: the seeds must find it, or their success would mean nothing."""
 
 from collections.abc import Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""Producers with transactions of two libraries, behind one face; each step is bounded."""
+"""Producers with transactions of two libraries, with one interface; each step has a timeout."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,12 +12,13 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from tests.histories.history import Write
 
 QUICK_MS: Final = 20
-# Of one step: far more than a broker is away.
+# Timeout of one step: far more than a broker is down.
 STEP_S: Final = 60.0
 TIMEOUT_MS: Final = 120_000
-# Of librdkafka. Where all brokers are down, and there is but one, version 2.16 forgets what it knew
-# and may then send a group's offsets to a thread that has ended: its caller waits for ever,
-# whatever its bound (confluentinc/librdkafka#5511, #5456). So it stays with the broker it knows.
+# Settings of librdkafka. If all brokers are down, and there is only one, version 2.16 forgets its
+# state and may then send a group's offsets to a thread that has ended: its caller waits forever,
+# whatever the timeout (confluentinc/librdkafka#5511, #5456). With these settings it keeps the known
+# broker.
 QUICKLY: Final = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": QUICK_MS,
@@ -29,30 +30,30 @@ QUICKLY: Final = {
 
 
 class Failed(Exception):
-    """A step of a transaction has failed, as the client says."""
+    """A step of a transaction has failed, by the client's error."""
 
 
 class Transactor(Protocol):
     """A client's producer with transactions. Each step may raise Failed."""
 
     def begin(self) -> None:
-        """Begin one."""
+        """Begin a transaction."""
 
     def send(self, write: Write) -> None:
-        """Send a value; its offset is noted once it is known."""
+        """Send a value; its offset is recorded once it is known."""
 
     def arrive(self) -> None:
-        """Wait until what was sent is there, or has failed."""
+        """Wait until all sent values are acknowledged, or have failed."""
 
     def end(self, *, commit: bool) -> None:
         """Commit or abort."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the producer."""
 
 
 class Confluent:
-    """librdkafka's.
+    """Producer of librdkafka.
 
     Raises:
         Failed: It got no id.
@@ -90,7 +91,7 @@ class Confluent:
             raise Failed("flush")
 
     def send_offsets(self, places: Sequence[TopicPartition], member: object) -> None:
-        """Commit a group's offsets with the transaction, as a consumer's `group_metadata` says."""
+        """Commit a group's offsets with the transaction, by a consumer's `group_metadata`."""
         wanted = list(places)
         told(lambda: self._producer.send_offsets_to_transaction(wanted, member, STEP_S))
 
@@ -99,11 +100,11 @@ class Confluent:
         told(lambda: end(STEP_S))
 
     def close(self) -> None:
-        """It goes with its last reference."""
+        """Do nothing: the producer ends with its last reference."""
 
 
 class Aiokafka:
-    """aiokafka's, which speaks the classic protocol.
+    """Producer of aiokafka, which uses the classic protocol.
 
     Raises:
         Failed: It got no id.
@@ -130,7 +131,7 @@ class Aiokafka:
             raise
 
     def _do(self, step: Awaitable[object]) -> object:
-        """A step's result; a client that never comes back to it has failed."""
+        """Return a step's result; a step that exceeds its timeout has failed."""
 
         async def bounded() -> object:
             return await asyncio.wait_for(step, STEP_S)
@@ -166,7 +167,7 @@ class Aiokafka:
             self._do(self._producer.stop())
         for _, sent in self._sent:
             if sent.done() and not sent.cancelled():
-                sent.exception()  # the first failure was enough
+                sent.exception()  # the first failure is enough
         self._loop.close()
 
 
@@ -174,7 +175,7 @@ def told(step: Callable[[], object]) -> None:
     """Do a step of a transaction.
 
     Raises:
-        Failed: The client says so.
+        Failed: The client raised an error.
     """
     try:
         step()

@@ -1,4 +1,4 @@
-"""Threads that are none: what is handed to them is done between two turns of the loop."""
+"""Simulated threads: their work runs between two turns of the loop."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,10 +10,10 @@ Given = ParamSpec("Given")
 
 
 class Turns(ThreadPoolExecutor):
-    """Does what waits when its owner says so, by chance now or later: a seed says all."""
+    """Runs queued work when its owner calls `turn`, randomly now or later, by a seed."""
 
     def __init__(self, random: Random) -> None:
-        super().__init__(1)  # of which no thread ever begins
+        super().__init__(1)  # no thread of it ever starts
         self._random = random
         self._left: list[Callable[[], None]] = []
         self._futures: list[Future[object]] = []
@@ -21,7 +21,7 @@ class Turns(ThreadPoolExecutor):
     def submit(
         self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
     ) -> "Future[Result]":
-        """Do it at some turn."""
+        """Queue the call for some turn."""
         future: Future[Result] = Future()
 
         def work() -> None:
@@ -37,13 +37,13 @@ class Turns(ThreadPoolExecutor):
         return future
 
     def turn(self) -> None:
-        """Do some of what waits, in order."""
+        """Run some of the queued work, in order."""
         while self._left and self._random.random() < 0.8:
             self._futures.pop(0)
             self._left.pop(0)()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """What was not done is done no more."""
+        """Cancel the queued work."""
         for future in self._futures:
             future.cancel()
         self._left.clear()
@@ -51,12 +51,12 @@ class Turns(ThreadPoolExecutor):
 
 
 class AtOnce(ThreadPoolExecutor):
-    """Does it where it is asked to: for what somebody may wait for without turning the loop."""
+    """Runs work at once, for callers that wait for it without turning the loop."""
 
     def submit(
         self, fn: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs
     ) -> "Future[Result]":
-        """Do it now."""
+        """Run the call now."""
         future: Future[Result] = Future()
         try:
             future.set_result(fn(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Producers with transactions, and one that copies what it has read."""
+"""Producers with transactions, and one that copies the records it has read."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -54,9 +54,9 @@ from tidelog.protocol.messages.transactions import (
 from tidelog.record.builder import build_batch
 from tidelog.types import NewRecord
 
-# Who has another epoch than the coordinator knows, or nothing open: by a timeout, or by a rival.
+# Errors of a producer with an old epoch or without a transaction, after a timeout or by a rival.
 FENCED: Final = frozenset({47, 48, 49, 90, 120})
-# Before its transaction goes on another takes the id; each transaction's chance.
+# Probability that a rival takes the id during a transaction.
 RIVALS: Final = 0.1
 
 
@@ -65,12 +65,12 @@ class Writer(Client):
     """A producer with transactions.
 
     Attributes:
-        has_own_epochs: Whether it speaks the newer protocol (KIP-890).
-        timeout_ms: Of its transactions.
+        has_own_epochs: Whether it uses the newer protocol (KIP-890).
+        timeout_ms: Timeout of its transactions.
         own_id: Its transactional id, "" for one by its name.
-        is_stubborn: Whether it asks the next broker again what the last one did not answer, as
-            clients do; else it begins anew.
-        ends_asked: How often it has asked for the end of its transaction.
+        is_stubborn: Whether it repeats unanswered requests to the next broker, as clients do;
+            otherwise it starts over.
+        ends_asked: Number of requests to end its transaction.
     """
 
     has_own_epochs: bool = False
@@ -88,7 +88,7 @@ class Writer(Client):
         return self.own_id or f"{self.name}-{self.names.seed}"
 
     async def init(self) -> None:
-        """Get an id, and end what was open before."""
+        """Get an id, and end an earlier open transaction."""
         while True:
             try:
                 await self.find(self.transactional_id, TRANSACTION_KEY)
@@ -109,11 +109,11 @@ class Writer(Client):
         return found.error_code
 
     async def surely(self, step: Callable[[], Coroutine[object, object, int]]) -> None:
-        """Do a step, for the stubborn again where the broker was killed.
+        """Do a step; a stubborn producer repeats it if the broker was killed.
 
         Raises:
             GaveUp: It was refused.
-            Died: The broker was killed; nobody knows whether it was done.
+            Died: The broker was killed; whether the step was done is unknown.
         """
         while True:
             try:
@@ -128,7 +128,7 @@ class Writer(Client):
     async def transact(
         self, body: Callable[[Transaction], Coroutine[object, object, bool]]
     ) -> None:
-        """One transaction; `body` writes, and says whether to commit."""
+        """Run one transaction; `body` writes, and returns whether to commit."""
         found = Transaction(self.name)
         self.history.transactions.append(found)
         self.added.clear()
@@ -154,7 +154,7 @@ class Writer(Client):
             transaction.outcome = Outcome.ABORTED  # the only request to commit it was refused
 
     def may_be_refused(self, transaction: Transaction, code: int) -> bool:
-        """Whether there is a reason for that, which no kill of the broker is."""
+        """Whether the refusal has a reason; a kill of the broker is none."""
         is_timed = self.timeout_ms == SHORT_MS
         return code in FENCED and (is_timed or transaction.fenced is not None)
 
@@ -179,7 +179,7 @@ class Writer(Client):
         await self.surely(step)
 
     async def be_fenced(self, transaction: Transaction) -> None:
-        """Another takes the id, and goes away; this one does not know."""
+        """Let a rival take the id and leave; this producer does not know."""
         facts = (self.lives, self.names, self.history, Random(self.random.random()))
         rival = Writer(*facts, f"{self.name}'s rival", own_id=self.transactional_id)
         await rival.init()
@@ -234,7 +234,7 @@ class Writer(Client):
         return found.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code
 
     async def run(self, count: int, values: Callable[[], int]) -> None:
-        """Some transactions of random writes."""
+        """Run some transactions of random writes."""
         await self.init()
         for _ in range(count):
             await self.transact(lambda transaction: self._write_some(transaction, values))
@@ -249,28 +249,28 @@ class Writer(Client):
             if number == fenced_at:
                 await self.be_fenced(transaction)
         if self.timeout_ms == SHORT_MS and self.random.random() < 0.3:
-            for _ in range(SHORT_MS * 2):  # it is timed out meanwhile
+            for _ in range(SHORT_MS * 2):  # it times out meanwhile
                 await asyncio.sleep(0)
         return self.random.random() < 0.7
 
 
 @dataclass
 class Copier(Writer):
-    """Reads what is its own as a member of a group, writes each value's negative elsewhere.
+    """Reads its partitions as a member of a group, and writes each value's negative elsewhere.
 
-    It commits the group's offset with that. Several share the work; whoever has lost a partition
-    meanwhile is refused.
+    The transaction also commits the group's offset. Several copiers share the work; a copier that
+    has lost a partition meanwhile is refused.
     """
 
     member: Member = field(kw_only=True)
     copies: int = 0
 
     def may_be_refused(self, transaction: Transaction, code: int) -> bool:
-        """Also where the group has changed."""
+        """Whether the refusal is due to a change of the group."""
         return code in JOINS_AGAIN
 
     async def run_copies(self, is_over: Callable[[], bool]) -> None:
-        """Copy until all is over, and then the rest."""
+        """Copy until `is_over`, and then the rest."""
         await self.init()
         await self.committed(self.names.places[0])  # from then on groups have their topic
         is_last = False
@@ -282,13 +282,13 @@ class Copier(Writer):
         await self.member.leave()
 
     async def _copy_own(self) -> bool:
-        """Copy what has come to what is its own; False where there was nothing."""
+        """Copy new records of its own partitions; return False if there were none."""
         await self.member.beat()
         some = [await self._copy((self.names.topic, number)) for number in self.member.owned]
         return any(some)
 
     async def _copy(self, source: Place) -> bool:
-        """One transaction; False where there is nothing to copy."""
+        """Run one transaction; return False if there is nothing to copy."""
         at = await self.committed(source)
         try:
             data = await fetch(self.lives, source, at)
@@ -310,7 +310,7 @@ class Copier(Writer):
         return True
 
     async def committed(self, source: Place) -> int:
-        """The group's offset, once no transaction is open that might change it."""
+        """Return the group's offset, once no open transaction can change it."""
         wanted = OffsetFetchGroupTopic(name=source[0], partition_indexes=[source[1]])
         asked = OffsetFetchRequest(
             groups=[OffsetFetchGroup(group_id=self.names.group, topics=[wanted])],

@@ -1,4 +1,4 @@
-"""Makes the brokers of this process forget what groups commit in transactions."""
+"""Makes the brokers of this process lose offsets that groups commit in transactions."""
 
 from tidelog.server.groups.committed_offsets import PendingOffsets
 
@@ -6,7 +6,7 @@ take = PendingOffsets.take
 
 
 def forget(pending: PendingOffsets, number: int, producer_id: int, *, commit: bool) -> list[object]:
-    """End the transaction, and lose what it says."""
+    """End the transaction, and lose its offsets."""
     take(pending, number, producer_id, commit=commit)
     return []
 
