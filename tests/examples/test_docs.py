@@ -1,4 +1,4 @@
-"""Commands and snippets of docs/: all commands are valid, and blocks run, or say why they don't."""
+"""Commands and snippets of docs/: all commands are valid; blocks run, or state why they don't."""
 
 import os
 import shlex
@@ -33,7 +33,7 @@ class Block(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What a block needs to run: commands before it, and other words in the place of its own."""
+    """Requirements of a block: commands before it, and replacements of its own words."""
 
     before: str = ""
     instead: Mapping[str, str] = {}
@@ -216,7 +216,7 @@ def _run(language: str, before: str, text: str, folder: Path, servers: Mapping[s
     assert done.returncode == 0, done.stderr
 
 
-# Ends the streams of a block, and defines the names that the page's blocks don't define.
+# Ends the streams of a block.
 _END: Final = "for q in spark.streams.active:\n    q.processAllAvailable()\n    q.stop()\n"
 _COUNTS: Final = """
 spark.conf.set("spark.sql.shuffle.partitions", 2)

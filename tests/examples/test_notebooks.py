@@ -1,4 +1,4 @@
-"""The notebooks in examples/ are stored with the outputs that a run of them has."""
+"""The notebooks in examples/ are stored with the outputs of a run."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ SIZE_MAX = 40_000
 
 @pytest.fixture(autouse=True)
 def of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings and temporary files of a run are in the test's folder."""
+    """Put settings and temporary files of a run into the test's folder."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, str(tmp_path))
 

@@ -1,6 +1,7 @@
-"""The checks of tests/tidy as functions from text to findings, so that each is shown to bite.
+"""The checks of tests/tidy as functions from text to findings, so that tests can show that they
+work.
 
-A finding is a line for people: file, line, what is wrong.
+A finding is one line: file, line, problem.
 """
 
 import ast
@@ -16,7 +17,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 FUNCTION_LINES_MAX: Final = 70
 
-# In pieces, so that this file holds none of them.
+# In parts, so that this file does not contain the words.
 _BANNED: Final = (
     ("a machine's path", r"(?<![\w.])/(?:wor" + r"k|roo" + r"t|home/\w+|Use" + r"rs/\w+)/"),
     (
@@ -33,7 +34,7 @@ _BANNED: Final = (
 
 
 def project_files(*suffixes: str) -> list[Path]:
-    """The project's own text files with one of these suffixes, new ones included, sorted."""
+    """Return the project's own text files with one of these suffixes, with new ones, sorted."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found = {ROOT / name for name in listed.splitlines() if name.endswith(suffixes)}
@@ -41,7 +42,7 @@ def project_files(*suffixes: str) -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    """The path as people write it, from the root of the checkout."""
+    """Return the path from the root of the checkout."""
     return str(path.relative_to(ROOT))
 
 
@@ -49,7 +50,7 @@ def name_of(path: Path) -> str:
 
 
 def long_functions(source: str) -> list[str]:
-    """Functions of more than 70 lines."""
+    """Return functions of more than 70 lines."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
     sizes = [(node, (node.end_lineno or node.lineno) - node.lineno + 1) for node in found]
@@ -64,7 +65,7 @@ def long_functions(source: str) -> list[str]:
 
 
 def numbers_named(source: str, names: set[str]) -> list[str]:
-    """Constants and members of enums that give a number one of these names."""
+    """Return constants and members of enums that give a number one of these names."""
     found = []
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -85,7 +86,7 @@ def numbers_named(source: str, names: set[str]) -> list[str]:
 
 
 def banned_words(text: str) -> list[str]:
-    """What must not stand in any file of the project."""
+    """Return words that are not allowed in any file of the project."""
     return [
         f"{number}: {what}: {match[0]!r}"
         for number, line in enumerate(text.splitlines(), 1)
@@ -101,14 +102,14 @@ _FENCE: Final = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 
 
 def anchors(markdown: str) -> set[str]:
-    """The anchors that GitHub makes of a document's headings."""
+    """Return the anchors that GitHub creates for a document's headings."""
     lines = _FENCE.sub("", markdown).splitlines()
     titles = [line.lstrip("#").strip() for line in lines if re.match(r"#{1,6} ", line)]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def broken_links(path: Path, markdown: str) -> list[str]:
-    """Links to files or headings that aren't there; addresses on the web are not asked."""
+    """Return links to missing files or headings; web addresses are not checked."""
     text = _FENCE.sub("", markdown)
     targets = [link for link in _LINK.findall(text) if not re.match(r"[a-z]+:", link)]
     return [f"no such target: {target}" for target in targets if not _resolves(path, target)]
@@ -124,7 +125,7 @@ def unlinked_pages(front: Path, markdown: str, pages: Iterable[Path]) -> list[st
 
 
 def missing_documents(text: str) -> list[str]:
-    """Documents that code names by their path and that aren't there."""
+    """Return missing documents that code names by their path."""
     named = sorted(set(re.findall(r"\bdocs/[\w/-]+\.md\b", text)))
     return [f"no such document: {name}" for name in named if not (ROOT / name).exists()]
 
@@ -141,7 +142,7 @@ def _resolves(path: Path, target: str) -> bool:
 
 
 def table_rows(markdown: str) -> Iterator[list[str]]:
-    """The cells of each row of each table, headings and rules left out."""
+    """Yield the cells of each row of each table, without headings and rules."""
     lines = markdown.splitlines()
     for number, line in enumerate(lines):
         is_heading = number + 1 < len(lines) and re.match(r"\|[\s:|-]+\|$", lines[number + 1])
@@ -150,7 +151,7 @@ def table_rows(markdown: str) -> Iterator[list[str]]:
 
 
 def missing_tests(markdown: str) -> list[str]:
-    """Rows whose last cell links no existing test by `[x](../path.py "test_name")`."""
+    """Return rows whose last cell links no existing test by `[x](../path.py "test_name")`."""
     findings = []
     for cells in table_rows(markdown):
         links = re.findall(r'\]\(\.\./([\w/.-]+\.py) "([\w:]+)"\)', cells[-1])
@@ -184,9 +185,9 @@ _QUIET: Final = (tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT
 
 
 class CodeNames:
-    """The modules of a package, and the names that the code of each of them writes.
+    """The modules of a package, and the names in the code of each of them.
 
-    Names count that stand in code or in a string that is no docstring: bound, used or made by text.
+    A name counts if it is in code or in a string that is not a docstring.
     """
 
     def __init__(self, package: Path) -> None:
@@ -198,7 +199,7 @@ class CodeNames:
         self.everywhere = frozenset[str]().union(*(names for names, _ in parsed))
 
     def stale_names(self, path: Path) -> list[str]:
-        """Names in backticks of a file's docstrings and comments that name nothing (any more)."""
+        """Return names in backticks of a file's docstrings and comments that don't exist."""
         module = _module_of(path, self.package)
         names, texts = names_and_texts(path.read_text(encoding="utf-8"))
         return [
@@ -212,7 +213,7 @@ class CodeNames:
         self, name: str, module: tuple[str, ...], names: frozenset[str], at_top: bool
     ) -> bool:
         if name in names or re.search(r"(?:^|\.)[a-z]+[A-Z]", name):
-            return True  # Of this file, or Java's
+            return True  # of this file, or of Java
         if re.fullmatch(r"[a-z_]+(/[a-z_]+)*(\.py|/)", name):
             homes = [self.package.joinpath(*module[1:length]) for length in range(len(module) + 1)]
             return any((home / name).exists() for home in [*homes, ROOT])
@@ -220,7 +221,8 @@ class CodeNames:
             return name in self.everywhere or self._is_path(name.split("."), module, names)
         if re.fullmatch(r"[a-z]+(_[a-z\d]+)+", name):
             return name in self.everywhere - self.stems or bool(self._near(name, module))
-        # One word is a module's name only at the top of a file, where it tells of its neighbors.
+        # A single word is a module's name only at the top of a file, which may mention its
+        # neighbors.
         return not at_top or name not in self.stems or bool(self._near(name, module))
 
     def _is_path(self, parts: list[str], module: tuple[str, ...], names: frozenset[str]) -> bool:
@@ -238,7 +240,9 @@ class CodeNames:
         return parts[0] in names and self.everywhere.issuperset(parts)
 
     def _near(self, name: str, module: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The modules of this name: in the given one, beside it, beside a package around it."""
+        """Return the modules of this name in the given one, beside it, or beside a package around
+        it.
+        """
         near = [(*module[:length], name) for length in range(len(module), -1, -1)]
         return [path for path in near if path in self.modules]
 
@@ -250,7 +254,7 @@ def _module_of(path: Path, package: Path) -> tuple[str, ...]:
 
 @cache
 def names_and_texts(source: str) -> tuple[frozenset[str], tuple[tuple[int, str], ...]]:
-    """The names that code writes, and its docstrings and comments, each with its first line.
+    """Return the names in code, and the docstrings and comments, each with its first line.
 
     The docstring of the module is the first of the texts.
     """

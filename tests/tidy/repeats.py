@@ -1,4 +1,4 @@
-"""Functions of tests that say the same in several files, and the direction of imports."""
+"""Functions of tests with the same body in several files, and the direction of imports."""
 
 import ast
 from collections import defaultdict
@@ -10,7 +10,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
-    """Functions of four statements or more with one body in two files or more, by any names.
+    """Return functions of four statements or more with one body in several files, whatever their
+    names.
 
     Names of arguments and local variables, annotations and docstrings don't count.
 
@@ -19,7 +20,7 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
     """
     places: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for path, source in sources.items():
-        # Inner functions first: they are renamed where they stand.
+        # Inner functions first: they are renamed in place.
         for node in reversed(list(ast.walk(ast.parse(source)))):
             if isinstance(node, Function) and (body := _body(node)):
                 places[body].setdefault(path, f"{path}:{node.lineno} {node.name}")
@@ -28,7 +29,7 @@ def repeated_functions(sources: Mapping[str, str]) -> list[str]:
 
 
 def outward_imports(path: str, source: str) -> list[str]:
-    """Imports by which a shared helper depends on tests of one folder."""
+    """Return imports by which a shared helper depends on tests of one folder."""
     if not path.startswith(WORLDS):
         return []
     allowed = tuple(folder.replace("/", ".") for folder in WORLDS)
@@ -46,7 +47,7 @@ def outward_imports(path: str, source: str) -> list[str]:
 
 
 def _body(function: Function) -> str:
-    """The statements with plain names for what is local; empty if there are few of them."""
+    """Return the statements with uniform local names; empty if there are few of them."""
     statements = function.body[ast.get_docstring(function) is not None :]
     inner = [node for each in statements for node in ast.walk(each)]
     if sum(isinstance(node, ast.stmt) for node in inner) < STATEMENTS_MIN:
@@ -61,7 +62,7 @@ def _body(function: Function) -> str:
 
 
 class _Renaming(ast.NodeTransformer):
-    """Gives local names numbers in the order in which they come."""
+    """Replaces local names by numbers in the order of their appearance."""
 
     def __init__(self, local: set[str]) -> None:
         self._local = local

@@ -1,4 +1,4 @@
-"""`.ci/run`: what is red, and what runs once more. `./run` is a stand-in that notes its calls."""
+"""`.ci/run`: its exit status, and the tests it repeats. A stand-in for `./run` notes calls."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.tidy.checks import ROOT
 
-# The exit codes of its calls stand in `codes`; the first run of all tests tells who failed.
+# Its exit codes are in `codes`; the first run of all tests writes the list of failed tests.
 STAND_IN = """#!/bin/sh
 echo "$*" >>calls
 read -r code rest <codes
@@ -22,7 +22,7 @@ case "$*" in
 esac
 exit "$code"
 """
-# The process that comes to it first has done others before, and goes wrong; the next one passes.
+# The first process that reaches test 20 crashes or hangs after other tests; the next one passes.
 ONCE_WRONG = """
 import os
 import pytest
@@ -34,7 +34,7 @@ def test_a(number):
         open("was wrong", "w").close()
         {wrong}
 """
-# Those of other folders wait until all of Spark and Kafka are done: nobody is faster with these.
+# Tests of other folders wait until all tests of Spark and Kafka are done: no process runs ahead.
 NOTES_PROCESS = """
 import os
 import threading
@@ -55,7 +55,7 @@ def test_a(number):
     with open(__file__ + ".process", "a") as file:
         print(os.environ["PYTEST_XDIST_WORKER"], file=file)
 """
-# As a call of a library that does not come back.
+# Simulates a library call that never returns.
 ENDLESS = "threading.Event().wait()"
 ENDLESS_S = 5
 CRASH_LIMIT_S = 300
@@ -65,7 +65,7 @@ FAILED_ALONE = "test --last-failed --last-failed-no-failures none"
 
 
 class Ci:
-    """A checkout with nothing but `.ci/run`, on a machine that has all its tools."""
+    """A checkout with only `.ci/run`, on a machine with all its tools."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -150,7 +150,7 @@ def test_what_failed_in_an_older_run_is_not_what_fails_now(ci: Ci) -> None:
 
 @pytest.mark.parametrize("wrong", ["os._exit(1)", ENDLESS], ids=["crashes", "hangs"])
 def test_a_process_that_goes_wrong_takes_one_test_along(tmp_path: Path, wrong: str) -> None:
-    """All others are done, in whatever process they were to be, and that one is told of."""
+    """All others run, in any process, and that one is reported."""
     (tmp_path / "test_wrong.py").write_text(ONCE_WRONG.format(wrong=wrong))
     (tmp_path / "pytest.ini").write_text("[pytest]\nfaulthandler_exit_on_timeout = true\n")
     assert "1 failed, 39 passed" in all_of(tmp_path, "-o", f"faulthandler_timeout={ENDLESS_S}")
@@ -174,7 +174,7 @@ def test_one_process_has_spark_another_one_kafka_and_each_file_is_in_one(tmp_pat
 
 
 def all_of(folder: Path, *more: str) -> str:
-    """What pytest says of all tests there, called as by `./run test all`."""
+    """Return pytest's output for all tests there, called as by `./run test all`."""
     [line] = re.findall(r"TOGETHER='(-n 3 .*)'", (ROOT / "run").read_text())
     without = [part for name in ("hypothesispytest", "randomly") for part in ("-p", f"no:{name}")]
     kept = {name: text for name, text in os.environ.items() if name[:7] != "PYTEST_"}

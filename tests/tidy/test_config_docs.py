@@ -1,4 +1,4 @@
-"""docs/config.md, docs/serve.md and docs/jobs.md say what settings and options of jobs say."""
+"""docs/config.md, docs/serve.md and docs/jobs.md match the settings and options of the code."""
 
 from tools import job_docs, serve_docs
 from tools.config_docs import TARGET, render

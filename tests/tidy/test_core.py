@@ -1,4 +1,4 @@
-"""The core of the tests, which `./run test` runs, has a case of every test function it may thin."""
+"""The core, which `./run test` runs: its lists name existing tests, and its choice is stable."""
 
 from pathlib import Path
 

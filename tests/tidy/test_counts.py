@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.tidy.checks import ROOT
 
-# Plurals that follow a count in commands' texts. Of bytes there are always several.
+# Plurals that follow a count in commands' texts. Numbers of bytes are always above one.
 _COMMANDS = Path(ROOT, "src", "tidelog", "cli")
 _NOUNS = re.compile(
     r" (changes|entries|files|findings|groups|keys|members|messages|offsets|partitions|places"

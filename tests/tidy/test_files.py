@@ -72,7 +72,7 @@ def test_tables_of_differences_are_whole_and_say_nothing_twice() -> None:
 
 
 def test_directories_of_tests_are_no_packages() -> None:
-    """Import mode importlib: two files of one name in two directories don't clash."""
+    """With import mode importlib, two files of one name in two directories don't clash."""
     homes = {path.parent for path in PYTHON if path.name.startswith("test_")}
     assert [checks.name_of(home) for home in homes if (home / "__init__.py").exists()] == []
 

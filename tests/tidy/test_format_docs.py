@@ -1,4 +1,4 @@
-"""docs/format.md says what the code does: its tables are the constants, its examples the bytes."""
+"""docs/format.md matches the code: its tables are the constants, its examples the bytes."""
 
 import re
 from collections.abc import Callable
@@ -26,14 +26,14 @@ CODES = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint32": "I"}
 
 
 def section(title: str) -> str:
-    """The text under the heading `title`, up to the next heading of any level."""
+    """Return the text under the heading `title`, up to the next heading of any level."""
     match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", TEXT, re.MULTILINE | re.DOTALL)
     assert match is not None, f"no heading {title!r}"
     return match[1]
 
 
 def tables(title: str) -> list[list[dict[str, str]]]:
-    """The tables under a heading, each row by column name."""
+    """Return the tables under a heading, each row by column name."""
     found = []
     for block in re.findall(r"(?:^\|.*\|\n)+", section(title), re.MULTILINE):
         lines = [
@@ -45,7 +45,7 @@ def tables(title: str) -> list[list[dict[str, str]]]:
 
 
 def example(title: str, number: int = 0) -> bytes:
-    """The bytes of an example under a heading."""
+    """Return the bytes of an example under a heading."""
     blocks = re.findall(r"^```hex.*?\n(.*?)^```", section(title), re.MULTILINE | re.DOTALL)
     lines = [line.partition(" | ")[0] for line in blocks[number].splitlines()]
     return bytes.fromhex("".join(lines))
@@ -177,7 +177,7 @@ def test_the_examples_of_messages(magic: int) -> None:
 
 
 def test_the_example_of_gzip() -> None:
-    # How well zlib compresses, and the system it names (byte 9), differ from build to build.
+    # zlib's compression, and the system in its header (byte 9), differ between builds.
     ours, shown = compress(Codec.GZIP, b"tide"), example("Compression")
     assert ours[:8] == shown[:8]
     assert ours[-8:] == shown[-8:]

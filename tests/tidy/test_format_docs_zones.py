@@ -33,7 +33,7 @@ STRUCTS: tuple[Struct, ...] = (
 
 
 def zone_map() -> bytes:
-    """The map of the example."""
+    """Return the map of the example."""
     return build_plain(MemorySegment(100, BATCH, AppendTimes(100, TOPIC_ID), 106), {})
 
 

@@ -1,4 +1,4 @@
-"""`import tidelog` is light, and the core runs without the extras."""
+"""`import tidelog` loads few modules, and the core runs without the extras."""
 
 import re
 import subprocess
@@ -33,8 +33,8 @@ import tidelog
 print((time.process_time() - start) * 1000)
 """
 
-# Imports every module of the light core where none of the extras can be had; the arguments are
-# the modules that may need them.
+# Imports every module of the light core without any extras; the arguments are the modules that may
+# need them.
 CORE_WITHOUT_EXTRAS = """
 import importlib, pkgutil, sys
 for name in ("confluent_kafka", "numba", "numpy", "pandas", "pyarrow", "pyspark"):
@@ -47,7 +47,7 @@ for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
 """
 
 
-# A process for each command, which loads what its `--help` does.
+# Forks a process for each command, which loads the modules of its `--help`.
 HELP_MODULES = """
 import os, sys
 from tidelog.cli.app import COMMANDS, JOBS, app, spark
@@ -60,9 +60,9 @@ for group, names in ((app, COMMANDS), (spark, JOBS)):
         os.wait()
 """
 HELP_MODULES_MAX = 55
-# They show what is in files or records, by the types that hold it.
+# Their help lists types of files or records.
 HELP_READS = {"tidelog dump", "tidelog read"}
-# What does a command's work: imported when it is done.
+# Modules for a command's work, imported when it runs.
 WORK = re.compile(
     r"tidelog\.(server|standby|scan|storage\.(checks|compaction|tier\w*)|directory)\b"
 )
@@ -79,7 +79,7 @@ import sys, tidelog
 with tidelog.broker():
     print(*sys.modules)
 """
-# What only compressed batches need.
+# Modules that only compressed batches need.
 CODECS = {"cramjam", "lz4.frame", "zstandard"}
 JOBS = "import sys, tidelog.jobs.audit.job; print(*sys.modules)"
 CLASSIC_GROUPS = "import sys, tidelog.server.groups.coordinator; print(*sys.modules)"
@@ -97,7 +97,7 @@ OTHER_GROUPS = {
 
 
 def may_need_extras() -> list[str]:
-    """Modules that pyproject.toml lets import numba and the like at their top (TID253)."""
+    """Return modules that may import numba and others at their top, by pyproject.toml (TID253)."""
     settings = tomllib.loads(Path(ROOT, "pyproject.toml").read_text())
     exempt = settings["tool"]["ruff"]["lint"]["per-file-ignores"].items()
     patterns = [pattern for pattern, rules in exempt if "TID253" in rules]
@@ -140,7 +140,7 @@ def test_help_of_a_command_loads_nothing_that_does_its_work() -> None:
 
 
 def test_import_takes_little_time() -> None:
-    """CPU time, the best of five, so that a busy machine doesn't speak for the code."""
+    """CPU time, the best of five, so that a busy machine does not affect the result."""
     assert min(float(run(CPU_MS)) for _ in range(5)) < IMPORT_CPU_MS_MAX
 
 

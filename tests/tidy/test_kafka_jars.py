@@ -1,4 +1,4 @@
-"""Apache Kafka's jars by Maven: a registry that fails for a moment is asked again."""
+"""Apache Kafka's jars by Maven: a temporary failure of the registry is retried."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.kafka import home
 
-# Fails as often as `failures` says, notes its calls, and brings one jar.
+# Fails for the first calls, by the number in `failures`, records its calls, and provides one jar.
 MVN = """#!/bin/sh
 here=$(dirname "$0")
 echo "$*" >>"$here/calls"
@@ -18,7 +18,7 @@ done
 
 
 def fetch(folder: Path, monkeypatch: pytest.MonkeyPatch, failures: int) -> list[bool]:
-    """Fetch into a folder; for each call of Maven whether it was to forget its failures."""
+    """Fetch into a folder; return for each call of Maven whether it ignored cached failures."""
     mvn = folder / "bin" / "mvn"
     mvn.parent.mkdir()
     mvn.write_text(MVN)

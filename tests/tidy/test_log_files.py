@@ -1,4 +1,4 @@
-"""A file beside a log is one row of `files.LOG_FILES`: nothing else lists suffixes."""
+"""Each file beside a log is one row of `files.LOG_FILES`; no other code lists suffixes."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Docstrings and comments name only modules, functions and settings that the code has."""
+"""Docstrings and comments name only existing modules, functions and settings."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_names_in_docstrings_and_comments_are_those_of_the_code() -> None:
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package `house` with the modules `house.rooms.hall` and `house.rooms.kitchen`."""
+    """Create a package `house` with the modules `house.rooms.hall` and `house.rooms.kitchen`."""
     rooms = tmp_path / "house" / "rooms"
     rooms.mkdir(parents=True)
     for home in (rooms.parent, rooms):

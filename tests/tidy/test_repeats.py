@@ -1,4 +1,4 @@
-"""A helper of tests has one home: tests/worlds where several folders need it."""
+"""A shared helper of tests is in one file: in tests/worlds if several folders need it."""
 
 import pytest
 from tests.tidy import checks

@@ -1,8 +1,8 @@
-"""`./run`: what a set-up leaves behind when it fails or is killed, and when it does nothing.
+"""`./run`: the state after a failed or killed set-up, and calls that need no set-up.
 
-The script is copied into an empty checkout; a stand-in for Python plays venv and pip, notes each
-call in `calls`, and fails or waits where a file named `fail` or `hang` says so. Java is a stand-in
-too.
+The script is copied into an empty checkout. A stand-in for Python replaces venv and pip, records
+each call in `calls`, and fails or waits if a file named `fail` or `hang` requests it. Java is a
+stand-in too.
 """
 
 import os
@@ -51,7 +51,7 @@ class Checkout:
         self.java_home = self.make_java("java", 21)
 
     def make_java(self, name: str, release: int) -> Path:
-        """A home of a Java that only knows its version."""
+        """Create a home of a Java that only prints its version."""
         java = self.home / name / "bin" / "java"
         java.parent.mkdir(parents=True)
         java.write_text(f"""#!/bin/sh\necho 'openjdk version "{release}.0.1"' >&2\n""")
@@ -65,7 +65,7 @@ class Checkout:
     def env(self) -> dict[str, str]:
         ours = {"TIDELOG_PYTHON": str(self.python), "JAVA_HOME": str(self.java_home)}
         rest = {name: value for name, value in os.environ.items() if name[:8] != "TIDELOG_"}
-        return rest | ours  # above all without TIDELOG_VENV: the environment that runs the tests
+        return rest | ours  # mainly without TIDELOG_VENV, the environment that runs the tests
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         command, env = [str(self.root / "run"), *arguments], self.env() | more
@@ -74,7 +74,7 @@ class Checkout:
         )
 
     def calls(self) -> list[str]:
-        """What the stand-in was asked since the last look."""
+        """Return the stand-in's calls since the last call of this function."""
         path = self.home / "calls"
         found = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -110,9 +110,9 @@ def test_failed_set_up_is_told_and_the_next_one_starts_afresh(checkout: Checkout
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Let children have SIGINT, also where a background shell told this process to ignore it.
+    """Let children receive SIGINT, even if a background shell made this process ignore it.
 
-    What is ignored stays so in whatever is started; a handler becomes the default again.
+    Child processes inherit ignored signals, while handlers become the default again.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -126,7 +126,7 @@ def test_killed_set_up_does_not_stop_the_next(checkout: Checkout, how: signal.Si
         os.mkfifo(checkout.home / fifo)
     command = [str(checkout.root / "run"), "test"]
     with subprocess.Popen(command, env=checkout.env(), start_new_session=True) as setting_up:
-        (checkout.home / "hanging").read_text()  # returns when pip is at work
+        (checkout.home / "hanging").read_text()  # returns when pip runs
         os.killpg(setting_up.pid, how)
     assert setting_up.returncode != 0
     (checkout.home / "hang").unlink()
@@ -202,10 +202,10 @@ def test_too_old_java_is_told_and_not_used(checkout: Checkout, release: int) -> 
 
 
 class BareMachine:
-    """A machine with neither Java nor, at first, Python: only what a POSIX system has.
+    """A machine with neither Java nor, at first, Python: only the tools of a POSIX system.
 
-    `apt-get` is a stand-in that notes its calls and puts there what was asked for; the places where
-    homes of Java are looked for are moved into the test's folder.
+    `apt-get` is a stand-in that records its calls and creates the requested programs. The usual
+    homes of Java are moved into the test's folder.
     """
 
     TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "mv", "rm", "mkdir", "rmdir", "cp")
@@ -229,7 +229,7 @@ class BareMachine:
         self._put("id", f"echo {user}")
 
     def add_apt(self, status: int = 0) -> None:
-        """An apt-get that installs a Java or a Python, or fails with a status."""
+        """Add an apt-get that installs a Java or a Python, or fails with a status."""
         home, bin_ = self.checkout.home, self.bin
         self._put(
             "apt-get",
@@ -242,7 +242,7 @@ esac""",
         )
 
     def add_python(self) -> None:
-        """A Python that fits."""
+        """Add a suitable Python."""
         shutil.copy(self.checkout.python, self.bin / "python3")
 
     def _put(self, name: str, text: str) -> None:
@@ -318,7 +318,7 @@ def test_help_and_unknown_commands_set_nothing_up(checkout: Checkout) -> None:
 
 
 def test_script_is_plain_posix_shell() -> None:
-    """Where dash is at hand it reads the script without a word; bash is more lenient."""
+    """If available, dash parses the script without a message; bash is more lenient."""
     shell = shutil.which("dash") or "/bin/sh"
     for script in ("run", ".ci/run"):
         read = subprocess.run([shell, "-n", ROOT / script], capture_output=True, check=False)

@@ -1,8 +1,9 @@
 """The five rows of KIP-33's use-case table, end to end on both clocks, each in numbers.
 
-Each test prints its table (`pytest -s`) and holds it against docs/use-cases.md, so the page shows
-what was run. KIP-33 weighed one clock against the other, since Kafka can have only one; here both
-answer on the same log. Everything is seeded and the clock is the test's: the numbers don't change.
+Each test prints its table (`pytest -s`) and compares it with docs/use-cases.md, so the page shows
+actual results. KIP-33 chose between the clocks, since Kafka can have only one; here both are
+available on the same log. Everything is seeded and the clock is the test's: the numbers don't
+change.
 """
 
 import itertools
@@ -29,7 +30,7 @@ SEGMENTS = {"internal.segment.bytes": "20000", "index.interval.bytes": "500"}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One record: its number, when it was made, when it arrived, in ms."""
+    """One record: its number, create time and append time, in ms."""
 
     number: int
     create_ms: int
@@ -37,13 +38,13 @@ class Event:
 
 
 def arrivals(made: Sequence[tuple[int, int]]) -> list[Event]:
-    """Events out of (create time, delay), in the order in which they arrive."""
+    """Return events from (create time, delay), in the order of their arrival."""
     events = [Event(n, create, create + delay) for n, (create, delay) in enumerate(made)]
     return sorted(events, key=lambda event: (event.append_ms, event.number))
 
 
 def take_events(events: Sequence[Event], config: dict[str, str] | None = None) -> SeededEnv:
-    """A log that took the events when they arrived; its directory, closed."""
+    """Append the events at their arrival times; return the closed directory."""
     env = seeded_env(33, now_ms=events[0].append_ms)
     with new_dir(env, {**SEGMENTS, **(config or {})}) as directory:
         log = directory.log(TOPIC, 0)
@@ -54,13 +55,13 @@ def take_events(events: Sequence[Event], config: dict[str, str] | None = None) -
 
 
 def position(reader: LogView, time_ms: int, clock: ClockName) -> int:
-    """The offset to begin at, the log end where nothing is that late."""
+    """Return the first offset at or after a time, the log end if there is none."""
     found = reader.offset_for_time(time_ms, clock=clock)
     return reader.log_end_offset if found is None else found.offset
 
 
 def in_range(env: SeededEnv, start_ms: int, clock: ClockName) -> list[int]:
-    """Offsets of exactly the records at or after a time."""
+    """Return the offsets of exactly the records at or after a time."""
     splits = plan(
         PATH,
         TOPIC,
@@ -73,7 +74,7 @@ def in_range(env: SeededEnv, start_ms: int, clock: ClockName) -> list[int]:
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table, and hold it against the page."""
+    """Print a table, and compare it with the page."""
     lines = [columns, ["---"] * len(columns), *rows]
     text = "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
     print(f"\n{title}\n\n{text}")
@@ -82,7 +83,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What reading from a place gave: records missed, and records read that nobody wanted."""
+    """Result of reading from a position: numbers of read, missed and unwanted records."""
 
     read: int
     missed: int
@@ -90,7 +91,7 @@ class Outcome:
 
 
 def judge(read: Sequence[int], wanted: Sequence[int]) -> Outcome:
-    """Both by offset."""
+    """Compare the read offsets with the wanted ones."""
     got, needed = set(read), set(wanted)
     return Outcome(len(got), len(needed - got), len(got - needed))
 
@@ -107,7 +108,9 @@ def search_row(question: str, clock: ClockName, outcome: Outcome) -> tuple[objec
 
 
 def test_row_1_search_by_timestamp() -> None:
-    """A record a second for 20 minutes; each fiftieth is 5 to 10 minutes late; some clocks lead."""
+    """A record a second for 20 minutes; each fiftieth is 5 to 10 minutes late; some clocks are
+    ahead.
+    """
     dice = random.Random(1)
     skew_ms = 30 * SECOND
     made = []
@@ -146,7 +149,7 @@ def test_row_1_search_by_timestamp() -> None:
 
 
 def test_row_1_the_proposals_own_case() -> None:
-    """m1 and m2 have one create time; whoever has read m2 and searches for it reads m1 again."""
+    """m1 and m2 have one create time; a search for m2's time reads m1 again."""
     between = 500
     made = [(T0, 0), *((T0 + n, SECOND) for n in range(1, between + 1)), (T0, 10 * MINUTE)]
     events = arrivals(made)
@@ -165,7 +168,7 @@ def test_row_1_the_proposals_own_case() -> None:
 
 
 def test_row_2_bootstrap() -> None:
-    """30 days of a database are loaded in one go, in no order; then the last 3 days are wanted."""
+    """30 days of a database are loaded at once, in no order; then the last 3 days are wanted."""
     dice = random.Random(2)
     loaded_ms = T0 + 30 * DAY
     made = [(T0 + dice.randrange(30 * DAY), 0) for _ in range(1_000)]
@@ -193,7 +196,7 @@ def test_row_2_bootstrap() -> None:
 
 
 def test_row_3_failover() -> None:
-    """The same records reach two clusters by ways of their own; a consumer of A goes on at B."""
+    """The same records reach two clusters in different orders; a consumer of A continues at B."""
     dice = random.Random(3)
     created = [T0 + number * 200 for number in range(1_500)]
     a = arrivals([(create, dice.randrange(20 * SECOND)) for create in created])
@@ -222,7 +225,7 @@ def test_row_3_failover() -> None:
 
 
 def test_row_4_lag_by_time() -> None:
-    """How long has the next record been waiting? Asked at each place of a consumer."""
+    """The waiting time of the next record, at each position of a consumer."""
     dice = random.Random(4)
     made = [(T0 + n * SECOND, dice.randrange(30 * SECOND)) for n in range(600)]
     events = arrivals(made)
@@ -250,7 +253,7 @@ def seconds(ms: int) -> str:
 
 
 def time_at(reader: LogView, offset: int, clock: ClockName) -> int:
-    """The time on a clock of the record at an offset."""
+    """Return the time on a clock of the record at an offset."""
     if clock is ClockName.RECORD:
         return next(iter(reader.records(offset, offset + 1))).timestamp
     known = reader.append_time_of(offset)
@@ -259,7 +262,7 @@ def time_at(reader: LogView, offset: int, clock: ClockName) -> int:
 
 
 def test_row_5_latency() -> None:
-    """Latency from zone maps, on a topic of either timestamp type, against every record."""
+    """Latency from zone maps, on topics of either timestamp type, compared with every record."""
     dice = random.Random(5)
     made = [(T0 + n * 300, int(dice.expovariate(1 / 800))) for n in range(1_500)]
     events = arrivals(made)
