@@ -1,5 +1,4 @@
-"""Searches by time: equal to a scan of all records, and compiled equals interpreted on any bytes.
-"""
+"""Searches by time: equal to a scan of all records; compiled equals interpreted on any bytes."""
 
 from collections.abc import Callable
 from struct import Struct
@@ -36,8 +35,7 @@ Segment = tuple[bytes, bytes, bytes]
 
 @st.composite
 def segments(draw: st.DrawFn) -> Segment:
-    """Draw a log with out-of-order times and gaps, and indexes with some of the possible entries.
-    """
+    """Draw a log with out-of-order times and gaps, and indexes with some possible entries."""
     log, index, time_index = bytearray(), bytearray(), bytearray()
     offset, largest = BASE_OFFSET, -1
     for _ in range(draw(st.integers(0, 8))):

@@ -1,5 +1,4 @@
-"""Kernels over messages of magic 0 and 1 equal the plain passes of storage, also on damaged sets.
-"""
+"""Kernels over messages of magic 0 and 1 equal the plain passes of storage, also for damage."""
 
 import zlib
 

@@ -47,8 +47,7 @@ def advance(by_ms: int) -> None:
 
 
 def run(*, is_running: bool = True) -> None:
-    """Let monotonic time run while wall time is stopped, for code that waits, such as a long poll.
-    """
+    """Let monotonic time run while wall time is stopped, for waiting code, such as long polls."""
     _World.is_running = is_running
 
 

@@ -1,5 +1,4 @@
-"""The kept wire has each announced API and version, and its codec writes back the bytes it reads.
-"""
+"""The kept wire has each announced API and version; its codec writes back the bytes it reads."""
 
 import re
 from functools import cache

@@ -123,8 +123,7 @@ def _facts(record: object) -> tuple[object, ...]:
 
 
 def judge_batches(log: Log, version: LogPromise, epoch: int) -> None:
-    """Assert that batches and the epoch file have the records' leader epochs, and a start adds one.
-    """
+    """Assert that batches and the epoch file have the records' epochs, and a start adds one."""
     epochs = {kept.offset: kept.leader_epoch for kept in version.records}
     previous = -1
     for part in log.slices():
@@ -176,8 +175,7 @@ def judge_duplicates(log: Log, version: LogPromise) -> None:
 
 
 def judge_lookups(log: Log, there: Sequence[Kept | Marker]) -> None:
-    """Compare searches by time with a scan of all records, including control records as in Kafka.
-    """
+    """Compare searches by time with a scan of all records, with control records as in Kafka."""
     own = [(record.offset, record.timestamp) for record in there]
     times = [(record.offset, log.append_time_of(record.offset)) for record in there]
     known = [(offset, ms) for offset, ms in times if ms is not None]

@@ -213,8 +213,7 @@ def test_a_reopened_partition_has_no_old_swap_that_a_later_start_would_repeat(
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.NO_SPACE])
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_every_call_fails_once(step: int, kind: FaultKind, make_worker: MakeWorker) -> None:
-    """The failure is reported, and nothing is lost; a log that stays online can be cleaned at once.
-    """
+    """The failure is reported, and nothing is lost; a log that stays online can be cleaned."""
     env = seeded_env(1)
     make(env)
     before = seen(env)

@@ -220,8 +220,7 @@ def start(env: SeededEnv) -> None:
 def test_a_log_that_has_lost_its_only_segment_is_opened_again(
     kind: FaultKind, is_reopened: bool
 ) -> None:
-    """A log that restarts at another offset removes its old segment before it creates the new one.
-    """
+    """A log that restarts at another offset removes its old segment before creating the new one."""
     for call in range(40):
         env = seeded_env(1)
         directory, log = durable_first(env)

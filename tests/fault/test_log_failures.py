@@ -59,8 +59,7 @@ def main_log(workload: Workload) -> Log | None:
 
 
 def expect_offline(workload: Workload, log: Log) -> None:
-    """Assert that the log refuses changes without any call, and acknowledged records are readable.
-    """
+    """Assert that the log refuses changes without any call, and that its records are readable."""
     calls = workload.files.calls
     for change in (
         lambda: log.append([NewRecord(value=b"late")]),

@@ -41,8 +41,7 @@ class Remembered(NamedTuple):
 
 
 class Life:
-    """Rolls for several reasons, cuts, deletions and stops; records the expected notes after each.
-    """
+    """Rolls for several reasons, cuts, deletions and stops; records the expected notes of each."""
 
     def __init__(self, files: DamageFileSystem | None = None, *, timed: bool = True) -> None:
         self.env = seeded_env(3, files=files)

@@ -33,8 +33,7 @@ def undisturbed(seed: int) -> tuple[list[DirPromise], list[range]]:
 
 
 def run_until_failure(seed: int, fault: Fault) -> tuple[WideWorkload, int | None]:
-    """Return the workload after the step that failed, and that step's number; None if none failed.
-    """
+    """Return the workload after the step that failed, and that step's number, None for none."""
     workload = WideWorkload(seed, DamageFileSystem(fault=fault))
     for number, step in enumerate(workload.steps(STEP_COUNT)):
         try:
@@ -59,8 +58,7 @@ def test_nth_call_of_an_attach_fails(seed: int, kind: FaultKind) -> None:
 
 
 def judge_failure(workload: WideWorkload, intended: DirPromise) -> None:
-    """Check that any crash keeps all of the commit or nothing, and online partitions keep appends.
-    """
+    """Check that any crash keeps the whole commit or none, and online partitions keep appends."""
     before, files = workload.story.latest, workload.files
     for keep in Keep:
         judge_quickly(files.crash(keep), before, intended)

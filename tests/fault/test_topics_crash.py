@@ -203,8 +203,7 @@ def test_a_clean_stop_leaves_ids_that_are_durable() -> None:
 
 
 def test_a_partition_can_be_settled_before_it_is_opened() -> None:
-    """After `settle`, opening the partition renames no files; other partitions settle when opened.
-    """
+    """After `settle`, opening the partition renames no files; others settle when opened."""
     env, directory = settled()
     directory.topic_admin.create(NEW)
     for number in range(3):

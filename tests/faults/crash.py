@@ -117,8 +117,7 @@ class _UnsyncedName:
 
 
 class Timeline:
-    """Replays a journal and tracks after each call which changes are durable and which may survive.
-    """
+    """Replays a journal and tracks after each call the durable changes and the uncertain ones."""
 
     def __init__(self, start: Image, journal: Sequence[Entry]) -> None:
         self._start = start

@@ -92,8 +92,7 @@ class Pair:
         assert producer.flush(REQUEST_TIMEOUT_S) == 0
 
     def transact(self, broker: Broker, batches: list[list[int]], aborted: list[int]) -> None:
-        """Append each batch in its own transaction, and the aborted records in one before the last.
-        """
+        """Append each batch in its own transaction, the aborted records in one before the last."""
         config = broker.client_config(transactional_id=f"t-{self.topic}")
         producer = Producer(config)
         producer.init_transactions(REQUEST_TIMEOUT_S)
@@ -174,8 +173,7 @@ class Pair:
 
 
 class Traffic:
-    """Sends to both brokers until the block ends, to B later than to A, with earlier create times.
-    """
+    """Sends to both brokers until the block ends, to B later than to A, with old create times."""
 
     def __init__(self, pair: Pair, lag_ms: int) -> None:
         self._pair = pair

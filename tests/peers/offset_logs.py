@@ -92,8 +92,7 @@ def place_log(broker: Broker, topic: str, partition: int, seed: int, *, legacy: 
 def ask_kafka(
     home: KafkaHome, broker: Broker, asked: Iterable[tuple[str, int, Sequence[int]]], folder: Path
 ) -> list[list[Answer]]:
-    """Return the results of Kafka's admin client: (offset, timestamp) for each partition and value.
-    """
+    """Return Kafka's results by its admin client: (offset, timestamp) per partition and value."""
     ask, told = folder / "questions.json", folder / "answers.json"
     ask.write_text(json.dumps([[topic, number, list(specs)] for topic, number, specs in asked]))
     command = home.java_command(

@@ -162,8 +162,7 @@ def _append(data: bytes | bytearray) -> Step:
 
 
 def follower_script(seed: int, directory: Path, *, steps: int = 40) -> Script:
-    """Return appends as a follower copies them: several batches at once, old formats, gaps, epochs.
-    """
+    """Return appends as a follower copies them: many batches at once, old formats, gaps, epochs."""
     rng = random.Random(f"follower {seed}")
     config = draw_config(rng)
     config.pop("compression.type", None)

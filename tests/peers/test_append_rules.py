@@ -91,8 +91,7 @@ DAMAGES: tuple[Callable[[bytearray, random.Random], bytearray], ...] = (
 
 
 def draw_append(rng: random.Random, *, stamps: bool) -> bytearray:
-    """Return one batch, often invalid in one way; flagged LogAppendTime only if that is an error.
-    """
+    """Return one batch, often invalid in one way; flagged LogAppendTime only if it is an error."""
     records = [settled(record, rng) for record in draw_records(rng, rng.randrange(1, 7))]
     flagged = stamps and rng.random() < 0.15
     batch = build_batch(

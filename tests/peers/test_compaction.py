@@ -113,8 +113,7 @@ def complaints(oracle: Oracle, side: Ours) -> list[str]:
 def test_both_cleaners_leave_the_same_records(
     kafka_oracle: Oracle, quick_path: Path, seed: int
 ) -> None:
-    """A first cleaning, more records and a second one, and a third after tombstones have expired.
-    """
+    """A first cleaning, more records and a second one, a third after tombstones have expired."""
     dice = random.Random(seed)
     ours = Ours(quick_path / "ours")
     with ours.open() as log_dir:

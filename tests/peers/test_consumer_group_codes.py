@@ -300,8 +300,7 @@ def upgrading(talk: ConsumerTalk) -> None:
 
 
 def founding_anew(talk: ConsumerTalk) -> None:
-    """A group without members takes the next member's kind; a classic member may join the new kind.
-    """
+    """A group without members takes the next member's kind; a classic member may join it."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=ROUTES_SUBSCRIBED)]
     talk.commit(5, topic=ROUTES)
     talk.enter("A")

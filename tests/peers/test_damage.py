@@ -30,8 +30,7 @@ Content = list[tuple[dict[str, object], list[KafkaRecord]]]
 
 
 def one_batch(rng: random.Random, magic: int, codec: Codec) -> bytearray:
-    """Return a valid batch of up to three records; of an uncompressed old set, its first message.
-    """
+    """Return a valid batch of up to three records; of an uncompressed old set, one message."""
     records = draw_records(rng, rng.randrange(1, 4), headers=magic == 2)
     if magic == 2:
         return build_batch(records, codec=codec, base_offset=50)

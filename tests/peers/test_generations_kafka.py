@@ -216,8 +216,7 @@ def tombstones(ours: Ours) -> set[int]:
 
 
 def our_turn(ours: Ours) -> tuple[Table, int]:
-    """Run rounds of records and cleanings; return the table, and the number of partial cleanings.
-    """
+    """Run rounds of records and cleanings; return the table and the number of partial cleanings."""
     dice, partial = random.Random(7), 0
     settings = {key: value for key, value in GENERATIONAL.items() if key != "cleanup.policy"}
     with ours.open() as log_dir:

@@ -185,8 +185,7 @@ def test_every_time_is_found_exactly(logs: Logs, readers: dict[tuple[str, int], 
 
 
 def test_kafka_finds_the_same_or_gives_up_too_early(logs: Logs) -> None:
-    """The only difference: Kafka searches one segment, chosen by deleted records or a file's time.
-    """
+    """The only difference: Kafka searches one segment, chosen by deleted records or a file time."""
     differences = 0
     for name, told in logs.items():
         for time in times_of(told):

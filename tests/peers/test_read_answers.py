@@ -103,8 +103,7 @@ class Place:
         )
 
     def offsets_by_topic(self, *topics: tuple[str, tuple[int, ...]]) -> Answer:
-        """Return the result of ListOffsets for topics; an empty name stands for the existing one.
-        """
+        """Return the result of ListOffsets for topics; an empty name means the existing one."""
         asked = [
             ListOffsetsTopic(
                 name=name or self.topic,

@@ -1,5 +1,4 @@
-"""Valid users of SCRAM: Kafka and our broker give the same responses, except for excessive lengths.
-"""
+"""Valid users of SCRAM: Kafka and our broker respond equally, except to excessive lengths."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -78,8 +78,7 @@ def read(broker: AnyBroker, topic: str, isolation: str = "read_committed") -> li
 
 
 def values(broker: AnyBroker, topic: str) -> list[bytes | None]:
-    """Return all values of a topic without open transactions, after waiting for the last markers.
-    """
+    """Return all values of a topic without open transactions; waits for the last markers."""
     with connect(broker.bootstrap) as cluster:
         for place in cluster.partitions(topic):
             await_ended(broker.bootstrap, topic, place.partition)

@@ -293,8 +293,7 @@ class Begun:
 
 
 def begin_short(side: Side, topic: str, *, own_epochs: bool) -> Begun:
-    """Start a transaction that nothing ends, whose timeout had not passed when its batch arrived.
-    """
+    """Start a transaction that nothing ends, whose batch arrived before its timeout."""
     numbers = count()
 
     def begin() -> Begun:

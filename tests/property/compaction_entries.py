@@ -43,8 +43,7 @@ class Model:
         return entry.producer is not None and self.fates[entry.producer] is None
 
     def committed(self) -> list[Entry]:
-        """Return the records that a reader of committed records would have seen without compaction.
-        """
+        """Return the records that a read_committed reader would have seen without compaction."""
         end = self.stable_end
         return [
             e

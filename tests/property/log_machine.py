@@ -102,8 +102,7 @@ class LogMachine(RuleBasedStateMachine):
             self.model.durable_end = self.model.log_end
 
     def _judge_append_time(self, append_ms: int, now: int) -> None:
-        """Assert that append times never decrease, and exceed the clock only if a former one did.
-        """
+        """Assert that append times never decrease, and exceed the clock only if one did before."""
         last = max((entry.append_ms for entry in self.model.visible()), default=0)
         assert append_ms >= max(now, last)
         assert append_ms in {now, last} or append_ms in self.given_out

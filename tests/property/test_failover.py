@@ -43,8 +43,7 @@ class World:
 
 @st.composite
 def worlds(draw: st.DrawFn, *, latency_max: int = 500) -> World:
-    """Draw A with a position, B, the largest latency of A alone and of both, and the largest skew.
-    """
+    """Draw A with a position, B, the largest latency of A and of both, and the largest skew."""
     skew = draw(st.sampled_from([0, 0, 30, 400]))
     latency = st.integers(-skew, latency_max)
     steps = draw(st.lists(st.tuples(st.integers(0, 200), latency, latency), min_size=1))
@@ -182,8 +181,7 @@ def test_records_that_never_reached_a_are_told(
 def test_repeats_are_bounded_by_the_margin(
     kind: TimestampType, step: int, position: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """In clusters without delay a margin of L repeats the records created within L, and no others.
-    """
+    """In clusters without delay a margin of L repeats exactly the records created within L."""
     a = MemoryCluster("a:1").create(TOPIC, 1, kind)
     b = MemoryCluster("b:1").create(TOPIC, 1, kind)
     sent = [Sent(number, START + number * step, 0, 0) for number in range(200)]

@@ -129,8 +129,7 @@ class Model:
             self._check_proof(each)
 
     def _check_proof(self, segment: Segment) -> None:
-        """Assert that no record of a segment is superseded below the offset to which it is cleaned.
-        """
+        """Assert that no record of a segment is superseded below its `cleaned_to`."""
         newer = [(o, key) for each in self.segments for o, key, _ in each.entries]
         for offset, key, _ in segment.entries:
             assert not any(other == key and offset < at < segment.cleaned_to for at, other in newer)
@@ -142,8 +141,7 @@ def _append(model: Model, random: Random) -> None:
 
 
 def _clean_by_kafka(model: Model, _random: Random) -> None:
-    """Clean as Kafka does: map from the checkpoint on, rewrite all, drop every expired tombstone.
-    """
+    """Clean like Kafka: map from the checkpoint on, rewrite all, drop every expired tombstone."""
     map_from = clean_end(model.facts([1.0] * len(model.segments)), 0)
     model.clean([((each.base,), True) for each in model.segments], map_from, model.end)
     for each in model.segments:
@@ -171,8 +169,7 @@ def _full_at(map_from: int, map_to: int, random: Random) -> int:
 
 
 def _clean_anything(model: Model, random: Random) -> None:
-    """Clean groups and mapped offsets that no scheduler would choose, by the same rules of removal.
-    """
+    """Clean groups and mapped offsets that no scheduler would choose, by the same removal rules."""
     facts = model.facts([1.0] * len(model.segments))
     part = random.random()
     wanted = [each.base for each in model.segments if random.random() < part]
@@ -224,8 +221,7 @@ def test_a_tombstone_stays_where_an_older_segment_was_not_cleaned_against_it() -
 
 
 def _facts(count: int, keys: float) -> list[SegmentFacts]:
-    """Return segments of 100 bytes; the last two were never cleaned, and half of them is garbage.
-    """
+    """Return segments of 100 bytes; the last two were never cleaned and are half garbage."""
     whole = SegmentFacts(
         base_offset=0,
         end_offset=10,

@@ -1,5 +1,4 @@
-"""No damage of an index hides, changes or deletes a record: it is detected, repaired and reported.
-"""
+"""No damage of an index hides, changes or deletes a record: it is found, repaired and reported."""
 
 import random
 

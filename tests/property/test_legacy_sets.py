@@ -72,8 +72,7 @@ class Sent:
 
     @property
     def expected_code(self) -> int | None:
-        """The expected error code: of a record's time if any record has one, else of a missing key.
-        """
+        """The expected error code: of a record's time if any has one, else of a missing key."""
         found = set()
         for record in self.records:
             time = record.timestamp

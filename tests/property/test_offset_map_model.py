@@ -37,8 +37,7 @@ class CopiedRecord:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[CopiedRecord]]:
-    """Draw batches of a mirror: per batch some records of each source, in any order, to any target.
-    """
+    """Draw batches of a mirror: some records of each source, in any order, to any target."""
     ends = [draw(st.integers(0, 3)) for _ in range(TARGETS)]
     nexts = [0] * SOURCES
     history = []

@@ -153,8 +153,7 @@ def test_aborted_records_are_left_out_one_by_one(log: RemoteDirectory) -> None:
 
 
 def test_settings_that_librdkafka_alone_knows_go_on_being_kept(log: RemoteDirectory) -> None:
-    """With librdkafka, append times are unavailable, as with TLS or SASL; LogAppendTime is visible.
-    """
+    """With librdkafka, append times are unknown, as with TLS or SASL; LogAppendTime is shown."""
     name, stamped = fresh(log), fresh(log, message_timestamp_type="LogAppendTime")
     for topic in (name, stamped):
         log.append(topic, [NewRecord(value=b"x", timestamp=1_000)])

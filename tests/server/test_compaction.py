@@ -1,5 +1,4 @@
-"""A broker that compacts, by itself and on request, during use by clients; failures are reported.
-"""
+"""A broker that compacts, by itself and on request, with active clients; reports of failures."""
 
 import io
 import threading

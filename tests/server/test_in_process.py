@@ -1,5 +1,4 @@
-"""A broker in this process: clients find it, a directory has only one broker, and it can be closed.
-"""
+"""A broker in this process: clients find it, a directory has only one, and it can be closed."""
 
 import socket
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""No secret is logged, counted, described or sent: each mechanism, valid and invalid credentials.
-"""
+"""No secret is logged, counted, described or sent: each mechanism, valid and invalid logins."""
 
 import base64
 import hashlib

@@ -26,8 +26,7 @@ SETTING: Final = "socket.send.buffer.bytes"
 
 
 async def size_of_accepted(folder: Path, protocol: str, **settings: str) -> int:
-    """Return the system's send buffer size, in bytes, of a connection that the broker has accepted.
-    """
+    """Return the system's send buffer size, in bytes, of a connection accepted by the broker."""
     world = World(folder)
     given = world.settings | {"listeners": f"{protocol}://127.0.0.1:0"}
     given |= {name.replace("_", "."): text for name, text in settings.items()}

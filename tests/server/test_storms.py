@@ -128,8 +128,7 @@ def is_settled(members: list[Member]) -> bool:
 
 
 def settle(members: list[Member], client: RawClient) -> None:
-    """Process responses of all members until they are settled, and serve another client meanwhile.
-    """
+    """Process responses of all members until they are settled; serve another client meanwhile."""
     patience, served = Patience(), 0
     with selectors.DefaultSelector() as selector:
         for member in members:

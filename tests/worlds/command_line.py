@@ -1,5 +1,4 @@
-"""Runs commands in this process on a test's own directory, with a clock that only the test moves.
-"""
+"""Runs commands in this process on a test's own directory, with a clock that the test moves."""
 
 import io
 import json

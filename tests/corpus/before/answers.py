@@ -50,8 +50,7 @@ def alike(folder: Path) -> Iterator[Answer]:
 
 
 def facts(folder: Path) -> Iterator[Answer]:
-    """Yield the facts that any version reads from the same files: records, counts, offsets by time.
-    """
+    """Yield facts that any version reads from the same files: records, counts, offsets by time."""
     os.chdir(folder)
     still.set_time(int(Path(NOW_FILE).read_text()))
     for topic in _topics():

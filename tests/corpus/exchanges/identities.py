@@ -190,8 +190,7 @@ def shown_key() -> dict[str, str]:
 
 
 def token(kid: str = "corpus", **claims: object) -> str:
-    """Return a signed token for alice that is valid for ten minutes, unless the claims change that.
-    """
+    """Return a signed token for alice that is valid for ten minutes, unless claims change that."""
     now_s = NOW_MS // 1000
     own: Mapping[str, object] = {
         "sub": "alice",

@@ -47,8 +47,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """Numbers of partitions of members (one alone, two together, one again), and the values read.
-    """
+    """Members' numbers of partitions (one alone, two together, one again), and the values read."""
 
     sizes: list[int]
     values: set[str]

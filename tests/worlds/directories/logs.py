@@ -1,5 +1,4 @@
-"""Shared parts of tests of logs and directories: records, and a directory on a damage file system.
-"""
+"""Shared parts of tests of logs and directories: records, a directory on a damage file system."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

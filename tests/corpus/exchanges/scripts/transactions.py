@@ -41,8 +41,7 @@ def owner(name: str, producer: tuple[int, int]) -> Tree:
 def added(
     name: str, producer: tuple[int, int], *partitions: int, topic: str = FLIGHTS, **more: Value
 ) -> Tree:
-    """Return an AddPartitionsToTxn request of a client (versions 0 to 3) or of a broker (4 and 5).
-    """
+    """Return an AddPartitionsToTxn request of a client (versions 0 to 3) or a broker (4 and 5)."""
     topics: list[Value] = [{"name": topic, "partitions": list(partitions)}]
     one: Tree = {**owner(name, producer), "topics": topics, "verify_only": False, **more}
     return {
