@@ -11,9 +11,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests of memory or of the modules of a new process: coverage itself would change the
-    result.
-    """
+    """Skip tests of memory or of the modules of a new process, whose results coverage changes."""
     for item in items:
         if item.get_closest_marker("unmeasured"):
             item.add_marker(pytest.mark.skip(reason="coverage takes memory and loads modules"))

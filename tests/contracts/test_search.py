@@ -117,7 +117,7 @@ def test_the_largest_time_is_that_of_reading(search: Search, env: Env) -> None:
 @settings(max_examples=60)
 @given(env=logs(), data=st.data())
 def test_damage_is_named_or_does_not_matter(search: Search, env: Env, data: st.DataObject) -> None:
-    """Flips a bit that a checksum covers, outside the headers."""
+    """Changes a byte of a batch's body, which its checksum covers."""
     before = reader_of(env)
     name = "00000000000000000000.log"
     content = bytearray(read(env, name))

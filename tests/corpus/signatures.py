@@ -147,9 +147,7 @@ def results_of(function: Callable[..., object]) -> Iterator[type]:
 
 
 def members(kind: type) -> Iterator[tuple[str, object]]:
-    """Yield public members of a class and its bases in tidelog, as they are defined, sorted by
-    name.
-    """
+    """Yield public members of a class and its bases in tidelog, as defined, sorted by name."""
     found: dict[str, object] = {}
     for base in reversed(kind.__mro__):
         if is_ours(base):

@@ -112,9 +112,7 @@ class World:
         Path(path).mkdir()
 
     def ls(self, path: str) -> list[str]:
-        """Return the files below a directory, with their sizes unless they contain the directory's
-        path.
-        """
+        """Return the files below a directory; sizes only if they don't contain its path."""
         files = sorted(one for one in Path(path).rglob("*") if one.is_file())
         here = str(Path.cwd()).encode()
         lines = []
@@ -155,8 +153,7 @@ class World:
     # -- brokers -----------------------------------------------------------------------------
 
     def broker(self, data: str, *settings: str, name: str = "BROKER") -> None:
-        """Start a broker on a directory; in commands its address is `BROKER`, the second one's
-        `OTHER`.
+        """Start a broker on a directory; commands name its address `BROKER`, the second's `OTHER`.
 
         From then on monotonic time runs, since a broker waits by it.
         """

@@ -47,9 +47,7 @@ class DeferringWorkload(Workload):
         return [*super().weighted(), (6, self.work), (4, self.flush_later)]
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:
-        """A roll makes nothing durable by itself; only records below the recovery point are
-        durable.
-        """
+        """A roll alone makes nothing durable; only records below the recovery point are durable."""
         durable_end = max(promise.durable_end, min(self.log.recovery_point, promise.end))
         return replace(promise, durable_end=durable_end)
 

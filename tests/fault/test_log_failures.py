@@ -88,9 +88,7 @@ def expect_readable(workload: Workload, log: Log, intended: LogPromise) -> None:
 
 
 def check_call(seed: int, call: int, kind: FaultKind) -> None:
-    """Let one call fail; assert that the failure is reported and that the state is right
-    afterwards.
-    """
+    """Let one call fail; assert that the failure is reported and the state is right afterwards."""
     promises, _ = undisturbed(seed)
     workload, failed_step = run_until_failure(seed, Fault(call, kind))
     where = f"workload seed {seed}, call {call}: {workload.files.writes.failed}"

@@ -119,9 +119,7 @@ class Workload:
         return self._last_append_ms.get(self.at, -1)
 
     def _tell(self, promise: LogPromise) -> None:
-        """Record a promise, including that of a roll on the way: segments before the last are
-        synced.
-        """
+        """Record a promise and that of a roll on the way: segments before the last are synced."""
         self.story.tell(self.story.latest.with_log(self.at, self._after_roll(promise)))
 
     def _after_roll(self, promise: LogPromise) -> LogPromise:

@@ -124,7 +124,7 @@ class Lives:
         return Life(node, files, work)
 
     def doom(self, calls: int | None = None) -> None:
-        """Let it be killed at one of its next calls, or at one of the next end of a transaction.
+        """Let it be killed at one of its next calls, or during the next end of a transaction.
 
         Args:
             calls: Number of calls before that; None for a random one.

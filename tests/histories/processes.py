@@ -16,7 +16,7 @@ from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 # Not leader, loading, not found, retriable, or the previous transaction is being ended.
 RETRIED: Final = frozenset({5, 6, 7, 14, 15, 16, 19, 51, 88})
 FETCH_BYTES: Final = 4096
-# A broker that forgets offsets would have everything copied forever.
+# Limit of copies: a broker that forgets offsets would cause endless copying.
 COPIES_MAX: Final = 300
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LONG_MS, SHORT_MS = 60_000, 30

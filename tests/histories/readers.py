@@ -78,8 +78,7 @@ def fetch_request(place: Place, at: int, *, is_committed: bool = True) -> FetchR
 
 
 def committed_in(data: PartitionData, at: int) -> tuple[list[tuple[int, int]], int]:
-    """Return offsets and values from an offset on without aborted transactions, and the next
-    offset.
+    """Return offsets and values from an offset on without aborted ones, and the next offset.
 
     As Kafka's consumers do it: by the list of aborted transactions and their markers.
     """

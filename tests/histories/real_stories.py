@@ -238,7 +238,8 @@ def histories(
 def _await(work: Sequence[Future[None]], stories: Sequence[Story]) -> None:
     """Return when all are done; raise a client's error.
 
-    Needs a running broker even if one client has failed: the others end their transactions.
+    The broker must run until then, even if one client has failed: the others end their
+    transactions.
     """
     late = wait(work, END_S).not_done
     for story in stories:

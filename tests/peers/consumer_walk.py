@@ -95,9 +95,7 @@ class Walk:
         return f"{action.__name__[1:]} {self._name} {self._other} {self._topics} {self._number}"
 
     def _draw(self) -> None:
-        """Draw everything that an action may need: both sides draw the same, whatever the
-        responses.
-        """
+        """Draw everything that an action may need, the same on both sides for any responses."""
         self._name = self._random.choice(CONSUMERS)
         self._other = self._random.choice(CLASSICS)
         self._topics = self._random.choice(TOPICS)

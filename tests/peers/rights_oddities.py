@@ -185,9 +185,7 @@ OPERATIONS: Final = (0, 1, 2, 9)
 
 
 def _bad_changes() -> Iterator[Question]:
-    """Yield bad changes by resource, setting and operation; for non-brokers only always invalid
-    ones.
-    """
+    """Yield bad changes by resource, setting and operation; for non-brokers always invalid ones."""
     for kind, name in PLACES:
         for configs in BAD if kind == BROKER else BAD[:2]:
             what = f"of {name!r}: {configs}"

@@ -23,9 +23,7 @@ COPY_LIMIT = 1_500
 
 
 def draw_config(rng: random.Random) -> dict[str, str]:
-    """Return settings with small segments and indexes, so that a short script rolls for every
-    reason.
-    """
+    """Return settings with small segments and indexes: short scripts roll for every reason."""
     config = {
         "internal.segment.bytes": rng.choice(("600", "2000", "8000", "100000")),
         "index.interval.bytes": rng.choice(("0", "1", "100", "500", "4096")),

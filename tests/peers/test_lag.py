@@ -75,9 +75,7 @@ def test_stamps_of_the_broker_are_told_as_such(kafka_broker: Broker) -> None:
 
 
 def test_records_left_of_a_compacted_topic(kafka_broker: Broker) -> None:
-    """Kafka's cleaner leaves 10 of 1,010 records; the difference of offsets is still over a
-    thousand.
-    """
+    """Kafka's cleaner leaves 10 of 1,010 records; offsets still differ by over a thousand."""
     topic, group = "compacted-lag", "compacted-lag-g"
     kafka_broker.create_topic(
         topic,

@@ -104,9 +104,7 @@ def make_logs(broker: Broker, count: int) -> None:
 
 
 def cleanable(broker: Broker, topic: str, count: int) -> set[str]:
-    """Return the partitions that the cleaner will clean: those with a finished segment with
-    content.
-    """
+    """Return the partitions that the cleaner will clean: with content in a finished segment."""
     found = set()
     for number in range(count):
         logs = sorted(broker.partition_dir(topic, number).glob("*.log"))

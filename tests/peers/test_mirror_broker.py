@@ -46,9 +46,7 @@ def seen(broker: AnyBroker, topic: str, partition: int) -> dict[bytes, tuple[int
 
 
 def check(rows: tuple[MapRow, ...], places: dict[bytes, tuple[int, int]], partition: int) -> None:
-    """Assert that every copied record is in the range of its row; in a dense row at its exact
-    offset.
-    """
+    """Assert that every copied record is within its row; in a dense row at its exact offset."""
     mine = [row for row in rows if row.source_partition == partition]
     assert mine
     for row in mine:

@@ -90,9 +90,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both; compare the responses without texts, and append times if
-    requested.
-    """
+    """Send each request to both; compare responses without texts, and append times on request."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():

@@ -180,8 +180,7 @@ class TransactionTalk:
         version: int = 4,
         transactional_id: str | None = None,
     ) -> Producer:
-        """End a transaction; return the producer that continues, from version 5 on with another
-        epoch.
+        """End a transaction; return the producer that continues, with a new epoch from version 5.
         """
         asked = EndTxnRequest(
             transactional_id=self.transactional_id

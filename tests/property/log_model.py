@@ -113,9 +113,7 @@ class Model:
     def expired(
         self, spans: Sequence[Span], clock: RetentionClock, retention_ms: int, now_ms: int
     ) -> tuple[int, int]:
-        """Return bounds of the number of expired segments, from the oldest: deleted ones, then by
-        age.
-        """
+        """Return bounds of the number of expired segments: first deleted ones, then by age."""
         below = 0
         while below < len(spans) - 1 and spans[below].end <= self.log_start:
             below += 1

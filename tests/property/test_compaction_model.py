@@ -44,9 +44,7 @@ def real(env: Env, _: random.Random) -> Worker:
 
 
 def plain(env: Env, dice: random.Random) -> Worker:
-    """Return a plain worker, in two of three cases with a map so small that a head takes several
-    passes.
-    """
+    """Return a plain worker; in two of three cases its map is small: a head takes more passes."""
     return PlainWorker(env, map_keys=dice.choice((1, 3, 1 << 30)))
 
 
@@ -110,7 +108,7 @@ def test_keys_are_verified_where_that_is_asked(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [*range(3), *map(rarely, range(3, 6))])
 def test_records_younger_than_the_minimum_lag_are_seen_by_everybody(seed: int) -> None:
-    """Holds for any number of cleanings; `Life` records which cleanings may have met a record."""
+    """Young records stay, however often the partition is cleaned."""
     life = Life(seed, real, {"min.compaction.lag.ms": "60000"})
     for _ in range(10):
         life.append()

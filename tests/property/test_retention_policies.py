@@ -47,9 +47,7 @@ def counted_ms(records: list[Appended], clock: RetentionClock) -> int:
 
 
 def may_be_rounded(records: list[Appended]) -> bool:
-    """Whether all append times are multiples of some resolution, which the setting may once have
-    had.
-    """
+    """Whether all append times are multiples of one step, possibly a configured resolution."""
     times = {record.append_ms for record in records}
     return len(times) > 1 and gcd(*times) > 1
 

@@ -85,9 +85,7 @@ class Model:
     open: list[Seen] = field(default_factory=list)
 
     def visible(self) -> list[Seen]:
-        """Return the records visible to read_committed: none after the start of an open
-        transaction.
-        """
+        """Return the records visible to read_committed: none after an open transaction's start."""
         first = self.open[0].offset if self.open else None
         found = sorted(self.committed, key=lambda seen: seen.offset)
         return [seen for seen in found if first is None or seen.offset < first]

@@ -56,9 +56,7 @@ class MeteredBroker:
         return next(iter(self.broker.ports.values()))
 
     def held_s(self) -> float:
-        """Return the CPU seconds of the longest iteration since the last call, including the
-        current one.
-        """
+        """Return CPU seconds of the longest iteration since the last call, with the current one."""
         self.broker.call(lambda _: None)
         self.broker.call(lambda _: None)
         return self._meter.take()

@@ -117,9 +117,7 @@ class Client:
         return await self.answer() is None
 
     async def is_answered_after(self, delay_ms: int) -> bool:
-        """Whether the pending request gets its response after this delay, and not a millisecond
-        earlier.
-        """
+        """Whether the pending response is sent after this delay, and not a millisecond earlier."""
         self._clock.advance(delay_ms - 1)
         self._world.node.timers.run_due()
         if await self.answer() is not None:

@@ -17,7 +17,7 @@ from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord, TopicPartition
 
 PLACE = TopicPartition("t", 0)
-# The client library reads memory after a text, which depends on its length: several attempts.
+# The client library reads random bytes after a text of such a length: several lengths and tries.
 TEXTS = ("", "a", "ab", "abc", "é" * 12, "x" * 200)
 
 

@@ -199,9 +199,7 @@ def test_a_broker_compacts_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_path: Path) -> None:
-    """If the process of a job dies, the partition stays unchanged and the next job starts another
-    one.
-    """
+    """If a job's process dies, the partition stays unchanged, and the next job has a new one."""
     worker = CleanerProcess(1e308)
     worker.stop()
     with pytest.raises(CleaningFailed, match="stopped"):

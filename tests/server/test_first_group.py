@@ -186,7 +186,7 @@ def join(group: str) -> JoinGroupRequest:
 
 
 def test_many_that_ask_at_once_for_a_topic_that_is_not_there_wait_for_one() -> None:
-    """Before, the second request found the topic created, and read its still empty content."""
+    """A former defect: the second request found the topic created, and read it while empty."""
     for _ in range(3):
         with tidelog.broker() as broker:
             clients = [RawClient(broker.bootstrap_servers) for _ in range(CLIENTS)]

@@ -85,9 +85,7 @@ def read(broker: Broker, version: int, end: int, topic: str = TOPIC) -> tuple[li
 
 
 def send_old_sets(broker: Broker) -> int:
-    """Send sets of all codecs and both formats by Produce v0 to v2, then a batch; return the log
-    end.
-    """
+    """Send sets of all codecs and formats by Produce v0 to v2, then a batch; return the log end."""
     end = 0
     for version in (0, 1, 2):
         for magic in (0, 1):
@@ -102,9 +100,7 @@ def send_old_sets(broker: Broker) -> int:
 
 
 def check(broker: Broker, end: int) -> None:
-    """Check reads by each version: a client gets the sent formats that it supports, else converted
-    ones.
-    """
+    """Check reads by each version: sent formats that the client supports, else converted ones."""
     sent_formats = ("000" + "000" + "111" + "111") * 3 + "2"
     for version in (0, 1, 2, 3, 4, 12):
         found, magics = read(broker, version, end)

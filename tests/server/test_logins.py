@@ -188,9 +188,7 @@ def test_where_nobody_has_to_log_in_both_are_refused(broker: Broker) -> None:
     )
 )
 def test_whatever_comes_before_a_log_in_lets_nobody_in(broker: Broker, frames: list[bytes]) -> None:
-    """Any bytes get a response or a disconnect; they never authenticate, and the broker keeps
-    working.
-    """
+    """Any bytes get a response or a disconnect, and never authenticate; the broker still works."""
     import socket
 
     before = let_in(broker)

@@ -97,9 +97,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MeteredBroker]
 def held_by(
     metered: MeteredBroker, api: AnyApi, version: int, *requests: "DataclassInstance"
 ) -> float:
-    """Return the least CPU seconds for which one of the requests blocks the loop, without the
-    first.
-    """
+    """Return the least CPU seconds for which a request blocks the loop, without the first one."""
     held = []
     with RawClient(metered.broker.bootstrap_servers) as client:
         for request in requests if len(requests) > 1 else requests * 3:

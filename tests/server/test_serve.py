@@ -144,9 +144,7 @@ def test_all_that_is_wrong_in_a_file_is_told_with_its_place(tmp_path: Path) -> N
 
 
 def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
-    """There is no controller here, so its listener is ignored and `--listen` is the clients'
-    address.
-    """
+    """There is no controller here: its listener is ignored, and `--listen` is for clients."""
     file = tmp_path / "server.properties"
     file.write_text(
         "process.roles=broker,controller\nnode.id=1\n"

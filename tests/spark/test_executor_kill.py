@@ -104,8 +104,7 @@ class Killing:
                 self.looks.append([end for _, end in sorted(ends.items())])
 
     def check(self, wholes: Sequence[Collection[int]]) -> Told:
-        """Assert that Spark lost executors and readers saw only whole commits; return Spark's
-        notes.
+        """Assert that Spark lost executors and readers saw whole commits; return Spark's notes.
 
         Args:
             wholes: For each partition the offsets at which commits end.

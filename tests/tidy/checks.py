@@ -240,9 +240,7 @@ class CodeNames:
         return parts[0] in names and self.everywhere.issuperset(parts)
 
     def _near(self, name: str, module: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """Return the modules of this name in the given one, beside it, or beside a package around
-        it.
-        """
+        """Return the modules of this name in the given one, beside it, or beside its packages."""
         near = [(*module[:length], name) for length in range(len(module), -1, -1)]
         return [path for path in near if path in self.modules]
 

@@ -10,8 +10,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def repeated_functions(sources: Mapping[str, str]) -> list[str]:
-    """Return functions of four statements or more with one body in several files, whatever their
-    names.
+    """Return functions of four statements or more with one body in several files, by any names.
 
     Names of arguments and local variables, annotations and docstrings don't count.
 

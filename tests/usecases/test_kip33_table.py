@@ -108,9 +108,7 @@ def search_row(question: str, clock: ClockName, outcome: Outcome) -> tuple[objec
 
 
 def test_row_1_search_by_timestamp() -> None:
-    """A record a second for 20 minutes; each fiftieth is 5 to 10 minutes late; some clocks are
-    ahead.
-    """
+    """A record a second for 20 minutes; each fiftieth is 5 to 10 minutes late; some clocks lead."""
     dice = random.Random(1)
     skew_ms = 30 * SECOND
     made = []

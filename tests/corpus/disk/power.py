@@ -20,9 +20,7 @@ STEP: Final = 3
 
 
 def disk() -> DamageFileSystem:
-    """Return a disk with a directory that was used and closed before; its journal has the later
-    calls.
-    """
+    """Return a disk with a directory that was closed before; its journal has the later calls."""
     env = seeded_env(11)
     clock = env.clock
     with tidelog.open(ROOT, writable=True, env=env) as directory:

@@ -132,9 +132,7 @@ class Line:
         self.close()
 
     def bare(self, given: bytes, words: str) -> None:
-        """Keep bytes in a frame without a header, as authentication before KIP-152, and the
-        response.
-        """
+        """Keep bytes in a frame without a header, as before KIP-152, and the response."""
         self._title("bytes", words)
         frame = struct.pack(">i", len(given)) + given
         self._hexed(">", frame)
@@ -151,9 +149,7 @@ class Line:
         return self._decoded(api, version, self._take_frame(), _QUIET)
 
     def until(self, api: str, version: int, tree: Tree, *path: str | int, to: Value) -> None:
-        """Repeat a quiet request until a field of the response has a value, which the broker sets
-        later.
-        """
+        """Repeat a quiet request until a field of the response has a value, set by the broker."""
         found = until(lambda: at(self.quiet(api, version, tree), *path), lambda it: it == to)
         assert found == to, (api, path, found)
 

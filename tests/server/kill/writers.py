@@ -117,9 +117,7 @@ class Committer:
     acknowledged: int = 0
 
     def run(self, bootstrap: str, progress: Progress) -> None:
-        """Compare the broker's offset with the acknowledged one, then commit until the broker is
-        killed.
-        """
+        """Compare the broker's offset with the acknowledged one, then commit until the kill."""
         with RawClient(bootstrap) as client:
             await_coordinator(client, self.group)
             assert self.acknowledged <= committed_offset(client, self.group, self.topic)

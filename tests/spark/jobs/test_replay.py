@@ -32,9 +32,7 @@ KEEP_ALL = {"retention.ms": "-1"}
 
 
 def late_records() -> list[NewRecord]:
-    """Return records created every 10 s; each seventh is up to an hour late, so times are
-    unordered.
-    """
+    """Return records created every 10 s; each seventh is up to an hour late, so out of order."""
     dice = Random(5)
     return [
         NewRecord(

@@ -118,9 +118,7 @@ def fetch(stage: Stage, version: int) -> None:
 
 
 def _session(stage: Stage, version: int) -> None:
-    """A fetch session: opened, with new records, with a wrong epoch, with a removed partition,
-    closed.
-    """
+    """A fetch session: opened, with new records, a wrong epoch, a removed partition, closed."""
     main = stage.main
     first = main.ask("fetch", version, fetched(stage, 0, session_epoch=0), "session: open")
     own: Tree = {"session_id": number(first, "session_id")}
