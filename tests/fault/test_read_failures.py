@@ -31,7 +31,7 @@ class Rest:
     after: DirPromise
 
     def files(self, failing: int | None = None) -> DamageFileSystem:
-        """Return the disk, with one failing reading call."""
+        """Return the disk; if a number is given, that reading call fails."""
         fault = None if failing is None else Fault(failing, FaultKind.EIO)
         return DamageFileSystem(self.state.image, read_fault=fault)
 

@@ -94,7 +94,7 @@ class Session:
 
 
 def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None:
-    """Holds also if a topic of that name is recreated; a new session gets an unknown id."""
+    """The session gets an error for the deleted topic, and another one once it is recreated."""
     session = Session(client, create(client))
     delete(client)
     until_so(told(session, GONE), "the session hears that the topic is gone")

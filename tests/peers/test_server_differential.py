@@ -90,7 +90,7 @@ def count(request: pytest.FixtureRequest) -> int:
 
 
 def _send(pair: Pair, topic: str, seed: int, count: int) -> None:
-    """Send each request to both; compare responses without texts, and append times on request."""
+    """Send each request to both; compare codes, offsets, errors by record, and set times."""
     for number, sent in enumerate(Traffic(seed).requests(count)):
         told = []
         for client in pair.clients():

@@ -180,8 +180,7 @@ class TransactionTalk:
         version: int = 4,
         transactional_id: str | None = None,
     ) -> Producer:
-        """End a transaction; return the producer that continues, with a new epoch from version 5.
-        """
+        """End a transaction; return the producer that goes on: from version 5 with a new epoch."""
         asked = EndTxnRequest(
             transactional_id=self.transactional_id
             if transactional_id is None
