@@ -92,7 +92,7 @@ _CORRUPT: Final = ("reason", "at", "offset", "path", "position")
 
 
 class ControlFailure(TidelogError):
-    """The request could not be sent, or its response was lost; it may have been executed."""
+    """A request could not be sent, or its response was lost; it may have been executed."""
 
 
 def request(verb: str, arguments: Mapping[str, object]) -> Message:

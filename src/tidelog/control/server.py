@@ -254,7 +254,7 @@ class TurnLock:
     """
 
     def __init__(self) -> None:
-        self._gate = threading.Lock()  # held by the next owner
+        self._gate = threading.Lock()  # held by the thread that acquires the lock next
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._depth = 0

@@ -296,7 +296,8 @@ def read_attached(answer: Mapping[str, object]) -> AttachResult:
             int(str(answer["size_bytes"])),
             answer["was_done"] is True,
             str(answer["note"]),
-            # Holders of earlier releases have no versions per topic, so they skip none.
+            # Holders of earlier releases have no versions per topic, so they report no skipped
+            # topics.
             _read_skipped(answer.get("skipped", {})),
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -90,8 +90,8 @@ SLICE_ITEMS: Final = 128
 _FIXED_SLICE_ITEMS: Final = 8192
 
 
-# Memory in bytes that CPython takes for values. Small numbers, empty strings and defaults are
-# shared.
+# Memory that CPython takes for values, in bytes. Small numbers, empty strings and defaults are
+# shared, and need no memory.
 _NUMBER_BYTES: Final = 32
 
 
@@ -724,7 +724,8 @@ class _WriteCode(Source):
     def _differs(self, field: Field, value: str) -> str:
         """Return the condition that a field differs from its default.
 
-        It is always true for a nullable struct, because Kafka always writes it.
+        The condition is always true for a nullable struct, because Kafka always writes such a
+        struct.
         """
         if field.kind.form is Form.STRUCT and field.kind.may_be_null(self.version):
             return "True"

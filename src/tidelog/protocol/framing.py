@@ -95,7 +95,7 @@ class Frames:
 
     @property
     def wanted_bytes(self) -> int:
-        """Number of bytes missing to the end of the current frame, or of its length."""
+        """Number of bytes missing to the end of the current frame, or to the end of its length."""
         if self._ready:
             return 0
         if self._large is not None:

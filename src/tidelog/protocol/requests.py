@@ -45,7 +45,7 @@ __all__ = [
 Request = TypeVar("Request", bound="DataclassInstance")
 
 
-# API key, version, correlation id, and the length of the client id.
+# Beginning of a request: API key, version, correlation id, and the length of the client id.
 _HEAD: Final = Struct(">hhih")
 
 
@@ -93,7 +93,8 @@ class ClientConnection:
         writer.int16(api.key)
         writer.int16(version)
         writer.int32(waiting.correlation_id)
-        # The client id has the old form in every version of the header.
+        # Every version of the header has an int16 for the client id's length, never a compact
+        # length.
         writer.nullable_string(self._client_id)
         if api.is_flexible(version):
             writer.unsigned_varint(0)

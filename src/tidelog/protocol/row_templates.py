@@ -53,7 +53,7 @@ LEARNING_CREDIT: Final = 64
 # Records with fewer bytes than this are copied into the preceding piece.
 COPIED_BELOW: Final = 16 << 10
 
-# API key, version, correlation id, and the length of the client id.
+# Beginning of a request: API key, version, correlation id, and the length of the client id.
 _REQUEST_HEAD: Final = Struct(">hhih")
 _HEAD_BYTES: Final = 4
 CORRELATION_ID: Final = slice(4, 8)  # in a request; also in a response, after its length
@@ -345,8 +345,8 @@ class _Response:
         self._facts = names.struct
         self._facts_count = len(names.present)
         self._between = layout.constant(names.between, rows[0])
-        # Position of the throttle time: in the head counted from its start, in the tail from its
-        # end.
+        # Position of the throttle time: counted from the start if it is in the head, or from the
+        # end if it is in the tail.
         self._throttle_at: int | None = None
         if any(field.name == "throttle_time_ms" for field in names.before):
             self._throttle_at = LENGTH_BYTES + self.header_bytes
@@ -648,7 +648,7 @@ def _with_records(
     records = getattr(row, cast("str", names.records))
     if not records:
         raise _Unusual
-    tail = layout.tags * 3  # of the partition, the topic and the request
+    tail = layout.tags * 3  # empty tagged fields of the partition, the topic and the request
     at = len(frame) - len(tail) - len(records) - len(layout.records_size(len(records)))
     if not _BODY_AT < at <= LEAD_BYTES_MAX:
         raise _Unusual

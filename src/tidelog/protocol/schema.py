@@ -243,7 +243,7 @@ class Field(NamedTuple):
 
 @cache
 def fields_of(kind: "type[DataclassInstance]", version: int) -> tuple[Field, ...]:
-    """Return all fields of a declaration, in the order of the wire."""
+    """Return all fields of a declaration, in their order on the wire."""
     return tuple(_field_of(declared, version) for declared in dataclasses.fields(kind))
 
 
@@ -270,8 +270,8 @@ CONSUMER_REPLICA_ID: Final = -1
 NO_OPERATIONS: Final = -(2**31)
 
 
-# Tagged fields from this number on are tidelog extensions (docs/fetch.md). Brokers and clients that
-# do not know them skip them; Kafka's own numbers are far below. Source: KIP-482.
+# First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know them skip
+# them; Kafka's own tags are far below. Source: KIP-482.
 OWN_TAGS_START: Final = 10_000
 
 
@@ -281,7 +281,7 @@ EARLIEST_TIMESTAMP: Final = -2
 LATEST_TIMESTAMP: Final = -1
 
 
-# The first offset on the broker itself, not in remote storage. Source: KIP-405.
+# Timestamp for the first offset on the broker itself, not in remote storage. Source: KIP-405.
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 
 

@@ -104,7 +104,7 @@ class OffsetFetchTopic:
 
 @message
 class OffsetFetchGroupTopic:
-    """Topic in the request, with the numbers of its partitions; by id from version 10."""
+    """Topic in the request, with the numbers of its partitions; named by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -169,7 +169,7 @@ class OffsetFetchGroupPartitionResponse:
 
 @message
 class OffsetFetchGroupTopicResponse:
-    """Topic in the response, with its partitions, from version 8; by id from version 10."""
+    """Topic in the response, with its partitions, from version 8; named by id from version 10."""
 
     name: str = wire(STRING, since=8, until=9)
     topic_id: UUID = wire(UUID16, since=10)
@@ -223,7 +223,7 @@ class JoinGroupRequest:
 
 @message
 class JoinGroupResponseMember:
-    """Member in the leader's response, with its metadata for the chosen protocol."""
+    """Member in the response to the leader, with its metadata for the chosen protocol."""
 
     member_id: str = wire(STRING)
     group_instance_id: str | None = wire(nullable_string(), since=5)
@@ -232,7 +232,7 @@ class JoinGroupResponseMember:
 
 @message
 class JoinGroupResponse:
-    """Response with the generation; the leader's also contains all members."""
+    """Response with the generation; the response to the leader also contains all members."""
 
     throttle_time_ms: int = wire(INT32, since=2)
     error_code: int = wire(INT16)
@@ -255,7 +255,7 @@ class SyncGroupRequestAssignment:
 
 @message
 class SyncGroupRequest:
-    """Request for the member's assignment; the leader's contains the assignments of all members."""
+    """Request for the member's assignment; the leader's request contains all assignments."""
 
     group_id: str = wire(STRING)
     generation_id: int = wire(INT32)
@@ -297,7 +297,7 @@ class HeartbeatResponse:
 
 @message
 class MemberIdentity:
-    """Member in the request, by its id; a static one by its instance id."""
+    """Member in the request: a dynamic member by its member id, a static one by its instance id."""
 
     member_id: str = wire(STRING, since=3)
     group_instance_id: str | None = wire(nullable_string(), since=3)

@@ -66,7 +66,7 @@ class DescribeConfigsSynonym:
 
 @message
 class DescribedConfig:
-    """Setting in the response; the value of a sensitive one is null."""
+    """Setting in the response; the value of a sensitive setting is null."""
 
     name: str = wire(STRING)
     value: str | None = wire(nullable_string())
@@ -267,7 +267,7 @@ class DescribedQuotas:
 
 @message
 class DescribeClientQuotasResponse:
-    """Response with the matching entities and their quotas; null with an error."""
+    """Response with the matching entities and their quotas; null if there was an error."""
 
     throttle_time_ms: int = wire(INT32)
     error_code: int = wire(INT16)

@@ -108,7 +108,7 @@ class CurrentLeader:
 
 @message
 class SnapshotId:
-    """Snapshot of the metadata log to fetch instead; -1 and -1 for none."""
+    """Snapshot of the metadata log to fetch instead of records; -1 and -1 for none."""
 
     end_offset: int = wire(INT64, default=-1)
     epoch: int = wire(INT32, default=-1)

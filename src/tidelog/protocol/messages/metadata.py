@@ -109,7 +109,7 @@ class MetadataBroker:
 
 @message
 class MetadataPartition:
-    """Partition with its leader and replicas; leader -1 without a leader."""
+    """Partition with its leader and replicas; the leader is -1 if there is none."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)
@@ -205,7 +205,7 @@ class DescribeTopicPartitionsRequest:
 
 @message
 class DescribedPartition:
-    """Partition with its leader and replicas; leader -1 without a leader."""
+    """Partition with its leader and replicas; the leader is -1 if there is none."""
 
     error_code: int = wire(INT16)
     partition_index: int = wire(INT32)

@@ -258,7 +258,7 @@ class SaslHandshakeRequest:
 
 @message
 class SaslHandshakeResponse:
-    """Response with the supported mechanisms; an error if the requested one is missing."""
+    """Response with the supported mechanisms; an error if the requested one is not supported."""
 
     error_code: int = wire(INT16)
     mechanisms: list[str] = wire(array(STRING))
