@@ -111,7 +111,8 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
         place: Address of the only listener, which overrides the settings.
 
     Raises:
-        ConfigError: See `plan_listeners`; or there are several listeners, and an address for one.
+        ConfigError: See `plan_listeners`; also if an address for one listener is given and there
+            are several listeners.
     """
     plans = plan_listeners(config)
     if place is None:
@@ -129,7 +130,7 @@ def advertised(plan: ListenerPlan, port: int) -> Address:
 
 
 async def use_kernels(node: Node) -> None:
-    """Let logs check and search with kernels: newly opened ones, then the open ones in slices."""
+    """Let logs check and search with kernels: newly opened logs, and the open ones in slices."""
     node.partitions.has_kernels = True
     slices = Slices(node.env.clock)
     for partition in node.partitions.opened():
@@ -146,9 +147,9 @@ class Server:
 
         Args:
             node: The broker's state.
-            kernels_after_s: Delay in s after it listens, until a thread loads the kernels and the
-                cleaner starts. Until then logs work without kernels; loading them slows down the
-                first clients.
+            kernels_after_s: Delay, in s, from listening until a thread loads the kernels and the
+                cleaner starts, because loading slows down the first clients. Until then logs work
+                without kernels.
         """
         self.node = node
         self._kernels_after_s = kernels_after_s

@@ -114,7 +114,7 @@ def give_back(paths: Iterable[str]) -> int:
 
 
 def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield address ranges [start, end) of maps of these files that were never written.
+    """Yield the address ranges [start, end) of these files' maps that were never written.
 
     Pages into which the linker has written addresses (RELRO) differ from the file.
 
@@ -267,7 +267,7 @@ def _compile_elsewhere() -> None:
 
 
 def compile_once() -> None:
-    """Compile, in a process of its own; if another one is compiling, wait for it.
+    """Compile the kernels in this process; if another process is compiling, wait for it.
 
     A killed broker leaves such a process running, and the next broker starts another: they run one
     after the other, and only the first has work to do.

@@ -17,7 +17,7 @@ from tidelog.env import Clock
 LogFormat = Literal["text", "json"]
 
 FIELDS: Final = ("client", "connection", "api", "error_code", "address")
-# Given by `extra=` for lines at start and stop, which are never limited.
+# Value of `extra=` for lines at start and stop, which are never limited.
 TOLD_ONCE: Final = {"is_told_once": True}
 # Fields that a text line has in its message.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})

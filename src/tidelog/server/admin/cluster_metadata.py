@@ -322,7 +322,7 @@ class ClusterSettings(DurableState[ClusterState]):
             _LOGGER.warning(text, CLUSTER_FILE, error)
 
 
-# Kafka limits the ACLs of a cluster by memory only; tidelog has a fixed limit.
+# Maximum numbers of ACLs and of SCRAM credentials. Kafka limits them by memory only.
 ACLS_MAX: Final = 100_000
 
 

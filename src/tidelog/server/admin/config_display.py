@@ -26,7 +26,7 @@ from tidelog.config.values import PASSWORD, Synonym
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.configs import ConfigSource
 
-# Kafka's numbers of the types of settings.
+# Numbers of the types of settings in Kafka's protocol.
 TYPES: Final = {
     "boolean": 1,
     "string": 2,

@@ -128,7 +128,7 @@ class Rate:
         return self._windows[self._at].last_ms
 
     def record(self, used: float, now_ms: int) -> None:
-        """Count a use; a negative value takes back a use that was counted at the same time."""
+        """Count a use; a negative value undoes a use that was counted at the same time."""
         window = self._current(now_ms)
         if now_ms - window.start_ms >= WINDOW_MS:
             window = self._next(now_ms)
@@ -153,9 +153,9 @@ class Rate:
         return self._windows[self._at]
 
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
-        """Return the time in ms without use until the rate is at most `per_second`; 0 if it is now.
+        """Return the time in ms without use until the rate is at most `per_second`.
 
-        It is at most `INT32_MAX`.
+        The time is 0 if the rate already is, and at most `INT32_MAX`.
         """
         used, start_ms = 0.0, now_ms
         for window in self._windows:
@@ -183,7 +183,7 @@ FETCHED: Final = "consumer_byte_rate"
 REQUESTS: Final = "request_percentage"
 
 
-# In the order in which Kafka lists the quotas of an entity.
+# Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
 
@@ -220,7 +220,7 @@ class _Uses:
         return min(rate.throttle_ms(limit.per_second, now_ms), INT32_MAX)
 
     def take_back(self, limit: Quota, used: float, now_ms: int) -> None:
-        """Take back a use that was counted at the same time."""
+        """Undo a use that was counted at the same time."""
         self._rates[_who(limit)].record(-used, now_ms)
 
     def _forget(self, now_ms: int) -> None:
@@ -292,21 +292,23 @@ def most_at_once(limit: Quota) -> int:
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 
 
-# Kafka's quotas that are not enforced here. They are refused, so that no one relies on them.
+# Kafka's quotas that this broker does not enforce. It refuses to set them, so that no one relies on
+# them.
 NOT_ENFORCED: Final = {
     USER: frozenset({"controller_mutation_rate"}),
     IP: frozenset({"connection_creation_rate"}),
 }
 
 
-# Kafka limits these by memory only; tidelog has a fixed limit.
+# Maximum number of entities with quotas, and maximum length of a name. Kafka limits both by memory
+# only.
 ENTITIES_MAX: Final = 100_000
 
 
 NAME_BYTES_MAX: Final = 1024
 
 
-# Allowed difference from a whole number.
+# Allowed difference of a value from a whole number.
 _EPSILON: Final = 1e-6
 
 

@@ -117,7 +117,7 @@ def _assigned_count(layout: Layout, node_id: int) -> int:
 
 
 def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
-    """Refuse a partition's brokers unless they are this one, once; raises Refusal."""
+    """Refuse a partition's brokers unless they are exactly this broker; raises Refusal."""
     text = "The manual partition assignment includes"
     if not brokers:
         raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{text} an empty replica list.")

@@ -92,7 +92,7 @@ class Charges:
     def worked(self, answer: "Started") -> None:
         """Stop the watch after the handler returned.
 
-        A response that is still pending measures its own time.
+        If the response is still pending, the time of the task that computes it is measured, too.
         """
         self._watch.pause()
         if isinstance(answer, Reply) and self._time is not None:

@@ -103,7 +103,10 @@ class _Keeper(Protocol):
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
-    """Return this broker. The first request creates the topic of offsets or of transactions."""
+    """Return this broker as coordinator.
+
+    The first request creates the topic of offsets or of transactions.
+    """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
         return _answer_for(context, request, node.groups.shards, OFFSETS_TOPIC)
@@ -294,7 +297,7 @@ def join_group(
         client_id=context.client_id or "",
         client_host=f"/{context.connection.host}",
         protocol_type=request.protocol_type,
-        # Copies: the request's buffer would live as long as the member.
+        # Copies, because views would keep the request's buffer for as long as the member exists.
         protocols=tuple((each.name, bytes(each.metadata)) for each in request.protocols),
         session_timeout_ms=request.session_timeout_ms,
         rebalance_timeout_ms=(
@@ -442,7 +445,10 @@ def _type_of(group: AnyGroup) -> str:
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse | LargeResponse:
-    """Describe groups with their members, each group once. A group that doesn't exist is dead."""
+    """Describe groups with their members, each group once.
+
+    A group that doesn't exist is described as dead.
+    """
     described = [await _describe(context, group_id) for group_id in dict.fromkeys(request.groups)]
     if request.include_authorized_operations:
         for group in described:
@@ -523,7 +529,7 @@ async def delete_groups(
 
 
 async def _delete(context: RequestContext, group_id: str) -> ErrorCode:
-    """Delete one group. The state of a share group is deleted too, after the group."""
+    """Delete one group; for a share group, delete its state after the group."""
     coordinator = context.node.groups
     group = coordinator.find(group_id)
     if isinstance(group, ShareGroup) and group.is_empty:

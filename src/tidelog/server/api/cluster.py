@@ -407,7 +407,7 @@ async def describe_log_dirs(
 ) -> DescribeLogDirsResponse | LargeResponse:
     """Describe the log directory: sizes of the named partitions, or of all if topics are null.
 
-    Unknown ones are left out.
+    Unknown partitions are left out.
     """
     node = context.node
     env, path, topics = node.env, node.log_dir.path, dict(node.topics.all())
@@ -452,7 +452,7 @@ def measure(
 
 
 def _log_bytes(env: Env, path: str) -> int:
-    """Return the bytes of a partition's segments; a file that is deleted meanwhile counts 0."""
+    """Return the bytes of a partition's segments; a file that is deleted meanwhile counts as 0."""
     size = 0
     try:
         for entry in env.files.list_dir(path):

@@ -115,7 +115,7 @@ GROUPS_MAX: Final = 10_000
 
 NAME_CHARACTERS_MAX: Final = 249
 
-# Java's int has at most ten digits.
+# A number of at most ten digits, as Java's int has.
 _INTEGER: Final = re.compile("-?[0-9]{1,10}")
 
 
@@ -293,7 +293,7 @@ class BrokerResource(ConfigResource):
 
 
 class UnknownSettings(Refusal):
-    """A change of settings that no broker has."""
+    """Refusal of a change of settings that no broker has."""
 
 
 def _facts(node: Node) -> Mapping[str, str]:
@@ -413,7 +413,7 @@ def find_resource(node: Node, kind: int, name: str) -> ConfigResource | None:
 # fraction of a millisecond.
 AT_ONCE: Final = 8
 
-# Resource types that requests may name; types without settings here are never listed.
+# Resource types that requests may name; ListConfigResources omits types without settings here.
 RESOURCE_KINDS: Final = frozenset({TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP})
 
 # Resource types that AlterConfigs may name: loggers' levels can only be altered incrementally.
@@ -672,7 +672,7 @@ def _name(alteration: QuotaAlteration) -> _Parts:
 
 
 def _ensure_once(alteration: QuotaAlteration, times: int) -> None:
-    """Raise Refusal if the request names the entity twice, or the alteration a key twice."""
+    """Raise Refusal if the request names the entity twice, or the alteration names a key twice."""
     keys = [op.key for op in alteration.ops]
     if times > 1 or len(set(keys)) < len(keys):
         inside = ", ".join(f"{kind}={name}" for kind, name in _name(alteration))

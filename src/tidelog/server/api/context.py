@@ -76,7 +76,7 @@ _NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
 Response: TypeAlias = "DataclassInstance"
 
 
-# Responses of up to this many items are encoded on the event loop.
+# Maximum number of items of a response that is encoded on the event loop.
 MANY: Final = 1000
 
 
@@ -118,8 +118,8 @@ class EncodedResponse:
 
     Attributes:
         response: The response.
-        name: The list.
-        task_ns: Time of the event loop in tasks of the request's parts.
+        name: Name of the list.
+        task_ns: The event loop's time, in ns, in tasks of the request's parts.
     """
 
     __slots__ = ("name", "response", "task_ns")
@@ -130,7 +130,7 @@ class EncodedResponse:
         self.task_ns = 0
 
 
-# A finished response; None for a producer that wants no acknowledgement.
+# A finished response; None for a producer that requests no acknowledgement.
 Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 
 
@@ -142,7 +142,8 @@ Answer: TypeAlias = "Ready | Awaitable[Ready]"
 Started: TypeAlias = "Ready | Reply[Ready]"
 
 
-# Each handler takes its own API's request, which this type can't express: `handler_of` casts.
+# Handler of one API. It takes the API's own request, which this type can't express, so `handler_of`
+# casts.
 Handler: TypeAlias = Callable[[RequestContext, "DataclassInstance"], Answer]
 
 

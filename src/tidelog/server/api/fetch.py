@@ -47,7 +47,8 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 from tidelog.types import ISOLATION_LEVELS, Buffer
 
-# First versions in which topics are named by id, and the replica is a tagged field.
+# First version in which topics are named by id, and first version in which the replica is a tagged
+# field.
 BY_ID_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
 
@@ -261,7 +262,7 @@ def _answer_rows(
 ) -> RowAnswers | None:
     """Read each row.
 
-    Return None for errors, waits, cold reads and anything else out of the ordinary.
+    Return None for errors, waits, cold reads and anything else unusual.
     """
     node, order = context.node, order_of(context, request)
     reads: list[PartitionRead] = []
@@ -414,7 +415,7 @@ PARTITIONS_MAX: Final = 30_000
 _SLICE: Final = 100
 
 
-# Bytes of a partition in the response besides its records, for quotas.
+# Number of bytes of a partition in the response besides its records, for quotas.
 _PARTITION_BYTES: Final = 40
 
 

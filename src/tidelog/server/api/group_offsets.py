@@ -480,8 +480,8 @@ async def offset_delete(
     return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
 
 
-# First versions in which a client knows the errors after which it must abort, and in which a commit
-# adds the group's partition to the transaction.
+# First version in which a client knows the errors after which it must abort, and first version in
+# which a commit adds the group's partition to the transaction.
 ABORTABLE_SINCE: Final = 4
 
 

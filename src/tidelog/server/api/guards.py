@@ -217,7 +217,7 @@ class Access:
     def cluster_bits(self, possible: int) -> int:
         """Return the allowed operations on the cluster as bits.
 
-        0 without the right to describe it.
+        The result is 0 if the client may not describe the cluster.
         """
         if not self.may_cluster(Operation.DESCRIBE):
             return 0
@@ -341,7 +341,8 @@ class Denied:
 
         async def in_steps(response: Response, items: list[Item]) -> Response:
             clock = access.context.node.env.clock
-            # In place: a `LargeResponse` frees the items of this same list.
+            # The list is changed in place, because a `LargeResponse` frees the items of this same
+            # list.
             items[:] = compress(items, await in_slices(clock, map(is_shown, items)))
             change(response)
             return response

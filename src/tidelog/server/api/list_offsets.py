@@ -61,7 +61,7 @@ READ_COMMITTED: Final = 1
 
 _NO_MATCH: Final = (0, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
 
-# First version that allows each special time.
+# First version that allows a special time, by special time.
 SPECIAL_SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
@@ -71,7 +71,7 @@ SPECIAL_SINCE: Final = {
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 
-# Error code, timestamp, offset and leader epoch: a partition's result in the response.
+# Result of one partition: error code, timestamp, offset and leader epoch.
 Row: TypeAlias = tuple[int, int, int, int]
 
 PartitionResponse: TypeAlias = ListOffsetsPartitionResponse

@@ -69,12 +69,12 @@ TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
-# A response for all topics with more topics than this is made in slices. Requests that name so many
-# are answered in parts (`long_requests`).
+# Maximum number of topics for which a response for all topics is made at once; a longer one is made
+# in slices. Requests that name many topics are answered in parts (`long_requests`).
 TOPICS_AT_ONCE: Final = 1000
 
 
-# Up to this many leader epochs are read on the event loop.
+# Maximum number of leader epochs that are read on the event loop.
 EPOCHS_AT_ONCE: Final = 16
 
 
@@ -195,7 +195,10 @@ def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
 def _look_up(
     context: RequestContext, topics: Sequence[MetadataRequestTopic] | None
 ) -> list[TopicLookup]:
-    """Look up the requested topics, each once. If any is named by id, names are ignored."""
+    """Look up the requested topics, each once.
+
+    If any topic is named by id, all names are ignored.
+    """
     node = context.node
     if topics is None or (context.version == 0 and not topics):
         return [TopicLookup(info) for info in node.topics.all().values()]
@@ -268,7 +271,8 @@ class _Described:
     partitions: list[MetadataPartition]
 
 
-# Cache: clients refresh metadata often, and describing thousands of partitions takes long.
+# Cache of descriptions: clients refresh metadata often, and describing thousands of partitions
+# takes long.
 _DESCRIBED: Final[WeakKeyDictionary[Node, dict[str, _Described]]] = WeakKeyDictionary()
 
 
@@ -319,7 +323,7 @@ BROKERS: Final = 1
 CONTROLLERS: Final = 2
 
 
-# Kafka's `max.request.partition.size.limit`.
+# Maximum number of partitions in a response, as Kafka's `max.request.partition.size.limit`.
 PARTITIONS_MAX: Final = 2000
 
 
@@ -572,7 +576,7 @@ def _is_name(text: str) -> bool:
 def guard_metadata(access: Access, request: MetadataRequest) -> Guarded[MetadataRequest]:
     """Require DESCRIBE on each topic, and CREATE on it or on the cluster if it is to be created.
 
-    A request for all topics gets the allowed ones; the others aren't mentioned.
+    A request for all topics gets the allowed ones; the others are left out.
     """
     topics = request.topics
     is_all = topics is None or (access.context.version == 0 and not topics)

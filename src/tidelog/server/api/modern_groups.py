@@ -393,7 +393,7 @@ class DescribeGuard(Generic[Group]):
     refuse: Callable[[str, int, str | None], Group]
 
     def guard(self, request: DescribeRequest) -> Guarded[DescribeRequest]:
-        """Guard a request; denied groups come last.
+        """Guard a request; denied groups are last in the response.
 
         A group with a denied topic is reduced to its name.
         """

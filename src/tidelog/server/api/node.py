@@ -231,7 +231,7 @@ class Node(Services):
         return config.topic_defaults
 
     async def _heed(self, state: ClusterState) -> None:
-        """Put a state of settings into force.
+        """Apply a state of settings.
 
         Raises:
             ConfigError: The state is invalid; nothing was changed.
@@ -246,7 +246,7 @@ class Node(Services):
         self._heed_quotas(state)
 
     def _heed_quotas(self, state: ClusterState) -> None:
-        """Put the stored quotas into force; without any, nothing is counted."""
+        """Apply the stored quotas; without any, no use is counted."""
         if not state.quotas:
             self.throttles = None
             return

@@ -72,9 +72,9 @@ from tidelog.types import Buffer, Codec, TopicPartition
 if TYPE_CHECKING:
     from uuid import UUID
 
-# First versions of Produce in which: records are batches; batches may be compressed with zstd; a
-# client knows the errors after which it must abort; producing to a partition adds it to the
-# transaction; topics have ids.
+# First versions of Produce with a feature, in this order: records are batches; batches may be
+# compressed with zstd; a client knows the errors after which it must abort; producing to a
+# partition adds it to the transaction; topics have ids.
 BATCHES_FIRST_VERSION: Final = 3
 ZSTD_FIRST_VERSION: Final = 7
 ABORTABLE_SINCE: Final = 11
@@ -83,10 +83,10 @@ TOPIC_IDS_FIRST_VERSION: Final = 13
 
 VALID_ACKS: Final = frozenset({-1, 0, 1})
 
-# Only Kafka's admin client may write to internal topics.
+# Client id of Kafka's admin client, which alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 
-# Errors that an old producer would not recover from: it gets a retriable error instead.
+# Errors from which an old producer would not recover; it gets a retriable error instead.
 _RETRIED: Final = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -125,12 +125,12 @@ FREE_CHECKS: Final = 2
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
-# Maximum time of a slice of appends; most requests need far less.
+# Maximum time of a slice of appends, in ms; most requests need far less.
 SLICE_MS: Final = 20
 
 
 class Refusal(NamedTuple):
-    """Error for a partition whose records are not appended, with a reason where Kafka gives one."""
+    """Error for a partition whose records are not appended; with a reason if Kafka gives one."""
 
     code: int
     reason: str | None = None
@@ -701,7 +701,7 @@ def _checked_copy(log: Log, records: Buffer) -> Buffer:
 
 
 def refusal_of(code: ErrorCode, version: int) -> Refusal:
-    """Return the coordinator's error as Produce reports it."""
+    """Return the refusal with which Produce reports the coordinator's error."""
     error = known_error(code, knows_abortable=version >= ABORTABLE_SINCE)
     if error is ErrorCode.INVALID_TXN_STATE:
         return Refusal(error, "Partition was not added to the transaction")

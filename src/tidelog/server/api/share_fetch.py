@@ -369,7 +369,7 @@ class ShareFetching:
         return is_over or self._has_news
 
     def _choose(self, named: SharedPartition) -> bool:
-        """Whether this fetch is to read a partition now.
+        """Whether this fetch should read a partition now.
 
         If so, the partition is reserved for it.
         """
@@ -465,7 +465,7 @@ class ShareFetching:
         )
         self._tell(named, data)
         partition = self._live[named].partition
-        # Counts of a deleted topic would never be removed.
+        # Counts added for a deleted topic would never be removed.
         if not partition.is_gone:
             count = sum(each.size for each in acquired)
             self._node.metrics.fetched(partition.name.topic, count, len(records))
@@ -585,7 +585,8 @@ def _begin(
     if isinstance(session, ShareSession):
         connection = member.context.connection
         connection.closers[key] = partial(shares.drop_session, key, session)
-        # The member may end the session on another connection: then this one must drop its closer.
+        # The member may end the session on another connection; then this connection drops its
+        # closer.
         session.on_end = lambda: _no_closer(connection, key)
     return session
 

@@ -70,8 +70,8 @@ async def describe_share_group_offsets(
 ) -> DescribeShareGroupOffsetsResponse:
     """Return start offsets of groups.
 
-    The offset is -1 for a partition that the group has not started, even in missing topics. Each
-    partition is reported once, however often it is named.
+    The offset is -1 for a partition that the group has not started, and for a partition of a
+    missing topic. A partition that is named several times is reported once.
     """
     slices = Slices(context.node.env.clock)
     groups = [await _described_group(context.node, group, slices) for group in request.groups]
@@ -366,7 +366,7 @@ def guard_describe_share_group_offsets(
 ) -> Guarded[DescribeShareGroupOffsetsRequest]:
     """Require DESCRIBE on each group and each topic.
 
-    Denied topics that weren't named are left out.
+    If all topics are requested, denied topics are left out.
     """
     code = ErrorCode.GROUP_AUTHORIZATION_FAILED
     may = [access.may_group(Operation.DESCRIBE, group.group_id) for group in request.groups]

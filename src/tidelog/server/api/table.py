@@ -527,7 +527,7 @@ _SPLIT: Final = frozenset(row.key for row in ROWS if row.parts) - _WITH_RECORDS
 
 
 def items_at_once(key: int, frame_bytes: int) -> int:
-    """Return how many list elements of a request are processed without yielding the event loop."""
+    """Return how many list elements of a request may be processed at once on the event loop."""
     if frame_bytes > _LONG_FRAME_BYTES and key in _SPLIT:
         return _LONG_TEXTS
     return _AT_ONCE[key]
@@ -540,7 +540,7 @@ _AFTER_LOAD: Final = frozenset(
 )
 
 
-# Modules whose import takes a tenth of a second, so a thread imports them.
+# Modules whose import takes a tenth of a second, so that a thread imports them.
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 
 
@@ -661,7 +661,7 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
     The id is None if the request names several.
     """
     if key in _OF_TRANSACTIONS:
-        # Without one transactional id (an idempotent producer, or a batch of several) there is no
+        # A request without a transactional id (of an idempotent producer) or with several does not
         # wait.
         name = getattr(request, "transactional_id", None)
         return [(node.transactions.log, name)] if name else []

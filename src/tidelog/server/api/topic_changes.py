@@ -27,7 +27,7 @@ async def create(
 
 
 async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | TidelogError]:
-    """Create topics together; return for each the topic, or the error."""
+    """Create topics together; return the topic or the error of each."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
@@ -42,7 +42,7 @@ async def create_all(node: Node, new: Sequence[NewTopic]) -> list[TopicInfo | Ti
 
 
 async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | TidelogError]:
-    """Raise topics' partition counts together; return for each the topic, or the error."""
+    """Raise topics' partition counts together; return the topic or the error of each."""
 
     async def change() -> list[TopicInfo | TidelogError]:
         async with node.topics.changing:
@@ -83,8 +83,8 @@ async def alter(
 async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
     """Await a change, which continues even if the caller is cancelled.
 
-    A thread may be executing it by then: its result must be applied, and no other change may start
-    meanwhile.
+    By then a thread may be executing the change: its result must be applied, and no other change
+    may start meanwhile.
     """
     return await asyncio.shield(node.topics.begin(change))
 
@@ -102,10 +102,10 @@ async def delete(node: Node, name: str) -> None:
 
 
 async def delete_all(node: Node, topics: Sequence[TopicInfo]) -> list[TidelogError | None]:
-    """Delete topics together; return for each None, or the error: UnknownTopic or StorageFailure.
+    """Delete topics together; return None or the error of each: UnknownTopic or StorageFailure.
 
-    Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after it; the
-    others don't wait for them. The files are removed later (`Removals`).
+    Renames and syncs run in threads. Topics that are locked for a rebuild are deleted after the
+    rebuild; other topics don't wait for them. The files are removed later (`Removals`).
     """
     failures: dict[str, TidelogError] = {}
     await _shielded(node, _delete(node, topics, failures))
@@ -138,7 +138,7 @@ async def _delete_free(
         current = node.topics.find(info.name)
         if current is not None and current.topic_id == info.topic_id:
             existing.append(info)
-        else:  # deleted meanwhile, perhaps recreated
+        else:  # the topic was deleted meanwhile, and perhaps recreated
             failures[info.name] = unknown_topic(info.name, ())
     if not existing:
         return []

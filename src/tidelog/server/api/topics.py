@@ -65,9 +65,11 @@ from tidelog.storage.directory.topic_registry import NewTopic, TopicInfo
 from tidelog.storage.files import CLUSTER_METADATA_TOPIC, random_topic_id
 from tidelog.storage.log.deletion import HIGH_WATERMARK
 
-# With a timeout of 0 Kafka's controller does nothing and responds REQUEST_TIMED_OUT, if there is
-# anything that it could do. Otherwise each refused item gets its own error. Responses for more than
-# this number of new topics, with all their settings, are encoded in a thread.
+# Responses for more than this number of new topics, with all their settings, are encoded in a
+# thread.
+#
+# With a timeout of 0, Kafka's controller changes nothing. It responds REQUEST_TIMED_OUT if the
+# request has an item that it could change; otherwise each refused item gets its own error.
 AT_ONCE: Final = 8
 
 
@@ -132,7 +134,7 @@ async def _create_all(
 
 
 def _requested_partitions(node: Node, topics: Sequence[CreatableTopic]) -> int:
-    """Return the total number of requested partitions; an invalid count counts 0."""
+    """Return the total number of requested partitions; an invalid count counts as 0."""
     default = node.config.num_partitions
     counts = (default if topic.num_partitions == -1 else topic.num_partitions for topic in topics)
     return sum(
@@ -416,8 +418,9 @@ def _absent_of(
 ) -> tuple[dict[str, None], list[DeleteTopicState]]:
     """Return the missing topics that the client may not delete, and the other entries.
 
-    They are answered here: if such a topic is created while others are being deleted, its rights
-    would not be checked again. If deletion is disabled, the handler reports that.
+    The missing topics are refused here: if the handler looked them up again, a topic that was
+    created meanwhile would be deleted without a check of rights. If deletion is disabled, the
+    handler reports that.
     """
     absent: dict[str, None] = {}
     others = []

@@ -74,11 +74,12 @@ from tidelog.server.transactions.state_topic import by_topic
 from tidelog.storage.log.producers import EPOCH_BUMP_VERSION, ProducerEntry
 from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 
-# From this version on brokers send the request, for many transactions at once.
+# First version in which brokers send the request, for several transactions at once.
 BATCHED_FIRST_VERSION: Final = 4
 
 
-# Older clients know only INVALID_PRODUCER_EPOCH, the fencing error of partitions.
+# First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH, the fencing
+# error of partitions.
 FENCED_FIRST_VERSION: Final = 2
 
 
@@ -86,7 +87,7 @@ EPOCH_BUMP_FIRST_VERSION: Final = 5
 
 
 def fenced(version: int, code: int) -> int:
-    """Return an error code as clients of a version know it."""
+    """Return an error code in the form that clients of a version know."""
     is_unknown = code == ErrorCode.PRODUCER_FENCED and version < FENCED_FIRST_VERSION
     return ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else code
 
@@ -134,7 +135,7 @@ async def add_partitions_to_txn(
 async def _add(
     context: RequestContext, transaction: AddPartitionsToTxnTransaction
 ) -> Mapping[TopicPartition, int]:
-    """Return a code for each partition: all are added, or none."""
+    """Return a code for each partition: either all partitions are added, or none."""
     partitions = [
         TopicPartition(topic.name, number)
         for topic in transaction.topics
@@ -500,7 +501,8 @@ async def _partition(
     if isinstance(partition, int):
         why = _no_topic(topic) if context.node.topics.find(topic) is None else Refusal(partition)
         return failed_item(DescribeProducersPartitionResponse, number, why.error_code, why.message)
-    producers = map(_producer, partition.log.producer_states().producers.values())  # a copy
+    # A copy of the producers.
+    producers = map(_producer, partition.log.producer_states().producers.values())
     return DescribeProducersPartitionResponse(
         partition_index=number,
         error_code=0,

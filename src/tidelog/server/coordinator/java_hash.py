@@ -32,7 +32,7 @@ _INT32_SPAN: Final = 1 << 32
 _POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
 
 
-# Weights for the longest names, computed when one occurs.
+# Weights for the characters of the longest names, computed when such a name occurs.
 _long_powers: list[int] = []
 
 
@@ -116,7 +116,7 @@ def hash_order(
 
 
 def number_order(numbers: Collection[int]) -> list[int]:
-    """Sort partition numbers by the iteration order of a table that has grown to them."""
+    """Sort partition numbers by the iteration order of a Java table that has grown to them."""
     mask = table_size(len(numbers)) - 1
     return sorted(sorted(numbers), key=lambda number: (number ^ number >> 16) & mask)
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["SECRET_BYTES", "KernelPieces"]
 
 
-# Bytes read at a time. Pieces are large, because a key that occurs in several pieces is passed on
-# once for each.
+# Number of bytes read at a time. Pieces are large, because a key that occurs in several pieces is
+# passed on once for each.
 KERNEL_PIECE_BYTES: Final = 16 << 20
 
 

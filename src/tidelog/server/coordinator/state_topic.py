@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 class KeyValue:
     """Record to write: a key, and a value or None for a tombstone.
 
-    It has no timestamp or headers; a batch uses its own time.
+    It has no timestamp and no headers; all records of a batch have the time of the batch.
     """
 
     timestamp: ClassVar[int | None] = None
@@ -78,7 +78,7 @@ class KeyValue:
 
 
 def is_accepted(written: Reply[ErrorCode]) -> bool:
-    """Whether a write is in the log, durable or not yet; if not, nothing was written.
+    """Whether a write is in the log, durable or not yet; if False, nothing was written.
 
     If records that are not durable yet are lost later, the whole partition is unloaded.
     """
@@ -115,7 +115,7 @@ class StateMachine(Protocol[Loaded]):
         ...
 
     def unload(self, number: int | None) -> None:
-        """Unload the state of a partition that can't be served any more, or of all (None)."""
+        """Unload the state of a partition that can't be served any more; None for all."""
         ...
 
 
@@ -137,7 +137,7 @@ class TopicSpec(NamedTuple):
     codec: Codec = Codec.NONE
 
 
-# Minimum time between two attempts to load a partition that can't be loaded.
+# Minimum time in ms between two attempts to load a partition that failed to load.
 RETRY_MS: Final = 30_000
 
 
@@ -306,7 +306,7 @@ class StateTopic(Generic[Loaded]):
         self._spec = spec
         self._logger = spec.logger
         self._clock = services.env.clock
-        # A new list means a new topic, after a deletion and creation.
+        # Partitions of the existing topic; a new list if the topic was deleted and recreated.
         self._parts: list[_Part] = []
         self._queue: deque[int] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -356,7 +356,7 @@ class StateTopic(Generic[Loaded]):
         return {part.state for part in self._parts} == {PartitionState.ACTIVE}
 
     def number_of(self, key: str) -> int:
-        """Return the partition of a key such as a group id; the topic must exist."""
+        """Return the partition number of a key such as a group id; the topic must exist."""
         return partition_for(key, len(self._parts))
 
     def error_for(self, key: str) -> ErrorCode:
@@ -480,7 +480,7 @@ class StateTopic(Generic[Loaded]):
         return info
 
     async def _settle(self, info: TopicInfo) -> None:
-        """Sync new partitions one by one in a thread; the first client need not wait for all.
+        """Sync new partitions one by one in a thread; the first client does not wait for all.
 
         A partition that is opened earlier is synced at that time.
         """
@@ -627,7 +627,7 @@ class StateTopic(Generic[Loaded]):
     # -- loading -----------------------------------------------------------------------------
 
     def try_again(self) -> None:
-        """Load failed partitions again, even without waiting requests, except damaged ones."""
+        """Load failed partitions again, even if no request waits for them; not damaged ones."""
         for number in range(len(self._parts)):
             self._try_again_if_sound(number)
 
@@ -654,7 +654,7 @@ class StateTopic(Generic[Loaded]):
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
-        """Set the topic's settings in a Kafka directory; with defaults, state would be deleted."""
+        """Set the topic's settings in a Kafka directory, because retention might delete state."""
         services = self._services
         info = services.topics.find(self.name)
         if info is not None and info.foreign:
@@ -687,7 +687,8 @@ class StateTopic(Generic[Loaded]):
                 await self.all_loaded()
 
     def _tell_failure(self, part: _Part, number: int, error: Exception) -> None:
-        # A partition that failed meanwhile is not damaged: its log is closed or rewritten.
+        # A partition that failed while it was loading is not damaged: its log is closed or
+        # rewritten.
         if isinstance(error, CorruptData) and part.state is PartitionState.LOADING:
             part.is_damaged = True
         trace = None if isinstance(error, TidelogError) else error
@@ -756,9 +757,8 @@ class PartitionedMap(Generic[Kept]):
         """Start empty.
 
         Args:
-            number_of: Returns the partition of a name. If the topic has got more partitions since a
-                record was written, that may differ from the partition that the name was loaded
-                from.
+            number_of: Returns the partition of a name. If partitions were added to the topic after
+                a record was written, that may not be the partition from which the name was loaded.
         """
         self._number_of = number_of
         self._all: dict[str, Kept] = {}
@@ -797,7 +797,7 @@ class PartitionedMap(Generic[Kept]):
         return self._parts.get(number, {}).values()
 
     def take_out(self, number: int | None) -> list[Kept]:
-        """Remove the values of a partition, or of all (None); return them."""
+        """Remove and return the values of a partition; None for all partitions."""
         if number is not None:
             part = self._parts.pop(number, {})
             for name in part:

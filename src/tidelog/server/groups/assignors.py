@@ -160,7 +160,7 @@ def _planned(
     for member_id, (_, _, target) in spec.members.items():
         count = 0
         for topic, numbers in target.items():
-            if topic is not last:  # mostly equal, so skip the slow hash of a UUID
+            if topic is not last:  # the topic is mostly the same, and hashing a UUID is slow
                 last, numbers_taken = topic, planned.get(topic)
             if numbers_taken is None:
                 count = _TOO_MANY
@@ -272,7 +272,7 @@ def _share_out(
     holders: dict[TopicPartition, list[str]] = {each: [] for each in pool}
     order_of, shared = {each: index for index, each in enumerate(pool)}, frozenset(pool)
     for member in members:
-        # Sort by the pool's order. This visits the smaller set, not the whole pool for each member.
+        # Sort by the pool's order, without a visit of the whole pool for each member.
         still = order(sorted(had[member] & shared, key=order_of.__getitem__))
         # A member with too many partitions gives up the first ones, as in Kafka.
         assigned[member] = set(still[max(len(still) - quotas[member], 0) :])

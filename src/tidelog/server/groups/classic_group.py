@@ -94,7 +94,7 @@ class Member:
 
     @property
     def is_static(self) -> bool:
-        """Whether the member keeps its place across restarts (group.instance.id)."""
+        """Whether the member stays a member across restarts (group.instance.id)."""
         return self.instance_id is not None
 
     @property
@@ -189,7 +189,7 @@ class ClassicGroup:
         return self._static.get(instance_id)
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Whether a member with this protocol type and these protocols may join the group."""
+        """Whether a member with this protocol type and these protocols fits the group."""
         if self.is_empty:
             return bool(protocol_type) and bool(protocols)
         everybody = len(self.members)
@@ -231,7 +231,7 @@ class ClassicGroup:
         self.previous_state, self.state, self.state_ms = self.state, state, now_ms
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Add a member; a set `member.join` counts as a pending JoinGroup response."""
+        """Add a member; if `member.join` is set, it counts as a pending JoinGroup response."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -340,7 +340,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begin the next generation: CompletingRebalance with members, Empty without."""
+        """Begin the next generation: in CompletingRebalance with members, in Empty without."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed = self.find_subscribed()

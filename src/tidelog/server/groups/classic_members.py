@@ -26,8 +26,8 @@ from tidelog.server.runtime.reply import Reply
 if TYPE_CHECKING:
     from tidelog.server.groups.classic_in_consumer import ClassicInConsumer
 
-# Maximum bytes of the protocols of one member, and of all members of a group. Kafka has no such
-# limit, but the record of a group near this one would be too large to be written.
+# Maximum size of the protocols of one member, and of all members of a group. Kafka has no such
+# limits, but it could not write the record of a group that is near them.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
 
@@ -39,11 +39,12 @@ GROUP_METADATA_BYTES: Final = 128 << 20
 PENDING_MAX: Final = 10_000
 
 
-# Member ids appear in responses to other members; old versions encode at most 32,767 bytes.
+# Maximum length of a member id. Member ids appear in responses to other members, and old versions
+# encode at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
 
 
-_UUID_BYTES: Final = 37  # with a hyphen before it
+_UUID_BYTES: Final = 37  # a UUID with a hyphen before it
 
 
 class ClassicMembers:
@@ -116,8 +117,8 @@ class ClassicMembers:
     def _join_new(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
         """Handle a client without a member id.
 
-        A static member may be new or return. A dynamic one may only get its id, with
-        MEMBER_ID_REQUIRED.
+        A static member may be new or may return. A dynamic member gets a new id; with
+        `needs_member_id` it must send JoinGroup again with that id (MEMBER_ID_REQUIRED).
         """
         if request.instance_id is not None:
             return self._join_static(group, request, request.instance_id)
@@ -165,7 +166,7 @@ class ClassicMembers:
         return reply
 
     def _join_known(self, group: ClassicGroup, request: JoinRequest) -> Reply[JoinResult]:
-        """Handle a client that sends a member id: a generated one or that of a member."""
+        """Handle a client that sends a member id: a generated one, or the id of a member."""
         if request.member_id in group.pending and request.instance_id is None:
             return self._add(group, request, request.member_id)
         code = group.member_error(request.member_id, request.instance_id)
@@ -224,7 +225,7 @@ class ClassicMembers:
     def _keep_place(
         self, group: ClassicGroup, request: JoinRequest, member: Member, before: "_Before"
     ) -> None:
-        """Write a returning static member's new id; it keeps its assignment, with no rebalance."""
+        """Write a returning static member's new id; it keeps its assignment without a rebalance."""
         written = self._topic.append(group.group_id, [group_record(group)])
 
         def answer(code: ErrorCode) -> None:

@@ -17,8 +17,8 @@ from tidelog.server.groups.offsets_topic import GroupContext
 from tidelog.server.groups.records import group_record
 from tidelog.server.groups.requests import JoinResult, SyncResult
 
-# Maximum time that a new member's JoinGroup may be pending. The client has no id yet with which it
-# could retry.
+# Maximum time in ms that a new member's JoinGroup may be pending. The client has no id yet with
+# which it could retry.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 
 Action: TypeAlias = Callable[[], None]
@@ -51,7 +51,7 @@ class Rebalances:
         )
 
     def session_left_ms(self, member: Member) -> int:
-        """Return the rest of a member's session in ms; all of it while it awaits a response."""
+        """Return the rest of a member's session in ms; all of it if it awaits a response."""
         expiry, session_ms = member.expiry, member.session_timeout_ms
         waits = member.join is not None or member.sync is not None
         if waits or expiry is None or expiry.is_cancelled:
@@ -156,7 +156,7 @@ class Rebalances:
         for member in [m for m in group.not_joined() if not m.is_static]:
             group.remove(member.member_id)
         if group.members and not group.elect_leader():
-            # Only static members are left and none has joined: keep waiting until their sessions
+            # Only static members are left and none has joined, so keep waiting until their sessions
             # expire.
             self._await_joins(group)
             return
@@ -223,7 +223,7 @@ class Rebalances:
             group.sync_timer = None
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes]) -> None:
-        """Write the leader's assignments, then send each member its own."""
+        """Write the leader's assignments, then send each member its own assignment."""
         generation = group.generation
         written = self._topic.append(group.group_id, [group_record(group, assignments)])
         written.then(lambda code: self._assigned(group, generation, assignments, code))

@@ -69,8 +69,9 @@ class DeletedTopic(NamedTuple):
     def had(self, offset: CommittedOffset, present: UUID | None) -> bool:
         """Whether an offset was committed for this topic, or for an earlier one of the same name.
 
-        A record without a topic id is judged by its commit time. Clocks are sometimes set back, so
-        an offset of the present topic is kept whatever its time.
+        If the offset has neither this topic's id nor the id of the present topic, its commit time
+        decides. Clocks are sometimes set back, so an offset with the id of the present topic is
+        kept whatever its time.
         """
         if offset.topic_id == self.topic_id:
             return True
@@ -252,7 +253,7 @@ class PendingOffsets:
         return entry
 
     def unload(self, number: int | None) -> None:
-        """Remove the pending offsets of a partition of `__consumer_offsets`, or of all (None)."""
+        """Remove the pending offsets of a partition of `__consumer_offsets`; None for all."""
         if number is None:
             self._groups.clear()
             self._producers.clear()

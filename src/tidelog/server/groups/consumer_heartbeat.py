@@ -119,7 +119,7 @@ class ConsumerHeartbeats(Heartbeats):
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
     ) -> RegexStatus:
-        """Plan the change of the member's subscription; return how its expression changes."""
+        """Plan the change of a member's subscription; return the change of its expression."""
         if match.known is None or (
             new is not match.member and new.subscription != match.member.subscription
         ):

@@ -148,7 +148,8 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
         return is_old and self.assigned.is_first(group.group_id)
 
     def _specs(self, group: ConsumerGroup, new: ConsumerMember) -> dict[str, MemberSpec]:
-        ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}  # mostly the same topics
+        # Many members subscribe to the same topics.
+        ids: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
 
         def read_by(subscription: Subscription) -> frozenset[UUID]:
             reads = (subscription.topics, subscription.regex)
@@ -294,7 +295,7 @@ def regexes_after(
 
 
 def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: int) -> bool:
-    """Whether all of `count` members read the same topics, as far as the counts can tell."""
+    """Whether all of `count` members read the same topics, as far as the counts show."""
     if regexes:
         return not names and next(iter(regexes.values())) == count
     return all(each == count for each in names.values())

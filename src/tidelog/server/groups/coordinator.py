@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tidelog.server.groups.share_heartbeat import ShareHeartbeats, ShareTopics, ShareUpdates
     from tidelog.server.groups.topic_regexes import Regexes
 
-# Maximum number of deleted topics to remember: some megabytes, and far more than are deleted while
-# a partition is loaded.
+# Maximum number of deleted topics to remember: they take some megabytes, and are far more than are
+# deleted while a partition is loaded.
 TOPICS_MAX: Final = 10_000
 
 
@@ -160,7 +160,7 @@ class GroupCoordinator:
 
     @cached_property
     def share_topics(self) -> "ShareTopics":
-        """Changes to the topics that share groups have initialized, for tools."""
+        """Changes to the initialized topics of share groups, for tools."""
         from tidelog.server.groups.share_heartbeat import ShareTopics
 
         return ShareTopics(self._sharers)
@@ -191,7 +191,7 @@ class GroupCoordinator:
             self._rebalances.resume(group)
 
     def unload(self, number: int | None) -> None:
-        """Unload the groups of a partition, or of all (None)."""
+        """Unload the groups of a partition; None for all partitions."""
         self.pending.unload(number)
         for group in self._table.take_out(number):
             if isinstance(group, ConsumerGroup | ShareGroup):

@@ -49,11 +49,12 @@ Answer = TypeVar("Answer")
 HASH_BYTES: Final = 8
 
 
-# Maximum number of cached sets of names, of each kind; beyond it, the cache is cleared.
+# Maximum number of entries in each cache; beyond it, the cache is cleared.
 KNOWN_MAX: Final = 1024
 
 
-# Maximum number of cached characters: members may subscribe to topics that do not exist.
+# Maximum number of characters in the cached names, because members may subscribe to topics that do
+# not exist.
 CHARACTERS_MAX: Final = 1 << 20
 
 
@@ -155,7 +156,7 @@ class GroupUpdates(Generic[KeptGroup]):
         self.settings = context.settings
         self.topics = context.topics
         self.facts = TopicFacts(context.topics)
-        # Groups with a new target in this turn of the loop.
+        # Groups that got a new target in this turn of the loop.
         self.assigned: LoopTurn[str] = LoopTurn()
         # Called when a member's timer expires.
         self.on_silence: Callable[[KeptGroup, str, Wait], object] = lambda *_: None
@@ -285,7 +286,7 @@ def require_all(rules: Iterable[tuple[bool, str]]) -> None:
 def after(
     written: Reply[ErrorCode], answer: Answer, refused: Callable[[ErrorCode], Answer]
 ) -> Reply[Answer]:
-    """Return a reply with `answer` once the write is durable, or with `refused` of the error."""
+    """Return a reply: `answer` once the write is durable, or `refused(code)` if it fails."""
     reply: Reply[Answer] = Reply()
     written.then(lambda code: reply.complete(answer if code is ErrorCode.NONE else refused(code)))
     return reply

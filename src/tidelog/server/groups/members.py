@@ -62,7 +62,7 @@ class MemberMatch:
     """Member that a request refers to.
 
     Attributes:
-        member: The member, with the state of the one that it replaces.
+        member: The member; if it replaces another one, with the state of that one.
         known: Its subscription as counted in the group; None for a new member.
         replaced_id: Id that a returning static member had before; None if it keeps its id.
     """
@@ -75,7 +75,7 @@ class MemberMatch:
 def find_member(
     update: GroupUpdate[ConsumerGroup], request: HeartbeatRequest, member_id: str
 ) -> MemberMatch:
-    """Find the member of a heartbeat, existing, new or returning, in the epoch that it reports."""
+    """Find the member that sent a heartbeat (existing, new or returning); check its epoch."""
     joins, instance_id = request.epoch == JOINING, request.instance_id
     if instance_id is None:
         match = find_known(update.group, member_id, joins=joins)
@@ -116,7 +116,7 @@ def find_static(
     joins: bool,
     is_classic: bool,
 ) -> MemberMatch:
-    """Find a static member; a returning one takes its old place under its new id.
+    """Find a static member; a returning member gets its old assignment under its new id.
 
     Raises:
         Refusal: The instance is unknown and the request does not join, or the instance is in use.

@@ -155,7 +155,7 @@ class Migration:
         return target
 
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
-        """Unload the classic group: pending requests must rejoin, sessions continue."""
+        """Unload the classic group; its pending requests must rejoin, its sessions continue."""
         left_ms = {
             member.member_id: self._rebalances.session_left_ms(member)
             for member in classic.members.values()
@@ -168,13 +168,13 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the group may be downgraded: only classic members remain after these leave."""
+        """Whether the group may be downgraded when `leaving` leave: only classic members remain."""
         remaining = len(group.members) - len(leaving)
         classic_left = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == classic_left and self._may_be_classic(remaining)
 
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-        """Whether the group may be downgraded: a classic member replaces its last other one."""
+        """Whether the group may be downgraded: a classic member replaces the last other member."""
         others = len(group.members) - 1
         classic_others = group.classic_count - replaced.is_classic
         return (
@@ -191,7 +191,7 @@ class Migration:
     def downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember]
     ) -> Reply[ErrorCode]:
-        """Convert to a classic group without these members; the others must rejoin."""
+        """Convert to a classic group without the leaving members; the others must rejoin."""
         leaving_ids = {member.member_id for member in leaving}
         stay = [member for member in group.members.values() if member.member_id not in leaving_ids]
         targets = {m.member_id: group.targets.get(m.member_id, NO_TARGET) for m in stay}

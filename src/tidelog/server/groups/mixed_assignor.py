@@ -41,7 +41,7 @@ class Balancer:
 
     @property
     def imbalance(self) -> int:
-        """Difference between the largest and the smallest load of a reader, at the start."""
+        """Difference between the largest and the smallest load of a reader, before any move."""
         return self._loads[self._row[-1]] - self._loads[self._row[0]]
 
     def is_balanced(self) -> bool:

@@ -96,8 +96,8 @@ def _committer_error(group: ClassicGroup, request: CommitRequest) -> ErrorCode:
 def _consumer_error(group: ConsumerGroup, request: CommitRequest, commit: Commit) -> ErrorCode:
     """Return the error code of a commit to a consumer group, `NONE` if it is accepted.
 
-    A member that is slightly behind may commit partitions that it has owned since its epoch.
-    Source: KIP-1251.
+    A member with an older epoch may commit partitions that it has owned since that epoch. Source:
+    KIP-1251.
     """
     names_nobody = (
         request.generation == NO_GENERATION
@@ -400,7 +400,7 @@ class Commits:
     def _past_time(self, group: AnyGroup, since_ms: int) -> list[tuple[str, int]]:
         """Return expired offsets that no member reads and that are not pending.
 
-        The time counts from `since_ms`; if that is -1, from each commit.
+        The time counts from `since_ms`, or from each commit if `since_ms` is -1.
         """
         now_ms = self._clock.now_ms()
         retention_ms = self._config.offsets_retention_minutes * MINUTE_MS
@@ -428,7 +428,7 @@ def committed(commit: Commit, now_ms: int, expire_ms: int) -> CommittedOffset:
 
 
 def with_outcome(written: Reply[ErrorCode], codes: list[ErrorCode]) -> Reply[list[ErrorCode]]:
-    """Return the partitions' codes once the write ends; a failed write replaces each `NONE`."""
+    """Return the codes once the write has ended; its error replaces each `NONE`."""
     answer: Reply[list[ErrorCode]] = Reply()
 
     def tell(outcome: ErrorCode) -> None:

@@ -102,7 +102,7 @@ class Standby:
         return self._services.env.clock.monotonic_ms() - self._failed_ms >= RETRY_MS
 
     async def read(self) -> bool:
-        """Read the file; False if it can't be read, which is logged: then no group is served."""
+        """Read the file; False, with a log line, if it can't be read: then no group is served."""
         try:
             group_offsets = await self._services.work.run(
                 read_group_offsets, self._services.env.files, self._services.log_dir.path

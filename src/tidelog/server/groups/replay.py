@@ -136,7 +136,7 @@ class Replay:
 
     def _end_transaction(self, producer_id: int, kind: ControlType) -> None:
         if kind not in {ControlType.COMMIT, ControlType.ABORT}:
-            return  # emptied by a cleaner, or not a transaction marker
+            return  # emptied by compaction, or not a transaction marker
         pending = self._pending.pop(producer_id, [])
         if kind is ControlType.ABORT:
             return
@@ -227,7 +227,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 
 
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
-    """Build a group from its records: with its last members, or empty."""
+    """Build a group from its records: with its last members, or without members."""
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)

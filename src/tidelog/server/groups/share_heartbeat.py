@@ -244,7 +244,8 @@ class ShareHeartbeats(Heartbeats):
 def _require_epoch(member: ShareMember, epoch: int) -> None:
     """Refuse an epoch other than the member's.
 
-    The previous one is accepted, because the response with the new epoch may have been lost.
+    The member's previous epoch is accepted, because the response with the new one may have been
+    lost.
     """
     assignment = member.assignment
     if epoch not in (JOINING, assignment.epoch, assignment.previous_epoch):

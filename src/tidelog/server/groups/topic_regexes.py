@@ -70,8 +70,8 @@ class Regexes:
         self._updates = updates
         self._work = work
         self._running = set[asyncio.Task[None]]()
-        # Topic list last seen, and the wall time since which it has not grown. Wall time, because
-        # the version must keep rising across restarts.
+        # Topic list last seen, and the wall time since which no topic was added. It is wall time,
+        # because the version must keep rising across restarts.
         self._seen = updates.topics.all()
         self._grown_ms = updates.clock.now_ms()
 
@@ -106,7 +106,7 @@ class Regexes:
     ) -> None:
         """Resolve all expressions of the group if one is new, topics were added or time has passed.
 
-        They match the topics that the member of this request may see, as in Kafka.
+        As in Kafka, they only match topics that the member of this request may see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

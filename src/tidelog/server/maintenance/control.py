@@ -114,7 +114,7 @@ class Control:
         return task
 
     def admit(self, connection: "_Connection") -> None:
-        """Admit a connection; above the limit it replaces an idle one."""
+        """Admit a connection; at the limit, it replaces an idle connection."""
         if len(self._connections) >= channel.CONNECTIONS_MAX:
             idle = [each for each in self._connections if each.task is None]
             (idle or list(self._connections))[0].close()
@@ -202,7 +202,8 @@ class Control:
 
         name, options = read_tier_wishes(arguments, self._on_copied)
         if options.url is not None:
-            # The command without a broker does the same: later runs and readers then know the tier.
+            # The command does the same without a broker, so that later runs and readers know the
+            # tier.
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
@@ -288,7 +289,7 @@ def _skipped_topics(result: Mapping[str, object], topics: set[str]) -> set[str]:
 
 
 def _topics_of(verb: str, arguments: Mapping[str, object]) -> set[str]:
-    """Return the topics of a change; invalid entries are skipped, the verb refuses them."""
+    """Return the topics of a change; invalid entries, which the verb refuses, are skipped."""
     return {str(segment.get("topic")) for segment in _segment_entries(verb, arguments)}
 
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tidelog.storage.log.log import Log
 
 
-# A job without a result is given up after this time.
+# Time in ms after which a lent job without a result is ended.
 LEND_MS: Final = 24 * 3_600_000
 
 
@@ -211,7 +211,7 @@ class LentJobs:
             await self._end(name)
 
     def forget(self, info: "TopicInfo") -> None:
-        """Drop the jobs of a deleted topic; their files are gone."""
+        """Drop the jobs of a deleted topic, whose files are deleted."""
         for name in [name for name in self._lent if name.topic == info.name]:
             del self._lent[name]
             self._at_work.discard(name)
@@ -533,7 +533,7 @@ class LogCleaner:
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.looked(state.name, decision.ratio)
         if synced_end < active_base:
-            # A roll's sync is running, or records are unsynced after a crash: the next inspection
+            # A roll is being synced, or records are unsynced after a crash: the next inspection
             # continues.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_gone and partition.failure is None:

@@ -47,7 +47,7 @@ class LogManager:
         self._saving: Future[None] | None = None
         self._openings = set[asyncio.Task[None]]()
         self._is_stopped = False
-        # Partitions that are visited again for files that wait to be unlinked.
+        # Partitions that are visited again because they have files to unlink later.
         self._unlinking = set[Partition]()
 
     def start(self) -> None:
@@ -218,7 +218,8 @@ class LogManager:
 
     def _checkpoint(self) -> None:
         """Write recovery points and log starts in a thread, to shorten recovery after a crash."""
-        if self._saving is None or self._saving.done():  # a slow disk gets no second request
+        # At most one write at a time, for slow disks.
+        if self._saving is None or self._saving.done():
             save = self._node.log_dir.note_checkpoints()
             keep = self._node.log_dir.keep_reserve
             self._saving = self._node.work.submit(lambda: _logged(save, keep))

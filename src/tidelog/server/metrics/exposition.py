@@ -79,7 +79,8 @@ class PartitionStats:
     def look(self, partition: Partition) -> Iterator[None]:
         """Examine new finished segments, a few at each step, so that the event loop can be yielded.
 
-        They never change, so each is examined once. Segments whose files can't be read are skipped.
+        Finished segments never change, so each is examined once. Segments whose files can't be read
+        are skipped.
         """
         finished = tuple(partition.log.segments[:-1])
         if len(self._largest) > 2 * len(finished) + _SEGMENTS_AT_ONCE:
@@ -165,7 +166,8 @@ GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
 
-# Partitions examined, or ten times as many samples written, before the event loop is yielded.
+# Number of partitions that are examined before the event loop is yielded. Ten times as many samples
+# are written at a time.
 _AT_ONCE: Final = 20
 
 

@@ -179,7 +179,7 @@ class MetricsServer:
         with suppress(OSError):
             writer.write_eof()
             while await reader.read(REQUEST_BYTES_MAX):
-                pass  # until the client has read it and closes
+                pass  # wait until the client has read the response and closes
 
     async def _page(self, method: str, path: str) -> tuple[int, str, bytes]:
         if not method:

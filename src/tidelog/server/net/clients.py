@@ -27,7 +27,7 @@ NO_BOUND: Final = -1
 SMALL_PART: Final = 10_000
 
 
-# Callback of a reading connection: it may continue after a pause.
+# Callback of a connection that has paused reading: it may continue.
 GoOn: TypeAlias = Callable[[], None]
 
 
@@ -59,7 +59,7 @@ class MemoryBudget:
 
     @property
     def has_plenty(self) -> bool:
-        """Whether less than half of the bound is used, so a large request may be read at once."""
+        """Whether under half of the bound is used, so that a large request may be read at once."""
         return self._limit_bytes == NO_BOUND or 2 * self.used_bytes < self._limit_bytes
 
     @property
@@ -103,7 +103,7 @@ class MemoryBudget:
         self.used_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Release bytes; connections that have waited longest continue."""
+        """Release bytes; the connections that have waited longest continue."""
         self.used_bytes -= size_bytes
         self._let_in()
 
@@ -231,16 +231,17 @@ def _tell_nobody() -> None:
 IDLE_CHECK_MS: Final = 1000
 
 
-# While others wait for memory, a client is disconnected if it sends nothing of a begun request for
-# `STALLED_MS`, or takes longer than `SENDING_MS` for it. At the bound, the same holds for a client
-# that reads nothing of a response.
+# Limits, in ms, for clients that keep other connections waiting for memory. A client is
+# disconnected if it sends nothing of a begun request for `STALLED_MS`, or takes longer than
+# `SENDING_MS` for the request. At the bound, the same holds for a client that reads nothing of a
+# response.
 STALLED_MS: Final = 5000
 
 
 SENDING_MS: Final = 30_000
 
 
-# After this time without data a connection's read buffer is freed until data arrives.
+# Time in ms without data after which a connection's read buffer is freed until data arrives.
 REST_MS: Final = 5000
 
 

@@ -133,12 +133,13 @@ WAKE_BYTES_MAX: Final = 256 << 10
 TLS_AHEAD_BYTES: Final = 64 << 10
 
 
-# After a half-close the client may still be reading. A pending Fetch is kept for this long before
-# it is cancelled.
+# Time in ms for which a pending Fetch is kept after a half-close, because the client may still be
+# reading; then it is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
 
-# Requests that take this long are logged, except those that wait for records or other members.
+# Time in seconds from which on a request is logged as slow, except requests that wait for records
+# or for other members.
 SLOW_S: Final = 1.0
 
 
@@ -443,7 +444,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.memory.read(frames.begun_bytes)
                 return
             is_last = frames.is_empty
-            # Responses to pipelined requests are sent together.
+            # Responses to pipelined requests are sent together: all but the last are held back.
             self._handle(frame, more=not is_last)
             if is_last or self._looked_ns >= end_ns:  # usually there is one at a time
                 break
@@ -522,20 +523,20 @@ class Connection(asyncio.BufferedProtocol):
         self._node.metrics.request(api_name(key), seconds, size_bytes, size)
 
     def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
-        """Log a slow request; the log's rate limit bounds the lines."""
+        """Log a slow request; the number of log lines is limited."""
         facts, text = self.facts, "a request of %s took %.1f s: %s, %d bytes"
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
         LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
 
     def _throttle(self) -> None:
-        """Process no request for the throttle time: the client knows it from its response."""
+        """Process no request during the throttle time, which the client knows from its response."""
         delay_ms, self.facts.throttle_ms = self.facts.throttle_ms, 0
         if self._transport is not None:
             assert self._next_look is None
             self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
 
     def _pace(self) -> None:
-        """Pause reading while a request waits, beyond a bound; a disconnect is still noticed."""
+        """Pause reading beyond a bound while a request waits; a disconnect is still noticed."""
         is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
         wants_pause = self.memory.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ACCEPTS: Final = 64
 
 
-# Delay before accepting again if the system has no resources.
+# Delay in ms before accepting again if the system has no resources.
 PAUSE_MS: Final = 1000
 
 
@@ -120,7 +120,7 @@ class Listener:
             self._take(sock, str(address[0]))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Pause: the system has no resources. Clients wait in its queue."""
+        """Pause accepting: the system has no resources. Clients wait in the system's queue."""
         if error.errno not in _NO_ROOM:
             LOGGER.error("a connection can't be accepted: %s", error)
         else:
@@ -239,7 +239,7 @@ _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 _NAME_BYTES_MAX: Final = 16
 
 
-# A congestion control that paces by the path's estimated rate: sends are delayed by timers.
+# A congestion control that delays sends by timers, by the estimated rate of the path.
 PACING: Final = b"bbr"
 
 

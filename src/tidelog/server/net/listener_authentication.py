@@ -98,7 +98,7 @@ def _tls(node: Node, *, asks_clients: bool) -> "TlsContexts":
 def _exchanges(
     node: Node, config: BrokerConfig, mechanisms: Iterable[str]
 ) -> "dict[str, Callable[[], SaslServer]]":
-    """Return functions that begin an exchange, by mechanism."""
+    """Return functions that create a SASL exchange, by mechanism."""
     from tidelog.server.security.sasl import BY_SASL_NAME, OAUTHBEARER, PLAIN, PlainExchange
 
     exchanges: dict[str, Callable[[], SaslServer]] = {}

@@ -102,7 +102,7 @@ class SaslSession:
         self._deadline = node.timers.after(max(DEADLINE_MS - waited_ms, 0), self._miss_deadline)
 
     def _miss_deadline(self) -> None:
-        # After a failure the response, which is delayed, reports it and the connection closes.
+        # After a failure, its delayed response reports the failure, and the connection closes.
         if not self.is_closing:
             self._on_late("it has not logged in in time")
 

@@ -27,7 +27,7 @@ TURN_REQUESTS: Final = 16
 TURN_NS: Final = 1_000_000
 
 
-# Time for queued connections before the loop polls for new events.
+# Time in ns for queued connections before the loop polls for new events.
 LINE_NS: Final = 4_000_000
 
 
@@ -196,8 +196,8 @@ CROWD: Final = 4
 AT_ONCE: Final = 64
 
 
-# Held responses are sent when another one is ready after this time: twice as long as a hundred
-# small requests take.
+# Time in ns after which held responses are sent when another one is ready: twice the time of a
+# hundred small requests.
 HELD_NS: Final = 4_000_000
 
 

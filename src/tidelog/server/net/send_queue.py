@@ -76,7 +76,7 @@ WARY_BYTES: Final = 64 << 20
 TURN_BYTES: Final = 4 << 20
 
 
-# Consecutive small responses are sent together up to this size.
+# Maximum size of consecutive small responses that are sent together, in bytes.
 GATHER_BYTES: Final = 64 << 10
 
 
@@ -167,8 +167,8 @@ class SendQueue:
         if not more and not self._gathered:
             self._send_now(list(buffers))
             return
-        # Gathered before anything is sent: bytes that the socket does not accept then go to
-        # `_pieces`, and nothing is left here that could overtake them.
+        # The buffers are gathered before anything is sent: bytes that the socket does not accept
+        # then go to `_pieces`, and no gathered bytes are left that could overtake them.
         self._gathered.extend(buffers)
         self._gathered_bytes += sum(map(len, buffers))
         if not more or self._gathered_bytes >= GATHER_BYTES:

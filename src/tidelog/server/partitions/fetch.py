@@ -128,7 +128,8 @@ def tell_failure(log: "Log", error: Exception) -> None:
     _LOGGER.error("%s can't be read: %s", log.topic_partition, error)
 
 
-# Before these versions a response has another form or another error code.
+# First versions of Fetch in which: the first batch is returned even if it exceeds the limit;
+# KAFKA_STORAGE_ERROR exists; the response names the current leader.
 WHOLE_FIRST_SINCE: Final = 3
 
 
@@ -613,7 +614,7 @@ class Wait:
             partition.watch(watcher)
             watchers.append((partition, watcher))
             if partition.is_gone or self._order.end_offset(partition) != read.seen_end:
-                watcher()  # it changed between the read and the watch
+                watcher()  # the partition changed between the read and the watch
         timer = timers.after(limit_ms, self._finish)
         try:
             await self._done

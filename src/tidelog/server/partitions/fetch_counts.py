@@ -50,7 +50,7 @@ class FetchCounts:
             if len(begun) >= self._look_at:
                 self._make_room()
             begun[partition] = offset
-        # Counts of a deleted topic would never be removed.
+        # Counts added for a deleted topic would never be removed.
         if (records or size_bytes) and not partition.is_gone:
             metrics.fetched(partition.name.topic, records, size_bytes)
 

@@ -232,7 +232,7 @@ class Fetching:
 
 
 class RefusedFetching(Fetching):
-    """A request that does not fit its session."""
+    """Response to a request that does not fit its session: an error alone."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__(())
@@ -244,7 +244,7 @@ class RefusedFetching(Fetching):
 
 
 class FullFetching(Fetching):
-    """A request that begins a session, if there is room."""
+    """Partitions of a request that begins a session, if there is room."""
 
     def __init__(self, cache: "FetchSessions", request: SessionRequest) -> None:
         super().__init__(request.distinct.values())

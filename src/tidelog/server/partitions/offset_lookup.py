@@ -109,7 +109,7 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether a search may have found nothing because the records have no times; they must be read.
+    """Whether records must be read to know if they have times, after a search without match.
 
     The check is cheap, and nearly always False: some record has a time, or there is no record.
     """

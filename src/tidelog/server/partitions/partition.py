@@ -87,8 +87,8 @@ class OpenTransactions:
 
     def __init__(self) -> None:
         self._guards: dict[int, Guard] = {}
-        # First offset and marker of transactions that have ended, but whose marker is not visible
-        # yet.
+        # First offset and marker offset of transactions that have ended, but whose marker is not
+        # visible yet.
         self._unsafe: deque[tuple[int, int]] = deque()
 
     # -- begin -------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Partition(Watchable):
         self._show(end if is_next_due or self._syncs_all else self.log.log_end_offset)
         waiting, visible_end = self._waiting, self.high_watermark
         self._waiting = deque(each for each in waiting if each[0] > visible_end)
-        for end_offset, reply in waiting:  # a duplicate batch may wait behind later ones
+        for end_offset, reply in waiting:  # a duplicate batch may have been queued after later ones
             if end_offset <= visible_end:
                 reply.try_complete(ErrorCode.NONE)
 
@@ -394,7 +394,7 @@ class Partition(Watchable):
             done.try_complete(reason)
 
     def close(self) -> None:
-        """Notify all that wait: the topic was deleted."""
+        """Notify all that wait, because the topic was deleted."""
         self.is_gone = True
         self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self._give_up_flushes(UnknownTopic(f"{self.name}: the topic was deleted"))
@@ -405,7 +405,7 @@ class Partition(Watchable):
         self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
-        self.notify()  # waiters learn from its failure what the old log lost
+        self.notify()  # the failure tells waiters what the old log lost
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
@@ -415,10 +415,10 @@ class Partition(Watchable):
 
 
 def _synced_end(log: Log) -> int:
-    """Return the end of what is durable (exclusive), after syncing what recovery left."""
+    """Sync what recovery left; return the end, exclusive, of the durable records."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
-            log.flush()  # a failure takes it offline, which producers learn
+            log.flush()  # a failure takes the partition offline, which producers learn
     return (
         log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
     )

@@ -314,7 +314,7 @@ class Partitions:
 def epoch_problem(log: Log, epoch: int) -> int:
     """Return the error code for a client's leader epoch, 0 if it is right.
 
-    -1 means unknown, and is right.
+    -1 means that the client does not know the epoch, and is always right.
     """
     if epoch in (NO_LEADER_EPOCH, log.leader_epoch):
         return 0
@@ -366,6 +366,6 @@ class Cleanings:
             action()
 
     def when_ended(self, name: TopicPartition, action: Callable[[], None]) -> None:
-        """Run an action when the partition's cleaning ends; it replaces one that already waits."""
+        """Run an action when the partition's cleaning ends; it replaces a waiting action."""
         assert name in self._names
         self._waiting[name] = action

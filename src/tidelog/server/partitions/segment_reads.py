@@ -56,7 +56,8 @@ PROBE_RARELY_BYTES: Final = 1 << 20
 _NEVER_SEEN: Final = -1
 
 
-# Smaller ranges are read at once; must not be less than the size up to which writers join buffers.
+# Minimum size of a `FilePiece`, in bytes; smaller ranges are read at once. It must not be less than
+# the size up to which writers join buffers.
 PIECE_MIN_BYTES: Final = 16 << 10
 
 
@@ -78,7 +79,7 @@ class FilePiece:
         self.position = position
         self.size_bytes = size
         self._local = local_file(file)
-        # Bytes up to here were found in memory.
+        # Position up to which bytes were found in memory.
         self._cached_end = position + 1 if is_begun else _NEVER_SEEN
 
     def __len__(self) -> int:
@@ -222,7 +223,7 @@ class SegmentBytes:
         """Ensure that a finished segment is not missing a batch that reaches an offset.
 
         Raises:
-            ColdRead: Checking it would have to wait.
+            ColdRead: The check would have to wait for a disk or a store.
             CorruptBatch: See `gaps.ensure_reaches`.
             OSError: The system failed a read.
         """
@@ -259,7 +260,7 @@ class SegmentBytes:
             raise ColdRead
 
 
-# Distance of two index entries, 4 KiB and one batch by default.
+# Maximum distance of two index entries, in bytes: 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
 
@@ -388,7 +389,7 @@ def find_range(
         ends: Ends of earlier reads; this one's is noted.
 
     Raises:
-        ColdRead: It would have to wait for a disk, and the source may not block.
+        ColdRead: The search would have to wait for a disk, and the source may not block.
         CorruptBatch: An impossible frame or offset, or a gap before the next segment that is a
             loss; located. Sound batches before it are found.
         DamagedLog: The offset lies after the sound part of the log.

@@ -41,7 +41,7 @@ class Topics:
         self._config = config
         self._seen: Mapping[str, TopicInfo] = {}
         self._names: dict[UUID, str] = {}
-        # Held during each change of `api.topic_changes`.
+        # Lock that is held during each change of `api.topic_changes`.
         self.changing = asyncio.Lock()
         self.on_deleted: list[Callable[[TopicInfo], None]] = []
         self._running = set[asyncio.Task[object]]()

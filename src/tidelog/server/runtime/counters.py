@@ -23,8 +23,8 @@ REQUEST_BUCKETS_S: Final = (
 )
 
 
-# Bounds of append time minus create time; negative latencies (the producer's clock is ahead) count
-# in the first bucket.
+# Upper bounds, in seconds, of latencies: append time minus create time. Negative latencies (the
+# producer's clock is ahead) count in the first bucket.
 LATENCY_BUCKETS_S: Final = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0),
     *(60.0, 300.0, 3600.0, 86400.0),

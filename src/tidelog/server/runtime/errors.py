@@ -27,7 +27,7 @@ class UnansweredRequest(TidelogError):
 
 
 class NotLoggedIn(TidelogError):
-    """A request that needs authentication came without it; its connection closes."""
+    """A request that needs authentication came before it; its connection closes."""
 
     code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
 

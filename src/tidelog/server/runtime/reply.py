@@ -285,7 +285,9 @@ def _rest(
         except StopIteration as end:
             return cast("T", end.value)
         finally:
-            del go_on  # with an error in it, a reference cycle that keeps all locals of the work
+            # `go_on` with an error in it would form a reference cycle that keeps all locals of the
+            # work.
+            del go_on
             if job.watch is not None:
                 job.watch.pause()
 
@@ -310,7 +312,7 @@ class Arrivals:
     def add(self, send: Callable[[], None]) -> None:
         """Add a function that sends a response; it must not raise."""
         if not self.due:
-            # For responses that a timer or a thread completed, not a request.
+            # For responses that were completed by a timer or a thread, not by a request.
             asyncio.get_running_loop().call_soon(self.send)
         self.due.append(send)
 

@@ -50,7 +50,7 @@ THREADS: Final = 4
 CALL_LIMIT: Final = 64
 
 
-# A function that processes up to this many things runs on the event loop.
+# Maximum number of things that a function processes on the event loop.
 FEW: Final = 1000
 
 

@@ -164,7 +164,7 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
 DELAY_MAX_MS: Final = 5000
 
 
-# Time after which one failure is forgotten; several are forgotten one after the other.
+# Time in ms after which one failure is forgotten; several are forgotten one after the other.
 FORGOTTEN_MS: Final = 30_000
 
 
@@ -175,7 +175,7 @@ ADDRESSES_MAX: Final = 10_000
 _STEPS_MAX: Final = 16
 
 
-# The owner of one IPv6 address usually has its whole /64 network.
+# IPv6 addresses are counted by their /64 network, because one client usually has all of it.
 _PREFIX_BITS: Final = 64
 
 

@@ -31,8 +31,8 @@ WILDCARD: Final = "*"
 EVERYBODY: Final = "User:*"
 # Maximum number of cached decisions; each is for one principal, address, operation and resource.
 REMEMBERED_MAX: Final = 10_000
-# Longer names are not cached: topic names have at most 249 characters, but clients may send 32,767
-# bytes.
+# Maximum length of a cached name. Topic names have at most 249 characters, but clients may send
+# 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
 
@@ -127,7 +127,7 @@ class _Rules:
     def __init__(self) -> None:
         self.literal: dict[str, dict[Acl, None]] = {}
         self.prefixed: dict[str, dict[Acl, None]] = {}
-        # Lengths of all prefixes that were ever added; an unused one only costs a look-up.
+        # Lengths of all prefixes that were ever added; a length without ACLs costs only a look-up.
         self.prefix_lengths: list[int] = []
 
     def _kept(self, acl: Acl) -> dict[str, dict[Acl, None]]:

@@ -50,8 +50,8 @@ BYTES_MAX: Final = 1 << 20
 # Timeout in seconds of a complete response, even if it arrives in many pieces; less than the time
 # that a connection has to log in.
 TIMEOUT_S: float = 5
-# Keys stay valid for this many refresh intervals after the last successful fetch. A revoked key
-# must not stay valid for as long as the server fails.
+# Number of refresh intervals for which keys stay valid after the last successful fetch. If the
+# server fails for longer, a revoked key must not stay valid.
 KEPT_INTERVALS: Final = 4
 KEPT_MIN_MS: Final = 3_600_000
 # Minimum time between two fetches because of an unknown key, which may be new.
@@ -97,7 +97,7 @@ class PublicKey:
         return get_algorithm_by_name(algorithm).verify(signed, self.key, signature)
 
 
-# Returns the keys with an id, or all for None; may fetch them.
+# Function that returns the keys with an id, or all for None; it may fetch them.
 FindKeys = Callable[[str | None], Sequence[PublicKey]]
 _SECONDS_MAX: Final = 1 << 40
 _NAME_MAX: Final = 1024

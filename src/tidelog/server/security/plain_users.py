@@ -45,7 +45,7 @@ class HashedPassword:
     digest: bytes
 
     def is_password(self, password: str, iterations: int) -> bool:
-        """Whether the password matches; takes a millisecond or more, whatever is wrong.
+        """Whether the password matches; takes a millisecond or more, even if it does not.
 
         Args:
             password: Password to check.

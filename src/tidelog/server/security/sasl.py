@@ -126,7 +126,7 @@ ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16_384
 
 
-# Limit of a client's message; names and nonces are short.
+# Maximum length of a client's message in bytes; names and nonces are short.
 MESSAGE_BYTES_MAX: Final = 8192
 
 
@@ -239,7 +239,7 @@ class ScramExchange:
         self._header = f"{flag},{authzid},"
         self._expected_nonce = nonce + self._nonce
         self._credential = self._find(self._user)
-        # Computed for every user, so that known users take as long.
+        # The fake credential is computed for every user, so that known users take as long.
         self._pretended = self._pretend()
         credential = self._credential or self._pretended
         salt = base64.b64encode(credential.salt).decode()

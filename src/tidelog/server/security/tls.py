@@ -74,7 +74,7 @@ class HandshakeContext(ssl.SSLContext):
 
 def _send(sock: socket.socket, outgoing: ssl.MemoryBIO) -> None:
     """Send the pending bytes, as far as the system accepts them at once."""
-    with suppress(OSError):  # the client has gone or accepts nothing: it gets no alert
+    with suppress(OSError):  # a client that has disconnected or accepts nothing gets no alert
         sock.send(outgoing.read())
 
 

@@ -24,7 +24,7 @@ class RecordState(IntEnum):
     ARCHIVED = 4
 
 
-# Final states.
+# States that a record never leaves.
 TERMINAL: Final = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
@@ -181,7 +181,7 @@ class Run:
 
     def part(self, first: int, last: int) -> "Run":
         """Return a copy for a part of the range."""
-        # Not `replace`, which is slow: a member may acknowledge thousands one by one.
+        # Not by `replace`, which is slow: a member may acknowledge thousands of records one by one.
         return Run(
             first,
             last,

@@ -222,7 +222,8 @@ def _after(epoch: int) -> int:
     return 1 if epoch == INT32_MAX else epoch + 1
 
 
-# Maximum time that a fetch waits for the state to be loaded (share.coordinator.write.timeout.ms).
+# Maximum time in ms that a fetch waits for the state to be loaded
+# (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
 
@@ -419,7 +420,7 @@ class SharePartitions:
         return await self.change_now(key, start)
 
     def change_now(self, key: ShareKey, start: int | None) -> Reply[ErrorCode]:
-        """Reset to an offset, or delete (None); the reply completes when durable or failed."""
+        """Reset to an offset, or delete (None); the reply completes once that is durable."""
         live = self._live.get(key)
         if live is not None:
             self._drop(live)
@@ -434,7 +435,7 @@ class SharePartitions:
         live.close()
 
     def _lose(self, keys: list[ShareKey]) -> None:
-        """Close share partitions whose persisted state is unloaded or uncertain."""
+        """Close share partitions whose persisted state was unloaded or is uncertain."""
         for key in keys:
             live = self._live.get(key)
             if live is not None:

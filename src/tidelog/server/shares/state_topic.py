@@ -53,11 +53,11 @@ from tidelog.storage.files import encode_topic_id
 from tidelog.storage.segment.slices import LogSlice
 from tidelog.types import SHARE_STATE_TOPIC
 
-# In an update: the start offset has not changed.
+# Start offset in an update that does not change it.
 UNCHANGED: Final = -1
 
 
-# In a persisted state: no member has read yet.
+# Start offset in a persisted state before a member has read.
 UNKNOWN_START: Final = -1
 
 
@@ -337,7 +337,7 @@ class ShareReplay:
     def take(
         self, slices: Iterable[LogSlice], _find_kernels: FindKernels = lambda: None
     ) -> Iterator[int]:
-        """Read all batches of a log without kernels, because all records of a key count.
+        """Read all batches of a log without kernels, because every record of a key counts.
 
         Raises:
             CorruptData: A batch is damaged or a record is invalid; the message has the file and
@@ -597,7 +597,7 @@ class ShareStates(Watchable):
         self.notify()
 
     def unload(self, number: int | None) -> None:
-        """Unload the states of a partition, or of all (None)."""
+        """Unload the states of a partition; None for all partitions."""
         unloaded = self._entries.take_out(number)
         self._looked.clear()
         self._on_lost([entry.key for entry in unloaded])

@@ -32,9 +32,9 @@ from tidelog.server.transactions.state_topic import TransactionStates
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONS_TOPIC, TopicPartition
 
-# Maximum time that a request to add partitions waits for the end of the previous transaction before
-# the client must retry. Source: `add.partitions.to.txn.retry.backoff.max.ms`, the retry interval of
-# Kafka's brokers.
+# Maximum time in ms that a request to add partitions waits for the end of the previous transaction
+# before the client must retry. Source: `add.partitions.to.txn.retry.backoff.max.ms`, the retry
+# interval of Kafka's brokers.
 ADD_PATIENCE_MS: Final = 100
 
 
@@ -118,7 +118,7 @@ class TransactionCoordinator:
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """Return a transaction (None for a new one) or an error, and a producer id if needed."""
+        """Return a transaction (None for a new one) or an error; and a producer id if needed."""
         new_id: int | None = None
         while True:
             transaction = self.table.find(transactional_id)

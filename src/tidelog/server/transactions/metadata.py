@@ -33,7 +33,7 @@ from tidelog.types import (
 
 LOGGER: Final = logging.getLogger("tidelog.server.transactions")
 
-# The last usable epoch of a producer; the one above it is reserved for fencing.
+# The last usable epoch of a producer; the next one is reserved for fencing.
 LAST_PRODUCER_EPOCH: Final = INT16_MAX - 1
 
 
@@ -60,8 +60,8 @@ _ENDED: Final = frozenset(
 )
 
 
-# Fencing a producer and aborting its transaction is one transition here, so nothing leads to the
-# last state.
+# States that may precede a state. Fencing a producer and aborting its transaction is one transition
+# here, so nothing leads to the last state.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
     TransactionState.ONGOING: _ENDED | {TransactionState.ONGOING},

@@ -317,12 +317,12 @@ class TransactionStates:
         transactions = {name: Transaction(metadata, epoch) for name, metadata in loaded.items()}
         self._kept.put_all(number, transactions)
         for each in transactions.values():
-            # A write that fails unloads the partition and all of these transactions at once.
+            # A failed write unloads the partition, and all of these transactions at once.
             if each.metadata.is_prepared and not each.is_unloaded:
                 self._on_prepared(each)
 
     def unload(self, number: int | None) -> None:
-        """Unload the ids of a partition, or of all (None)."""
+        """Unload the ids of a partition; None for all partitions."""
         unloaded = self._kept.take_out(number)
         for each in unloaded:
             each.is_unloaded = True
