@@ -215,7 +215,7 @@ def test_a_torn_end_is_left_out_after_a_hard_stop_and_damage_after_a_clean_one()
 
 
 def test_damage_in_front_of_a_change_is_never_passed_over() -> None:
-    """Holds after every kind of stop: skipping damage would silently lose the rules after it."""
+    """Also after a hard stop: skipping damage would silently lose the rules after it."""
     whole = bytes_of(written(3))
     end = len(bytes_of(written(2)))
     for at in range(8, end):  # no checksum covers the offsets and epochs before it

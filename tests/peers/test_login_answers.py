@@ -78,7 +78,7 @@ def test_a_session_is_not_renewed_by_another_mechanism(
 def test_a_mechanism_that_is_not_enabled_is_refused_at_a_renewal_by_ours_alone(
     doors: tuple[Door, Door], mechanism: str
 ) -> None:
-    """Kafka reports it before authentication, but here closes without a response."""
+    """Kafka reports it before authentication, but afterwards closes without a response."""
 
     def story(visitor: Visitor) -> None:
         visitor.log_in(mechanism)

@@ -214,7 +214,7 @@ def test_a_cleaner_that_is_killed_is_told_of_and_replaced(broker: Broker, tmp_pa
 
 
 def test_offsets_of_groups_are_compacted(broker: Broker) -> None:
-    """After compaction and a restart, `__consumer_offsets` still has the committed offsets."""
+    """After a compaction, `__consumer_offsets` still has the committed offsets."""
     produce_keys(broker, 20)
     settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": "readers"}
     consumer = Consumer({**settings, "enable.auto.commit": False})

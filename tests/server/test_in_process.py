@@ -30,7 +30,7 @@ def test_client_sees_broker_and_creates_a_topic_by_asking(broker: Broker) -> Non
 
 
 def test_a_topic_that_is_created_by_asking_is_told_to_who_asks_again(broker: Broker) -> None:
-    """As in Kafka: a client that deletes a topic and then requests its metadata sees it gone."""
+    """The first response has an error, as in Kafka: clients so see whether a topic is deleted."""
     message = MetadataRequest(
         topics=[MetadataRequestTopic(name="flights")], allow_auto_topic_creation=True
     )

@@ -257,7 +257,7 @@ def test_a_fault_of_our_own_shows_nothing_of_what_was_asked(
 
 
 def test_settings(broker: Broker, watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
-    """The password of the key is never shown, not even when it is set or described."""
+    """The key's password is never shown, neither by a refused change nor by a description."""
     watch.hide("new", b"another word of it")
     value, number = "another word of it", broker.call(lambda node: str(node.node_id))
     with RawClient(broker.bootstrap_servers) as client:

@@ -78,7 +78,7 @@ def test_a_partition_that_is_asked_for_twice_is_refused(served: Served) -> None:
 
 @pytest.mark.parametrize("version", [1, 5, 7, 8, 9, 10, 11])
 def test_times_below_zero(served: Served, version: int) -> None:
-    """Negative timestamps have a special meaning by version; the others are invalid."""
+    """Negative timestamps have special meanings by version; the others are unsupported."""
     told = {}
     with RawClient(served.bootstrap) as raw:
         for value in range(-8, 0):
