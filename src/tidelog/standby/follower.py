@@ -1,16 +1,16 @@
-"""Copies a leader's partitions into a directory, continuously; and the standby's control verbs.
+"""Copy of a leader's partitions into a directory, continuously, and the control verbs of a standby.
 
-Each round fetches from every broker the partitions that it leads and writes the batches unchanged:
-same bytes, offsets, leader epochs, timestamps. All state between two runs is in the directory. A
-partition that can't continue stops with a reason and is retried after the next look at the cluster;
-the others continue.
+Each round fetches from every broker the partitions that it leads, and writes the batches unchanged:
+same bytes, offsets, leader epochs and timestamps. The directory holds all state between two runs. A
+partition that can't continue stops with a reason and is retried after the next sync with the
+cluster; the other partitions continue.
 
 Control verbs: `status`, `flush`, `accept_clock` (for the time after promotion), `promote` (stop
 following, make everything durable, release the lock) and `swap` (exchange finished segments).
 Attaching is refused, because a standby has exactly what its leader has.
 
 Life cycle: open, then `round` or `sync` any number of times, then close; best used in a `with`
-block. For one thread. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
+block. Not thread-safe. Source: KIP-32, first draft (followers keep the leader's times); Kafka 4.x
 ReplicaManager.
 """
 
@@ -70,7 +70,8 @@ from tidelog.types import TopicPartition
 PROMOTE: Final = "promote"
 
 
-# Interval of looking at a cluster that changes, and pause of rounds without a broker to fetch from.
+# Minimum interval, in ms, of syncs that a round requests (`_needs_look`); and, in seconds, the
+# pause of a round without a broker to fetch from.
 _LOOK_INTERVAL_MS: Final = 250
 
 
@@ -83,7 +84,7 @@ _IDLE_ROUNDS: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowOptions:
-    """Options of following.
+    """Options of a follower.
 
     Attributes:
         choice: Topics to follow, and the standby's own settings.
@@ -91,7 +92,8 @@ class FollowOptions:
         sync_interval_ms: Interval of syncing topics, settings and groups, in ms.
         flush_interval_ms: Interval of making records and checkpoints durable, in ms.
         retain: Whether the topics' retention runs here, by the standby's own clock.
-        control: Whether the directory's control channel is open to other processes; see `follower`.
+        control: Whether other processes can send requests to the directory's control channel; see
+            `answer`.
     """
 
     choice: TopicChoice = field(default_factory=TopicChoice)
@@ -102,7 +104,7 @@ class FollowOptions:
     control: bool = False
 
 
-# Waits some seconds; returns early if the process is to stop.
+# Waits for a number of seconds; returns early if the process is to stop.
 Pause: TypeAlias = Callable[[float], object]
 
 
@@ -122,9 +124,9 @@ class Follower(Closing):
     """A directory that follows a cluster.
 
     Attributes:
-        copies: The partitions, in order.
-        notes: Messages for the user; the caller prints and clears them.
-        group_count: Number of groups whose offsets were last copied.
+        copies: The copied partitions, in the order of their first sync.
+        notes: Messages for the user; the caller prints and removes them.
+        group_count: Number of groups whose committed offsets the last sync wrote.
         is_promoted: Whether promotion was requested; the owner must close the follower.
     """
 
@@ -147,8 +149,8 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._told: set[str] = set()
-        # Partitions and topics about which the leader's responses lack facts; and topics whose
-        # retention settings it has named.
+        # Partitions that can't be copied, because the leader doesn't name them or their retention
+        # settings; and topics whose retention settings the leader has named.
         self._missing: dict[TopicPartition, TidelogError] = {}
         self._retained: set[str] = set()
         self._needs_look = True
@@ -164,7 +166,7 @@ class Follower(Closing):
         *,
         seams: Seams | None = None,
     ) -> Self:
-        """Open (or create) the directory and look at the cluster for the first time.
+        """Open (or create) the directory and sync with the cluster for the first time.
 
         Raises:
             ClusterFailure, UnsupportedVersion: The cluster can't be reached or does not respond.
@@ -175,7 +177,7 @@ class Follower(Closing):
         seams = seams or Seams()
         leader = Leader(host, port, seams.connect)
         try:
-            leader.refresh()  # before a directory is created in vain
+            leader.refresh()  # raises before a directory is created, if the leader can't be reached
             directory = LogDir.open(path, env=seams.env, options=LogDirOptions(create=True))
         except BaseException:
             leader.close()
@@ -208,7 +210,7 @@ class Follower(Closing):
 
     @property
     def place(self) -> str:
-        """The leader's `host:port`."""
+        """Leader as `host:port`."""
         return self._leader.place
 
     # -- topics ------------------------------------------------------------------------------
@@ -231,9 +233,10 @@ class Follower(Closing):
         self._synced_ms = self._clock.monotonic_ms()
 
     def _sync_topic(self, topic: LeaderTopic, leader_settings: LeaderSettings | None) -> None:
-        """Sync a topic with the leader's.
+        """Sync a topic with the leader's topic.
 
-        If its retention settings are unknown, only copy records.
+        If the leader doesn't return all retention settings, retention doesn't run for the topic
+        here; if the topic does not exist here, it is not created.
         """
         name = topic.name
         is_told = says_what_is_deleted(leader_settings)
@@ -327,7 +330,7 @@ class Follower(Closing):
         try:
             return self._round()
         except TidelogError:
-            # Responses may be under way that would be taken for later ones.
+            # A response may still arrive, which would be read as the response of a later request.
             self._leader.close()
             self._needs_look = True
             raise
@@ -403,7 +406,7 @@ class Follower(Closing):
         self._tell([f"{copy.name}: {error}"])
 
     def _report(self, copy: Copy) -> None:
-        """Report offsets that were truncated here, or could no longer be copied."""
+        """Report offsets that were truncated here, or deleted by the leader before the copy."""
         self._tell(
             [
                 f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
@@ -444,14 +447,15 @@ class Follower(Closing):
             pass
 
     def rounds_to_catch_up(self) -> Iterator[int]:
-        """Run the rounds of `catch_up`, and yield the bytes copied by each.
+        """Run the rounds of `catch_up`, and yield the number of bytes that each copied.
 
         Raises:
-            ClusterFailure: See `round`; or the leader announces records and sends none.
+            ClusterFailure: See `round`; or the leader repeatedly announced records without sending
+                any.
             InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
         for copy in self.copies.values():
-            copy.high_watermark = None  # the known one may be outdated
+            copy.high_watermark = None  # the last known high watermark may be outdated
         idle = 0
         while not self.is_promoted and not all(
             copy.problem or copy.is_caught_up for copy in self.copies.values()
@@ -479,12 +483,13 @@ class Follower(Closing):
         try:
             self._directory.close()
         finally:
-            if self._control is not None:  # closing the connections shows that the lock is free
+            # other processes take the end of the connection as a sign that the lock is free
+            if self._control is not None:
                 self._control.close()
 
 
 def control_verbs(follower: Follower) -> Verbs:
-    """Return a follower's control verbs; they run in its own thread, between two rounds."""
+    """Return a follower's control verbs, which run in its own thread between two rounds."""
 
     def status(log_dir: DirectoryAccess, _: Arguments) -> Result:
         return who(log_dir, verbs) | _state(follower)
@@ -524,7 +529,7 @@ def control_verbs(follower: Follower) -> Verbs:
 
 
 def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
-    """Raise InvalidRequest if all records are required, and a partition has not caught up."""
+    """Raise InvalidRequest if the request requires all records, and a partition lacks some."""
     needs_all = arguments.get("needs_all", False)
     if not isinstance(needs_all, bool):
         raise CorruptMessage(f"promote: needs_all is {str(needs_all)[:20]!r}, true or false is due")

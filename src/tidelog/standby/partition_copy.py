@@ -1,22 +1,23 @@
-"""Copies one partition from leader to standby: divergence, fetched batches, lost transaction ends.
+"""Copy of one partition from leader to standby: divergence, fetched batches, lost transactions.
 
-All state is in the standby's log: its end is the next offset, its leader epochs identify the
-leaders it was copied from. A `Copy` can be discarded at any time.
-- Divergence is found by leader epochs, for every epoch of the standby's records, then by comparing
-  the last batch byte by byte, since two leaders can have used the same epoch. Records are truncated
-  only on proof: the leader returns the same ends of epochs twice, and a sound batch with other
-  records at those offsets or behind them. A missing, damaged or contradictory response changes
-  nothing, nor does a leader without records there (restored from a backup); the partition stops
-  with a reason.
-- Fetched batches are checked before they are written. Base offset, leader epoch, length and magic
-  are outside a batch's CRC; the neighboring batches and the high watermark reveal a flipped bit:
-  offsets ascend, an upward jump needs a following batch that continues it, and no batch reaches the
-  high watermark.
-- Transactions whose markers the leader has deleted have ended. Either of two facts proves it before
-  the next records are copied. The producer's next batch has a newer epoch. Or an abort is next, and
-  the leader's list of aborted transactions from there on has none of that producer that started at
-  or before the open one, so the abort ends a later one. A commit needs no proof: it makes the
-  records of the open transaction visible either way.
+All state is in the standby's log: its end is the next offset to fetch, and its leader epochs
+identify the leaders that its records come from. A `Copy` can be discarded at any time.
+- Divergence is found by comparing the ends of all leader epochs of the standby's records, then the
+  last batch byte by byte, since two leaders can have used the same epoch. Records are truncated
+  only on proof: the leader returns the same ends of epochs twice, and a valid batch with other
+  records at or after those offsets. If a response is missing, damaged or contradictory, or the
+  leader has no records at those offsets (it was restored from a backup), nothing is truncated, and
+  the copy of the partition stops with a reason.
+- Fetched batches are checked before they are written. The CRC of a batch does not cover its base
+  offset, leader epoch, length and magic; a flipped bit in them is found by comparison with the
+  neighboring batches and the high watermark. Offsets must ascend. A batch that skips offsets must
+  be followed by a batch that continues it. Every batch must end below the high watermark.
+- If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
+  facts proves this before the next records are copied. The producer's next batch has a newer
+  producer epoch. Or the producer's next marker is an abort, and none of the producer's transactions
+  in the leader's list of aborted transactions started at or before the open one, so the abort ends
+  a later transaction. A commit needs no proof: it makes the records of the open transaction visible
+  either way.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread, TransactionIndex
 (collectAbortedTransactions); KIP-101, KIP-595, KIP-890 (epochs).
@@ -67,11 +68,11 @@ if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import AbortedTransaction
 
 
-# The leader's list of aborted transactions among its next records; None if it returns no records.
+# List of aborted transactions in a response of the leader; None if it has no records.
 Aborted: TypeAlias = "list[AbortedTransaction] | None"
 
 
-# Fetches one batch.
+# Limits to fetch one batch.
 _NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
 
 
@@ -84,14 +85,14 @@ def ends_before(
     """Return the producers whose open transactions had ended before these batches.
 
     Each has the offset at which its next transaction begins, whose first records may have been
-    copied as part of the old one. ANY_OFFSET if it begins later.
+    copied as part of the ended one. The offset is ANY_OFFSET if that transaction begins later.
 
     Args:
         batches: The leader's next batches.
-        states: Producers and open transactions of the standby.
-        leader_start: The leader's log start: it still has all markers after that.
-        ask: Fetches the leader's aborted transactions from the first of the batches on; called at
-            most once, if the result depends on it.
+        states: Producers and open transactions of the standby's log.
+        leader_start: The leader's log start offset; the leader still has all markers from it on.
+        ask: Fetches the leader's aborted transactions from the first of the batches on. Called at
+            most once, and only if the result depends on it.
 
     Raises:
         ClusterFailure: The leader did not respond.
@@ -121,9 +122,9 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield batches of producers up to the first marker of each, and whether that is an abort.
+    """Yield the producers' batches up to each one's first marker; True with a marker that aborts.
 
-    The iteration stops at a damaged batch: the append reports the damage.
+    The iteration stops at a damaged batch; the append of the batches raises that error.
     """
     try:
         for batch in batches:
@@ -140,9 +141,9 @@ def _of_producers(
 
 
 def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
-    """Return first offsets of aborted transactions later than the one open here, by producer.
+    """Return the producers whose open transaction is not in the list of aborted transactions.
 
-    ANY_OFFSET for one that begins after all records that the leader has returned.
+    Each has the offset of its first transaction in the list, ANY_OFFSET if the list has none.
     """
     if aborted is None:
         return {}
@@ -157,11 +158,11 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
 def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
-    The result is None if it returns no records there at isolation level READ_COMMITTED: a
-    transaction that began before is still open.
+    The result is None if the leader returns no records there at isolation level READ_COMMITTED,
+    which means that a transaction that began before the position is still open.
 
     Raises:
-        ClusterFailure: It can't be reached, or its response is invalid.
+        ClusterFailure: The leader can't be reached, or its response is invalid.
     """
     positions = [replace(position, last_epoch=-1)]
     leader.send_fetch(node_id, positions, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
@@ -175,16 +176,16 @@ _END: Final = None
 
 
 class ExpectedRecords(NamedTuple):
-    """Facts that a leader's next records must match.
+    """Facts that the next records from a leader must match.
 
     Attributes:
         name: The partition.
         offset: The requested offset.
-        high_watermark: The leader's, exclusive, in the same response.
-        newest_epoch: Leader epoch of the last record before, -1 if unknown.
+        high_watermark: The leader's high watermark (exclusive) in the same response.
+        newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
         leader_epoch: Epoch of the partition's leader, -1 if unknown.
-        trusts_jump: Whether an upward jump of the last batch is accepted: the fetch was large
-            enough for a following batch, and there is none.
+        trusts_jump: Whether the last batch may skip offsets: the fetch was large enough for a batch
+            after it, and the leader sent none.
     """
 
     name: TopicPartition
@@ -196,7 +197,7 @@ class ExpectedRecords(NamedTuple):
 
 
 class Unproven(Exception):
-    """An upward jump that only a following batch could prove; the batch is not copied yet."""
+    """Raised for a batch that skips offsets, if only a following batch could prove it correct."""
 
     def __init__(self, batch: Batch) -> None:
         super().__init__(batch)
@@ -204,11 +205,11 @@ class Unproven(Exception):
 
 
 def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Batch]:
-    """Yield the batches that match, in order.
+    """Yield the batches that match the expected facts, in order.
 
     Raises:
-        CorruptBatch: The next one does not match; those before it were yielded.
-        Unproven: The next one skips offsets, and is the last of the response.
+        CorruptBatch: A batch does not match; the batches before it were yielded.
+        Unproven: The last batch of the response skips offsets.
     """
     next_offset, newest = expected.offset, expected.newest_epoch
     batch: Batch | None = None
@@ -229,9 +230,9 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 
 
 def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
-    """Return what is wrong with a batch given the records before it, or None."""
+    """Return what is wrong with a batch, given the records before it; None if nothing is."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
-    # The first one may begin before the requested offset.
+    # The first batch of a response may begin before the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
     if least < next_offset:
         return f"{where}, {next_offset} was asked"
@@ -247,7 +248,7 @@ def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: 
 def _jump_problem(
     batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
 ) -> str | None:
-    """Return what is wrong with a batch that skips offsets, or None; raises Unproven if unknown."""
+    """Return the problem of a batch that skips offsets, or None; raises Unproven if unknown."""
     if goes_on(batch, following, expected):
         return None
     if following is None:
@@ -259,14 +260,14 @@ def _jump_problem(
 
 
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
-    """Whether the next batch, or the high watermark, proves a batch's end and so its beginning."""
+    """Whether the next batch, or the high watermark, confirms the offset at which a batch ends."""
     if following is None:
         return batch.next_offset == expected.high_watermark
     return following.base_offset >= batch.next_offset
 
 
 def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
-    """Yield each batch with its successor or None; damage is raised after the batches before it."""
+    """Yield each batch with its successor or None; raises CorruptData at a damaged batch."""
     before: Batch | None = None
     batches = chain(walk(records), (_END,))
     while True:
@@ -284,7 +285,7 @@ def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
 
 
 def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
-    """Return the first two batches, None for one that is missing or damaged."""
+    """Return the first two batches; None for each that is missing or damaged."""
     batches: list[Batch] = []
     try:
         for batch in walk(records):
@@ -296,15 +297,15 @@ def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
     return (batches[0] if batches else None, batches[1] if len(batches) > 1 else None)
 
 
-# Batches are appended together up to this size.
+# Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
 
-# Maximum number of refusals of a position that is valid by the leader's own responses.
+# Maximum number of times that the leader may refuse a position that its own responses allow.
 _STRIKES: Final = 3
 
 
-# Additional bytes to fetch if a batch's successor has to prove its position.
+# Number of bytes that are fetched in addition to a batch, for its successor.
 _PROOF_BYTES: Final = 1 << 20
 
 
@@ -318,7 +319,7 @@ class Truncation:
 
 @dataclass(slots=True)
 class CopyCounts:
-    """Counts since the start of following."""
+    """Counts and events since the start of following."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -327,23 +328,25 @@ class CopyCounts:
 
 
 class Copy:
-    """Copy of one partition. Has one owner.
+    """Copy of one partition. Only one owner may use it.
 
-    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*; `problem` says why it has
-    stopped.
+    Life cycle: (led_by -> parting -> agree -> (position -> take)*)*. If the copy stops, `problem`
+    has the reason.
 
     Attributes:
         name: The partition.
-        topic_id: Id of its topic.
+        topic_id: Id of the partition's topic.
         log: The standby's log.
-        led: Its current leader.
-        is_checked: Whether the log is known to have no records that the leader never had.
+        led: The partition's current leader and leader epoch.
+        is_checked: Whether the log is known to have no records that the leader does not have.
         is_out_of_range: Whether the leader reported the position as out of range since the last
             check.
-        is_refused: Whether the leader did not answer the last check.
-        high_watermark: The leader's, exclusive, from the last response; None before the first.
-        leader_start: The leader's log start, as far as known.
-        problem: Why it has stopped; None while it runs.
+        is_refused: Whether the leader refused the last check, or left the partition out of a
+            response.
+        high_watermark: The leader's high watermark (exclusive) from the last response; None before
+            the first.
+        leader_start: The leader's log start offset, as far as known.
+        problem: Why the copy has stopped; None while it runs.
         counts: Counts since the start.
     """
 
@@ -360,36 +363,37 @@ class Copy:
         self.is_out_of_range = False
         self.is_refused = False
         self._strikes = 0
-        # Offset of an unproven jump, and the number of bytes to fetch there.
+        # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
         self._jump: tuple[int, int] | None = None
-        # The leader's last stable offset and high watermark at the end of a lost transaction: the
-        # confirmed ones, and those of the last response, which the next one has to confirm.
+        # Last stable offset and high watermark of a response that shows that a transaction without
+        # a marker has ended: first the confirmed pair, then the pair of the last response, which
+        # the next response has to confirm.
         self._ended: tuple[int, int] | None = None
         self._said: tuple[int, int] | None = None
 
     def led_by(self, led: LeaderPartition) -> None:
-        """Set the leader; another leader or epoch requires a new check."""
+        """Set the leader; a change of leader or leader epoch requires a new check."""
         if led != self.led:
             self.led = led
             self.is_checked = False
 
     @property
     def lag(self) -> int | None:
-        """Offsets from the standby's end to the leader's high watermark; None if unknown."""
+        """Number of offsets from the log's end to the leader's high watermark; None if unknown."""
         if self.high_watermark is None:
             return None
         return max(self.high_watermark - self._next_offset(), 0)
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether all records up to the leader's high watermark are here."""
+        """Whether the standby has all records up to the leader's high watermark."""
         is_here = self.is_checked and self.problem is None and self.lag == 0
         return is_here and self._said is None
 
     def probe(self) -> Position | None:
-        """Return the position for fetching the last local batch again, or None.
+        """Return the position for fetching the last local batch from the leader, to compare them.
 
-        The result is None if the leader can't have the batch.
+        The result is None if the standby has no batch, or the leader has deleted the last one.
 
         Raises:
             CorruptData: The local batch is damaged, so it proves nothing.
@@ -401,7 +405,7 @@ class Copy:
         return self.position_at(max(last.base_offset, self.leader_start))
 
     def position_at(self, offset: int) -> Position:
-        """Return a position for fetching from any offset, without a check of the epoch before."""
+        """Return a position at any offset, without the leader epoch of the record before it."""
         return replace(self.position(), offset=offset, last_epoch=NO_LEADER_EPOCH)
 
     def batch_reaching(self, offset: int) -> Batch | None:
@@ -418,20 +422,21 @@ class Copy:
         return max(self.log.log_end_offset, self.leader_start)
 
     def position(self) -> Position:
-        """Return the position to fetch from at the leader."""
+        """Return the position of the next fetch from the leader."""
         offset = self._next_offset()
         return Position(
             name=self.name,
             topic_id=self.topic_id,
             offset=offset,
-            # After a gap that the leader deleted, its record before this offset isn't in this log.
+            # If the leader has deleted offsets that were not copied, the record before is unknown
+            # here.
             last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
             leader_epoch=self.led.leader_epoch,
             max_bytes=self._jump[1] if self._jump and self._jump[0] == offset else 0,
         )
 
     def _last_epoch(self) -> int:
-        """Return the epoch of the last record, -1 if unknown."""
+        """Return the leader epoch of the last record, -1 if unknown."""
         if not self.log.truncator.has_records:
             return NO_LEADER_EPOCH
         epoch = self.log.leader_epochs.epoch_for(self.log.log_end_offset - 1)
@@ -440,7 +445,7 @@ class Copy:
     # -- divergence --------------------------------------------------------------------------
 
     def own_epochs(self) -> list[OwnEpoch]:
-        """Return the epochs of the standby's records, oldest first."""
+        """Return the leader epochs of the standby's records, oldest first."""
         log = self.log
         entries = log.leader_epochs.entries
         ends = [*(entry.start_offset for entry in entries[1:]), log.log_end_offset]
@@ -454,15 +459,15 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """Return the offset from which on the leader claims not to have the local records.
+        """Return the first offset from which on the leader's epochs deny the local records.
 
-        The result is None if there is none. Nothing is truncated yet: `check_copies` has to prove
-        the claim.
+        The result is None if the epochs agree. The epochs alone prove nothing: `check_copies`
+        compares records before it truncates.
 
         Args:
-            leader: The leader's ends of epochs, for `own_epochs`.
-            leader_start: Its log start.
-            leader_end: Its high watermark.
+            leader: The leader's end of each epoch in `own_epochs`.
+            leader_start: The leader's log start offset.
+            leader_end: The leader's high watermark.
 
         Raises:
             StorageFailure: The disk failed.
@@ -473,12 +478,12 @@ class Copy:
         if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
             if self.batch_reaching(leader_end) is not None:
                 return leader_end
-            # If all records of an epoch were deleted here, only the log end is left of it.
+            # Retention has deleted all local records from there on; only the log end is above.
             self.log.truncate_to(leader_end)
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Accept the log as checked, after truncating at the proven divergence; None for none.
+        """Accept the log as checked, after truncating it at `parting`, the proven divergence.
 
         Raises:
             StorageFailure: The disk failed.
@@ -489,12 +494,12 @@ class Copy:
         self.is_out_of_range = False
 
     def drop_newest_epoch(self, floor: int = 0) -> None:
-        """Truncate the newest epoch: not all of its records are from this leader.
+        """Truncate the newest leader epoch, because not all of its records are from this leader.
 
-        The leader's records of it are fetched again.
+        Its records are then fetched again from the leader.
 
         Args:
-            floor: Offsets below it stay.
+            floor: Records below this offset stay.
 
         Raises:
             StorageFailure: The disk failed.
@@ -510,14 +515,14 @@ class Copy:
             self.counts.truncations.append(Truncation(start, end))
 
     def _begin(self, leader_start: int) -> bool:
-        """Begin at the leader's log start, which two of its responses confirm; local records stay.
+        """Move an empty log to the leader's log start, and note offsets that were lost.
 
         Returns:
-            Whether the next offset is lower than before.
+            Whether the next offset is lower than before, so that the response does not fit.
         """
         log = self.log
         end = log.log_end_offset
-        # A log that retention has emptied still has an epoch, and fetches nothing twice.
+        # If retention has deleted all records, an epoch entry is left, and the log keeps its end.
         is_late = (
             end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
         )
@@ -532,7 +537,7 @@ class Copy:
         return is_late
 
     def refuse(self, failure: ClusterFailure, *, is_passing: bool) -> None:
-        """Note that the leader refused the partition; raises a failure that lasts too long."""
+        """Note that the leader refused the partition; raises it if permanent or repeated."""
         self.is_checked = False
         self.is_refused = True
         self._strikes += 1
@@ -540,10 +545,10 @@ class Copy:
             raise failure
 
     def check_again(self, reason: str, *, is_out_of_range: bool = False) -> None:
-        """Require a new check: the leader refused the position.
+        """Require a new check, because the leader refused the position.
 
         Raises:
-            ClusterFailure: It has refused several times, and no divergence was found.
+            ClusterFailure: The leader has refused it several times, and no divergence was found.
         """
         self.is_checked = False
         self.is_out_of_range = is_out_of_range
@@ -557,14 +562,14 @@ class Copy:
     # -- records -----------------------------------------------------------------------------
 
     def take(self, data: PartitionData, leader: Leader | None = None) -> None:
-        """Write the records of a leader's response without an error.
+        """Write the records of a response that has no error.
 
         Args:
-            data: The response.
-            leader: The leader, for further requests; None for no requests.
+            data: The partition's part of the response.
+            leader: The leader, for further requests; with None no requests are sent.
 
         Raises:
-            CorruptData, RequestError: The records break a rule; those before them were copied.
+            CorruptData, RequestError: A record breaks a rule; the records before it were copied.
             ClusterFailure: The leader contradicts itself repeatedly.
             StorageFailure: The disk failed.
         """
@@ -576,11 +581,12 @@ class Copy:
             self.check_again(f"its log starts at {start} and ends at {top}")
             return
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
-            # By its earlier response, records were to be skipped, or would never come.
+            # One of the two starts is wrong: with the higher one the copy would skip existing
+            # records, with the lower one it would wait for records that no longer exist.
             self.check_again(f"its log starts at {start}, and before at {self.leader_start}")
             return
         if start >= 0 and self._begin(self.leader_start):
-            return  # the response is for a later offset
+            return  # the response is for an offset that is now too high
         self.high_watermark = top
         if data.log_start_offset > self.leader_start:
             self.leader_start = min(data.log_start_offset, self._next_offset())
@@ -597,9 +603,9 @@ class Copy:
             self.log.follower.note_leader_epoch(self.led.leader_epoch)
 
     def _end_before(self, records: memoryview, leader: Leader | None) -> bool:
-        """End transactions that had ended before these records.
+        """End the open transactions that had ended before these records.
 
-        Return whether the leader responded.
+        Returns False if a request to the leader failed; then the records must not be written.
         """
         states, position = self.log.producer_states(), self.position()
 
@@ -611,7 +617,7 @@ class Copy:
         try:
             ended = ends_before(walk(records), states, self.leader_start, ask)
         except ClusterFailure:
-            self.is_checked = False  # and the leader is checked again
+            self.is_checked = False  # requires a new check of the leader
             return False
         if ended:
             self.log.follower.end_transactions_of(ended)
@@ -620,15 +626,16 @@ class Copy:
     def _end_lost_transactions(self, data: PartitionData) -> None:
         """End the transactions whose marker the leader has deleted.
 
-        A gap alone proves nothing: a transaction may extend over it, and compaction never removes a
-        marker that is still to come. The leader's last stable offset is the proof. If it is above a
-        transaction's first record and above the leader's log start, the transaction has ended
-        there, by a marker below the high watermark. (Of older transactions it says the same as the
-        log start.) Once all records below that high watermark are here, the marker never comes.
+        A gap in the offsets proves nothing: a transaction may extend over it, and compaction never
+        removes the marker of a transaction that is still open here. The leader's last stable offset
+        is the proof. If it is above the transaction's first record and above the leader's log
+        start, the transaction has ended, with a marker below the high watermark. (If it equals the
+        log start, nothing follows for transactions that began before.) If the standby has all
+        records below that high watermark and the transaction is still open, its marker was deleted.
 
-        A leader reads its log start first and its last stable offset afterwards. If records are
-        deleted in between, the last stable offset of an open transaction is the new log start. So
-        it counts only once a later response has a log start below it.
+        A leader reads its log start offset before its last stable offset. If records are deleted in
+        between, an open transaction also has a last stable offset above the reported log start. So
+        the proof counts only if a later response has a log start below that last stable offset.
         """
         first = self.log.producer_states().first_unstable_offset
         answer, self._said = self._said, None
@@ -647,16 +654,17 @@ class Copy:
     def _shows_other_writer(
         self, records: memoryview, high_watermark: int, leader: Leader | None
     ) -> bool:
-        """Whether the next batch denies that the leader wrote the local records.
+        """Whether the next batch shows that another leader wrote the local records.
 
-        If so, it is not copied. A flipped bit could cause this, so it is no proof alone: the logs
-        are compared again. If the leader has deleted the offsets that could be compared, two facts
-        are compared instead:
-        - Epochs grow in a log. If the leader's next record has an older epoch than the last local
-          record, and the leader confirms that this epoch extends so far, it never had the newest
-          local epoch.
-        - A copy ends where a batch of its leader ended. A batch that extends over the local end,
-          and is continued by the next batch, is from another writer.
+        In this case the batch is not copied. A flipped bit can have the same effect, so this alone
+        does not prove a divergence, and the logs are compared again. If the leader has deleted the
+        offsets that could be compared, either of two facts is the proof:
+        - Leader epochs never decrease along a log. If the leader's next record has an older epoch
+          than the last local record, and the leader confirms that this epoch extends beyond that
+          record, the leader never had the newest local epoch.
+        - A copy ends where a batch of its leader ended. If the leader has a batch that extends over
+          the local end, and the next batch confirms its offsets, another leader wrote the local
+          records.
         """
         first, following = first_two(records)
         end = self.log.log_end_offset
@@ -684,7 +692,7 @@ class Copy:
         return False
 
     def _reaches(self, leader: Leader, batch: Batch) -> bool:
-        """Whether the leader confirms that its batch's epoch extends beyond the batch's offset."""
+        """Whether the leader confirms that the batch's leader epoch contains its base offset."""
         epochs = {self.name: batch.leader_epoch}
         epoch_end = leader.ends_of_epochs(self.led.leader_id, epochs).get(self.name)
         return isinstance(epoch_end, EpochEnd) and (
@@ -713,14 +721,14 @@ class Copy:
                     not self.log.truncator.has_records
                     and first.base_offset < self.log.log_end_offset
                 ):
-                    # The leader's log starts inside this batch, so ours does too.
+                    # The leader's log starts inside this batch, so the local log does too.
                     self.log.truncator.begin_at(first.base_offset)
                 end = last.at + last.size_bytes
                 self._append_sound(records, batches, times.time_of(first.last_offset))
                 self.counts.size_bytes += end - first.at
                 self.counts.batches += len(batches)
         except Unproven as unproven:
-            # Fetched again, together with its successor.
+            # The next fetch requests the batch again, together with its successor.
             size = unproven.batch.size_bytes + _PROOF_BYTES
             self._jump = self._next_offset(), size
             return
@@ -729,7 +737,7 @@ class Copy:
             self.log.advance_start(next_offset)
 
     def _append_sound(self, records: memoryview, batches: Sequence[Batch], append_ms: int) -> None:
-        """Append batches together; one by one if one of them is refused."""
+        """Append batches together; if one is refused, append the batches before it one by one."""
         first, last = batches[0], batches[-1]
         try:
             self._append_timed(records[first.at : last.at + last.size_bytes], append_ms)
@@ -740,7 +748,7 @@ class Copy:
                 self._append_timed(records[batch.at : batch.at + batch.size_bytes], append_ms)
 
     def _append_timed(self, records: memoryview, append_ms: int) -> None:
-        """Append batches with the leader's append time; without it if it would go backwards."""
+        """Append batches with the leader's append time, or without it if time would run back."""
         try:
             self.log.follower.append(records, append_ms=append_ms)
         except InvalidRequest:
@@ -749,7 +757,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each append: of one append time, and at most a segment's size."""
+        """Yield the batches of each append: one append time, at most a segment's size."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:
@@ -769,12 +777,12 @@ class Copy:
             yield together
 
 
-# One batch of each partition is needed; its size is known only from the copy.
+# Limits to fetch one batch of each partition, whose size is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
 
-# Errors of a partition that call for another look at the cluster: moved, fenced, unknown, not yet
-# available.
+# Errors of a partition after which the cluster's metadata is read again: the partition has moved,
+# or is unknown or not yet available.
 LOOK_AGAIN: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -795,13 +803,14 @@ Ends: TypeAlias = dict[int, EpochEnd]
 
 
 def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
-    """Reconcile these copies with their leader; sets `is_checked` and `problem`.
+    """Compare copies with their leader and truncate them if needed; sets `is_checked`, `problem`.
 
     Raises:
         ClusterFailure: The broker can't be reached.
     """
     ends = _ends(leader, node_id, copies)
-    # Starts are fetched after the ends: an end at or below the start then means nothing.
+    # Log starts are requested after the epoch ends, so epochs that end at or below the start are
+    # known to be deleted.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}
@@ -821,7 +830,7 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
 
 
 class _Problems:
-    """Turns errors of one partition into its `problem`."""
+    """Context that stores a TidelogError as the copy's `problem`."""
 
     def __init__(self, copy: Copy) -> None:
         self._copy = copy
@@ -838,12 +847,12 @@ class _Problems:
 
 
 def _going(copies: Sequence[Copy]) -> list[Copy]:
-    """Return the copies that have not stopped, and whose leader has answered."""
+    """Return the copies that have not stopped, and that the leader has not refused."""
     return [copy for copy in copies if copy.problem is None and not copy.is_refused]
 
 
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
-    """Note that the leader refused a partition; a lasting refusal becomes its problem."""
+    """Note that the leader refused a partition; a permanent refusal becomes its `problem`."""
     if failure is None:
         failure = ClusterFailure(str(copy.name), what, "the leader's answer leaves it out")
     with _Problems(copy):
@@ -867,7 +876,7 @@ def _offsets(
 
 
 def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
-    """Fetch the leader's ends of all epochs of each running copy."""
+    """Fetch the leader's end of every local leader epoch, for each of the copies."""
     ends: dict[TopicPartition, Ends] = {copy.name: {} for copy in copies}
     waiting: dict[TopicPartition, list[int]] = {}
     for copy in copies:
@@ -901,7 +910,7 @@ def _prove(
     tops: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, Ends],
 ) -> None:
-    """Truncate copies where the leader's records prove that they diverge."""
+    """Truncate copies if the leader's records prove that they diverge."""
     again = _ends(leader, node_id, copies)
     by_name = {copy.name: copy for copy in copies}
     positions = []
@@ -912,7 +921,8 @@ def _prove(
             if top > at:
                 positions.append(copy.position_at(at))
             elif copy.batch_reaching(at) is None:
-                copy.agree(parted[copy.name])  # below the leader's start: epochs alone prove it
+                # the local records are below the leader's start, so the epochs are the only proof
+                copy.agree(parted[copy.name])
             elif top > copy.leader_start:
                 positions.append(copy.position_at(top - 1))
             else:
@@ -951,9 +961,9 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
 
 
 def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
-    """Return the offset of the local batch that differs from the leader's last.
+    """Return the offset of the local batch that differs from the leader's last batch.
 
-    Raises if none does.
+    Raises ClusterFailure if the batches are the same or one is missing.
     """
     theirs, own_batch = _sound(copy, data), copy.batch_reaching(top - 1)
     if theirs is None or own_batch is None:
@@ -974,14 +984,14 @@ def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
 
 
 def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
-    """Raise unless the leader's records at or after an offset differ from the local ones."""
+    """Raise ClusterFailure if the leader's records at or after an offset equal the local ones."""
     theirs = _sound(copy, data)
     if theirs is None:
         reason = f"the leader says that the logs part at {at}, and shows no record there"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
     if own_batch is None:
-        return  # the leader has only later ones
+        return  # the leader's first record there is after the local log's end
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = f"the leader says that the logs part at {at}, and has the same records there"
@@ -989,7 +999,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
 
 
 def _sound(copy: Copy, data: PartitionData) -> Batch | None:
-    """Return the first batch of a response, or None; raises CorruptBatch for a damaged one."""
+    """Return the first batch of a response, None if it is empty; raises CorruptBatch for damage."""
     theirs, _ = first_two(memoryview(data.batches))
     if theirs is None and len(data.batches):
         raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")
@@ -1009,7 +1019,7 @@ def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) 
     for name, data in _fetch(leader, node_id, list(probes.values())):
         copy = by_name[name]
         if data.error_code:
-            continue  # the following fetch reports it
+            continue  # the next fetch reports the error
         with _Problems(copy):
             own_batch = copy.log.follower.last_batch_below(copy.log.log_end_offset)
             theirs = _sound(copy, data)

@@ -1,8 +1,8 @@
 """Topics and group offsets of a standby, synchronized with its leader.
 
 A topic whose id differs from the leader's is another topic: it is refused before anything changes.
-Leader settings that this release doesn't know are omitted and reported. Group offsets are fetched
-from every broker.
+Leader settings that this release doesn't know are omitted and reported. Group offsets are requested
+from every broker, since each returns only the groups that it coordinates.
 
 Source: Kafka's protocol guide, APIs 9, 10 and 16; KIP-709.
 """
@@ -50,11 +50,12 @@ _WILD: Final = frozenset("*?[")
 _INTERNAL: Final = "__"
 
 
-# Without these, defaults here could delete records that the leader keeps forever.
+# Settings without which retention would use the defaults here, and could delete records that the
+# leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
 
 
-# Prefix of settings that a leader does not know.
+# Prefix of tidelog's own settings, which a leader may not know.
 _OURS: Final = "tidelog."
 
 
@@ -63,7 +64,7 @@ class TopicChoice:
     """Topics to follow, and the standby's own settings.
 
     Attributes:
-        patterns: Names or patterns (`*`, `?`); empty for all but internal topics.
+        patterns: Names or patterns (`*`, `?`); if empty, all topics except internal ones.
         overrides: Settings that override the leader's, in every topic.
     """
 
@@ -77,8 +78,8 @@ def chosen(
     """Return the topics to follow, by name.
 
     Raises:
-        UnknownTopic: A name or pattern matches no topic, if `strict`.
-        CorruptMessage: The leader names an impossible topic or partition.
+        UnknownTopic: `strict` is true, and a name or pattern matches no topic.
+        CorruptMessage: A topic of the leader has an invalid name, partitions or no id.
     """
     if not choice.patterns:
         selected = {name: topic for name, topic in topics.items() if not topic.is_internal}
@@ -118,14 +119,14 @@ def _ensure_possible(topic: LeaderTopic) -> None:
 
 
 def says_what_is_deleted(settings: LeaderSettings | None) -> bool:
-    """Whether the leader has named all settings that cause deletion of records."""
+    """Whether the leader has returned all settings that control deletion of records."""
     return settings is not None and settings.names >= _DELETING
 
 
 def left_out(
     directory: LogDir, topics: Mapping[str, LeaderTopic], choice: TopicChoice
 ) -> list[TopicPartition]:
-    """Return local partitions that are to be followed and that the leader does not name."""
+    """Return the local partitions that match the choice and that the leader doesn't list."""
     names = []
     for name, info in directory.topics().items():
         if choice.patterns:
@@ -139,10 +140,10 @@ def left_out(
 
 
 def ensure_same_ids(directory: LogDir, topics: Mapping[str, LeaderTopic]) -> None:
-    """Ensure that topics on both sides have the same ids.
+    """Raise if a local topic has another id than the leader's topic of that name.
 
     Raises:
-        InconsistentTopicId: One differs; nothing was changed.
+        InconsistentTopicId: The ids of a topic differ; nothing was changed.
     """
     here = directory.topics()
     for name, topic in topics.items():
@@ -160,13 +161,13 @@ def sync_topic(
 ) -> list[str]:
     """Sync a topic, its partitions and settings with the leader.
 
-    Settings that the leader does not name stay as they are.
+    Settings that the leader does not return stay as they are.
 
     Returns:
-        One line for each setting that was left out.
+        One line for each setting of the leader that this release doesn't know.
 
     Raises:
-        InvalidTopic, ConfigError, StorageFailure: The topic can't be synced.
+        InvalidTopic, ConfigError, StorageFailure: The topic can't be created or changed.
     """
     own_settings, notes = _known_settings(topic.name, settings.values)
     own_settings |= choice.overrides
@@ -200,9 +201,9 @@ def _known_settings(name: str, settings: Mapping[str, str]) -> tuple[dict[str, s
 def _sync_settings(
     directory: LogDir, here: TopicInfo, own_settings: Mapping[str, str], settings: LeaderSettings
 ) -> None:
-    """Set the settings that differ.
+    """Change the settings that differ from the leader's.
 
-    Settings of tidelog itself, and those that the leader does not name, stay.
+    Settings of tidelog itself, and settings that the leader does not return, stay.
     """
     changes: dict[str, str | None] = {
         key: value for key, value in own_settings.items() if here.given.get(key) != value
@@ -215,14 +216,14 @@ def _sync_settings(
         directory.alter_config(here.name, changes)
 
 
-# Types of groups whose offsets are copied; share groups store theirs elsewhere.
+# Protocol types of groups whose offsets are copied; share groups store theirs elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 
 
 _MANY_GROUPS: Final = 8
 
 
-# Transient errors of a coordinator: it is loading, not available yet, or has moved.
+# Transient errors of a coordinator, which is loading, not available yet, or has moved.
 NOT_READY: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -240,7 +241,7 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
         topics: Names of the followed topics by id.
 
     Raises:
-        ClusterFailure: A broker can't be reached or refuses.
+        ClusterFailure: A broker can't be reached, or refuses the request.
     """
     offsets: dict[str, list[GroupOffset]] = {}
     for node_id in leader.node_ids:
@@ -254,10 +255,10 @@ def group_offsets(leader: Leader, topics: Mapping[UUID, str]) -> dict[str, list[
 def with_known(
     current: Mapping[str, Sequence[GroupOffset]], previous: Mapping[str, Sequence[GroupOffset]]
 ) -> dict[str, list[GroupOffset]]:
-    """Merge current commits with previous ones that the leader no longer names.
+    """Merge the current commits with previous ones that the leader doesn't return any more.
 
-    A coordinator that has not loaded its groups yet names none of them: that does not prove a
-    deletion.
+    A coordinator that has not loaded its groups yet returns none of them, which does not prove that
+    they were deleted.
     """
     merged = {}
     for group in {**previous, **current}:
@@ -279,7 +280,7 @@ def _groups_of(leader: Leader, node_id: int) -> list[str]:
 def coordinator_of(leader: Leader, group: str) -> int:
     """Return the broker that coordinates a group, in any version of the API.
 
-    Raises ClusterFailure.
+    Raises ClusterFailure if the broker can't be reached or refuses.
     """
     question = FindCoordinatorRequest(key=group, coordinator_keys=[group])
     answer = leader.bootstrap.ask(FIND_COORDINATOR, question)
@@ -334,7 +335,7 @@ def _moved(answer: OffsetFetchResponse, group: str) -> bool:
 
 
 def _named(name: str, topics: Mapping[UUID, str]) -> str | None:
-    """Return the topic's name, for versions that give names, if it is followed; else None."""
+    """Return the topic's name if it is followed, else None; old versions give names, not ids."""
     return name if name in topics.values() else None
 
 
