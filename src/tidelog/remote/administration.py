@@ -1,7 +1,7 @@
-"""Users, ACLs, quotas and deleted records of a cluster, by requests that any Kafka broker answers.
+"""Users, ACLs, quotas and deletion of records, by requests that any Kafka broker supports.
 
-confluent-kafka sends all but those of quotas, which librdkafka lacks: these go over a connection in
-plain text, with our own codecs.
+confluent-kafka sends all requests except those for quotas, which librdkafka lacks. These are
+encoded by `tidelog.protocol` and sent over a separate plain-text connection.
 
 Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
 """
@@ -52,7 +52,7 @@ _NOT_AUTHORIZED: Final = (
 
 @contextmanager
 def _typed(operation: str) -> Iterator[str]:
-    """Turn ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest where it is one."""
+    """Turn a ClusterFailure into NotAuthorized, PolicyViolation or InvalidRequest, by its code."""
     try:
         yield operation
     except ClusterFailure as error:
@@ -69,7 +69,7 @@ def _typed(operation: str) -> Iterator[str]:
 
 
 def _word(member: Enum | str | int) -> str:
-    """Return an enum member as the command line writes it: `CLUSTER_ACTION`, `cluster-action`."""
+    """Return an enum member's name as in options: `cluster-action` for `CLUSTER_ACTION`."""
     assert isinstance(member, Enum), "librdkafka converts names and numbers"
     return str(member.name).lower().replace("_", "-")
 
@@ -79,7 +79,7 @@ def _name(word: str) -> str:
 
 
 def broker_settings(client: "Cluster") -> dict[str, str]:
-    """Return the settings of one broker; empty if the brokers don't show them to this client."""
+    """Return the settings of one broker; empty if this client is not authorized to read them."""
     from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
     try:
@@ -98,7 +98,7 @@ def broker_settings(client: "Cluster") -> dict[str, str]:
 
 
 MECHANISMS: Final = ("scram-sha-256", "scram-sha-512")
-# Range that Kafka accepts. Source: Kafka 4.3's ScramMechanism.
+# Range of iterations that Kafka accepts. Source: Kafka 4.3's ScramMechanism.
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 
@@ -131,7 +131,7 @@ def scram_users(client: "Cluster") -> list[ScramUser]:
 def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
     """Add a SCRAM credential, or replace the user's one of the same mechanism.
 
-    The password is hashed here; brokers only receive the salted result.
+    The password is salted and hashed here; brokers receive only the result.
 
     Raises:
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
@@ -147,9 +147,9 @@ def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
 
 
 def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
-    """Whether a broker with these settings accepts passwords of a mechanism on any listener.
+    """Whether any listener of a broker with these settings accepts passwords of a mechanism.
 
-    True if the settings don't show it.
+    Returns True if the settings don't contain the listeners or their protocols.
     """
     listeners = settings.get("listeners", "")
     protocols = dict(
@@ -166,7 +166,7 @@ def accepts_passwords(settings: Mapping[str, str], mechanism: str) -> bool:
 
 
 def remove_user(client: "Cluster", user: ScramUser) -> None:
-    """Remove a SCRAM credential; raises as `set_password`."""
+    """Remove a SCRAM credential; raises NotAuthorized, ClusterFailure."""
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         ScramMechanism,
         UserScramCredentialDeletion,
@@ -189,7 +189,7 @@ def _alter_user(client: "Cluster", verb: str, alteration: "UserScramCredentialAl
 
 CLUSTER_RESOURCE: Final = "cluster"
 CLUSTER_NAME: Final = "kafka-cluster"
-# librdkafka names the cluster as a resource by its older name.
+# librdkafka uses an older name for the cluster as a resource.
 _RESOURCES: Final = {CLUSTER_RESOURCE: "BROKER"}
 RESOURCES: Final = ("topic", "group", "transactional-id", CLUSTER_RESOURCE)
 OPERATIONS: Final = (
@@ -209,7 +209,7 @@ OPERATIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """ACL, or a filter of ACLs in which None matches all.
+    """ACL, or a filter of ACLs in which None matches every value.
 
     Attributes:
         resource: One of `RESOURCES`.
@@ -283,7 +283,7 @@ def acls(client: "Cluster", wanted: Acl) -> list[Acl]:
 
 
 def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
-    """Add ACLs; existing ones stay. Raises NotAuthorized, InvalidRequest, ClusterFailure."""
+    """Add ACLs; existing ACLs stay. Raises NotAuthorized, InvalidRequest, ClusterFailure."""
     from confluent_kafka.admin import AclBinding  # type: ignore[attr-defined]
 
     bindings = [AclBinding(*_parts(acl)) for acl in added]
@@ -293,7 +293,7 @@ def add_acls(client: "Cluster", added: Sequence[Acl]) -> None:
 
 
 def remove_acls(client: "Cluster", wanted: Acl) -> list[Acl]:
-    """Remove the ACLs that a filter matches, and return them; raises as `add_acls`."""
+    """Remove and return the ACLs that a filter matches; raises the same errors as `add_acls`."""
     with _typed("remove ACLs") as operation:
         futures = client.admin().delete_acls([_filter(wanted)], request_timeout=client.timeout_s)
         (removed,) = client.results(operation, futures).values()
@@ -306,12 +306,12 @@ def remove_acls(client: "Cluster", wanted: Acl) -> list[Acl]:
 def delete_records(
     client: "Cluster", offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Delete the records below these offsets; return the new log starts.
+    """Delete the records below these offsets; return the new log start offsets.
 
     Raises:
-        PolicyViolation: The topic is compacted only.
-        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. Records of other
-            partitions may be deleted.
+        PolicyViolation: The topic's `cleanup.policy` is only `compact`.
+        NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. Records of some
+            partitions may have been deleted.
     """
     from confluent_kafka import TopicPartition as Place
 
@@ -338,15 +338,15 @@ QUOTAS: Final = (
     "controller_mutation_rate",
     "connection_creation_rate",
 )
-# Kind of entity (`user`, `client-id`, `ip`) -> its name; None for the default of the kind.
+# Name of each kind of entity (`user`, `client-id`, `ip`); None for the kind's default quota.
 Entity: TypeAlias = Mapping[str, str | None]
 
 
 def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
-    """Return all entities with quotas, each with its quotas by key.
+    """Return all entities that have quotas, each with its quotas by key.
 
     Raises:
-        InvalidRequest: The connection needs TLS or SASL.
+        InvalidRequest: The client's settings require TLS or SASL.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     with _typed("list quotas"), _connection(client) as connection:
@@ -364,7 +364,7 @@ def quotas(client: "Cluster") -> list[tuple[Entity, dict[str, float]]]:
 
 
 def alter_quotas(client: "Cluster", entity: Entity, changes: Mapping[str, float | None]) -> None:
-    """Change quotas of an entity; None removes one. Raises as `quotas`."""
+    """Change quotas of an entity; None removes one. Raises the same errors as `quotas`."""
     operations = [
         QuotaOperation(key=key, value=value or 0.0, remove=value is None)
         for key, value in changes.items()

@@ -1,11 +1,11 @@
 """`tidelog.connect_async`: `RemoteDirectory` for programs with an event loop.
 
-Calls never block the loop: blocking ones run in a few threads of the connection, and an append uses
-a thread only while its records are queued, not while they are sent. `awaited` and `sent` take
-signatures and documentation from `RemoteDirectory`.
+Calls never block the loop: blocking calls run in a few threads that belong to the connection, and
+an append uses a thread only while its records are queued, not while they are sent. `awaited` and
+`sent` copy signatures and documentation from `RemoteDirectory`.
 
-Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. For one
-loop and any number of its tasks.
+Life cycle: `await connect_async(...)`, calls, `await close()`; best used with `async with`. Any
+number of tasks of one event loop may share it.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _THREADS: Final = 8
 def awaited(
     call: Callable[Concatenate[RemoteDirectory, _P], _Answer],
 ) -> Callable[Concatenate["AsyncRemoteDirectory", _P], Coroutine[object, object, _Answer]]:
-    """Return the awaitable version of a call of `RemoteDirectory`, with its signature and docs."""
+    """Return the awaitable version of a `RemoteDirectory` method, with its signature and docs."""
 
     async def ask(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
@@ -72,14 +72,14 @@ def sent(
         self: "AsyncRemoteDirectory", /, *args: _P.args, **keywords: _P.kwargs
     ) -> _Answer:
         sending = await self._run(lambda: send(self._directory, *args, **keywords))
-        # Cancelling the call does not cancel records that are already queued.
+        # Records that are already queued are sent even if the call is cancelled.
         return await asyncio.shield(asyncio.wrap_future(sending))
 
     return _described(ask, call)
 
 
 def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
-    """Give a call the name, the signature and the docs of another call."""
+    """Give a function the name, the signature and the docs of another function."""
     wraps(call)(ask)
     del ask.__wrapped__  # type: ignore[attr-defined]  # it is a coroutine function, `call` is none
     ask.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
@@ -90,7 +90,7 @@ def _described(ask: _Ask, call: Callable[..., object]) -> _Ask:
 
 @reads_arguments()
 class AsyncRemoteDirectory:
-    """Topics of a cluster: the calls of `RemoteDirectory`, awaited.
+    """Topics of a cluster: the methods of `RemoteDirectory` as coroutines.
 
     Arguments, results and errors are those of `RemoteDirectory`. After an append is cancelled, some
     of its records may be in the log.
@@ -131,11 +131,11 @@ class AsyncRemoteDirectory:
     count = awaited(RemoteDirectory.count)
 
     def point(self, when: When) -> int:
-        """Return a point in time in ms, as `RemoteDirectory.point`; sends no request."""
+        """Return a point in time in ms, like `RemoteDirectory.point`; sends no request."""
         return self._directory.point(when)
 
     def range(self, text: str) -> tuple[int, int]:
-        """Return a range of time in ms, as `RemoteDirectory.range`; sends no request."""
+        """Return a range of time in ms, like `RemoteDirectory.range`; sends no request."""
         return self._directory.range(text)
 
     # -- reading -----------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class AsyncRemoteDirectory:
     def records(
         self, topic: str, *, isolation: Isolation = IsolationLevel.READ_UNCOMMITTED
     ) -> AsyncIterator[tuple[TopicPartition, Record]]:
-        """See `RemoteDirectory.records`; for `async for`."""
+        """See `RemoteDirectory.records`; use it with `async for`."""
         return self._each(lambda: self._directory.records(topic, isolation=isolation))
 
     def read(  # noqa: PLR0913 - one keyword for each way to choose
@@ -158,9 +158,9 @@ class AsyncRemoteDirectory:
         strict: bool = False,
         stats: "ScanStats | None" = None,
     ) -> "AsyncIterator[pa.RecordBatch]":
-        """See `RemoteDirectory.read`; for `async for`. Each batch is fetched when it is requested.
+        """See `RemoteDirectory.read`; use it with `async for`. Fetches each batch when requested.
 
-        Errors are raised with the first batch.
+        Errors of the call are raised when the first batch is requested.
         """
         scan = self._directory.scan(
             topic,
@@ -187,7 +187,7 @@ class AsyncRemoteDirectory:
         return await self._run(table.to_table)
 
     async def _each(self, begin: Callable[[], Iterator[_Item]]) -> AsyncIterator[_Item]:
-        """Yield the items of a blocking iterator, taking each of them in a thread.
+        """Yield the items of a blocking iterator; a thread computes each of them.
 
         If the caller stops early or is cancelled, a thread closes the iterator once its current
         step has returned.
@@ -200,13 +200,14 @@ class AsyncRemoteDirectory:
                     return
                 yield items[0]
         finally:
-            with suppress(RuntimeError):  # the threads have ended, so nothing is left to close
+            # raised if the thread pool is shut down; then its threads have ended
+            with suppress(RuntimeError):
                 self._threads.submit(steps.close)
 
     # -- closing -----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Wait for pending calls and appends, then close; later calls raise Closed."""
+        """Wait for pending calls and appends, then close; calls made later raise Closed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -227,7 +228,7 @@ class AsyncRemoteDirectory:
 
 
 class _Steps(Generic[_Item]):
-    """Iterator shared by several threads, one at a time; it is closed between two steps."""
+    """Iterator that several threads may use, one at a time; it is closed between two steps."""
 
     def __init__(self, begin: Callable[[], Iterator[_Item]]) -> None:
         self._begin = begin
@@ -236,7 +237,7 @@ class _Steps(Generic[_Item]):
         self._is_closed = False
 
     def take(self) -> tuple[()] | tuple[_Item]:
-        """Return a tuple of the next item, empty at the end; the first call begins."""
+        """Return a tuple with the next item, empty at the end; creates the iterator if needed."""
         with self._turn:
             if self._is_closed:
                 return ()
@@ -263,7 +264,7 @@ async def connect_async(
     timeout_s: float = TIMEOUT_S,
     env: Env | None = None,
 ) -> AsyncRemoteDirectory:
-    """Topics of a running Kafka for a program with an event loop; see `tidelog.connect`.
+    """Open the topics of a running Kafka for a program with an event loop; see `tidelog.connect`.
 
     >>> async with await tidelog.connect_async("localhost:9092") as log:  # doctest: +SKIP
     ...     await log.append("flights", [tidelog.NewRecord(value=b"{}")])

@@ -1,8 +1,9 @@
-"""Requests to one broker over one connection, in the highest versions that both sides know.
+"""Requests to one broker over one connection, in the highest versions that both sides support.
 
 Every failure (no connection, a malformed response, an error in the response) is a ClusterFailure
 that names the broker and the request. The connection is then closed, and the next request opens a
-new one. The network is a protocol that tests replace; its errors are OSError. For one owner.
+new one. Tests replace the network through the protocol class `Transport`, whose errors are OSError.
+Not thread-safe.
 """
 
 import errno
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 
 
-# Slowest accepted rate of a response: a slower one misses its deadline.
+# Slowest accepted rate of a response, in bytes per second; a slower response times out.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
 
-# Longest single wait in the system, in seconds.
+# Maximum duration of a single system call that waits, in seconds.
 _SLICE_S: Final = 0.25
 
 
@@ -45,14 +46,14 @@ _Address: TypeAlias = tuple[int, int, int, str, tuple[object, ...]]
 
 
 class Transport(Protocol):
-    """Connection to one broker. For one owner."""
+    """Connection to one broker, for one owner."""
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send all pieces, in order."""
+        """Send all buffers, in order."""
         ...
 
     def begin_answer(self) -> None:
-        """Start the deadline of the next response; it covers the whole response, not each piece."""
+        """Start the timeout of the next response, which applies to the whole response."""
         ...
 
     def receive(self, max_bytes: int) -> bytes:
@@ -87,13 +88,13 @@ def never() -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """Time limits of waiting for a broker.
+    """Timeout and cancellation of waits for a broker.
 
     Attributes:
-        timeout_s: Limit for a connection, for sending a request, and for a whole response; each 64
-            KiB received extends the limit of the response by a second.
-        is_stopped: Checked four times a second; ends the waiting.
-        clock: Measures the time.
+        timeout_s: Timeout for connecting, for sending a request, and for a whole response; each 64
+            KiB received extends the timeout of the response by a second.
+        is_stopped: Called four times a second during a wait; True ends the wait.
+        clock: Clock for the timeouts.
     """
 
     timeout_s: float = TIMEOUT_S
@@ -101,11 +102,11 @@ class Patience:
     clock: Clock = field(default_factory=SystemClock)
 
     def deadline(self) -> float:
-        """Return the deadline of a wait that starts now, in seconds of `clock`."""
+        """Return the deadline of a wait that starts now, in seconds on `clock`."""
         return self._now() + self.timeout_s
 
     def left(self, deadline: float, what: str) -> float:
-        """Return the length of the next single wait, in seconds.
+        """Return the duration of the next system call that waits, in seconds; `what` is for errors.
 
         Raises:
             InterruptedError: `is_stopped` is true.
@@ -123,7 +124,7 @@ class Patience:
 
 
 class SocketTransport:
-    """TCP connection; a whole response has one deadline, however many pieces it arrives in."""
+    """TCP connection; the timeout of a response does not depend on the number of reads."""
 
     def __init__(self, connection: socket.socket, patience: Patience) -> None:
         self._socket = connection
@@ -131,13 +132,13 @@ class SocketTransport:
         self._deadline = patience.deadline()
 
     def send(self, parts: Sequence[Buffer]) -> None:
-        """Send all pieces, in order."""
+        """Send all buffers, in order."""
         self._socket.settimeout(self._patience.timeout_s)
         for part in parts:
             self._socket.sendall(part)
 
     def begin_answer(self) -> None:
-        """Start the deadline of the next response."""
+        """Start the timeout of the next response."""
         self._deadline = self._patience.deadline()
 
     def receive(self, max_bytes: int) -> bytes:
@@ -163,7 +164,7 @@ def connect_socket(
     timeout_s: float = TIMEOUT_S,
     is_stopped: Callable[[], bool] = never,
 ) -> Transport:
-    """Open a TCP connection with these time limits; raises OSError."""
+    """Open a TCP connection with this timeout; raises OSError."""
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()
     failure = OSError(f"{host} has no address")
@@ -213,12 +214,12 @@ Response = TypeVar("Response", bound="DataclassInstance")
 CLIENT_ID: Final = "tidelog-follow"
 
 
-# Bytes read per system call: memory grows only with bytes that were received.
+# Maximum number of bytes per read, so that memory grows only with bytes that have arrived.
 _RECEIVE_BYTES: Final = 1 << 20
 
 
 class BrokerConnection:
-    """Client of one broker."""
+    """Client of one broker, with at most one open connection."""
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class BrokerConnection:
 
     @property
     def place(self) -> str:
-        """`host:port`."""
+        """Broker as `host:port`."""
         return f"{self.host}:{self.port}"
 
     def ask(self, api: Api[Request, Response], message: Request, *, least: int = 0) -> Response:
@@ -249,17 +250,17 @@ class BrokerConnection:
         Args:
             api: The API of the request.
             message: The request.
-            least: Lowest version that has the needed fields.
+            least: Lowest usable version: the first one with all needed fields.
 
         Raises:
-            ClusterFailure: The broker can't be reached, or its response can't be read.
+            ClusterFailure: The broker can't be reached, or its response is invalid.
             UnsupportedVersion: The broker supports no suitable version.
         """
         self.send(api, message, least=least)
         return self.receive(api)
 
     def version_of(self, api: AnyApi, *, least: int = 0, most: int = INT16_MAX) -> int:
-        """Return the highest version that both sides know, at most `most`; raises as `ask`."""
+        """Return the highest version up to `most` that both sides support; raises as `ask`."""
         if self._transport is None:
             self._open()
         lowest, highest = self._versions.get(api.key, (0, -1))
@@ -278,7 +279,7 @@ class BrokerConnection:
         least: int = 0,
         most: int = INT16_MAX,
     ) -> None:
-        """Send a request in a version from `least` to `most`, without waiting; raises as `ask`."""
+        """Send a request in a version from `least` to `most` and don't wait; raises as `ask`."""
         version = self.version_of(api, least=least, most=most)
         self._send(api, version, message)
 

@@ -1,8 +1,8 @@
 """confluent-kafka behind a small interface: admin client, consumers, producers, errors, deadlines.
 
-No call waits longer than its timeout. Errors of the library and of brokers become ClusterFailure
-or its subclasses, with the cluster, the operation, topic and partition. librdkafka's own error
-codes are negative.
+Every call has a timeout. Errors of the library and of brokers become ClusterFailure or its
+subclasses, with the cluster, the operation, topic and partition. librdkafka's own error codes are
+negative.
 
 Source: Kafka's protocol guide, error codes; librdkafka, rdkafka.h, rd_kafka_resp_err_t.
 """
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 
-TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's own limit for an admin request
+TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum for an admin request
 
 
 _TIMEOUT_MIN_S: Final = 0.001
 
 
-# Settings that don't affect how records are fetched: if there are no others, batches are fetched
-# from the leaders directly.
+# Settings that don't affect how records are fetched. If a client has only such settings, batches
+# are fetched directly from the leaders.
 _NOT_OF_FETCHES: Final = frozenset(
     {
         "acks",
@@ -72,11 +72,11 @@ _NOT_OF_FETCHES: Final = frozenset(
 def check_bootstrap(bootstrap: object) -> None:
     """Check that a text is `host:port[,host:port]`.
 
-    librdkafka treats a port that is no number as 0, truncates a port that is too large to 16 bits,
-    and waits for brokers even if there is no server.
+    librdkafka does not reject invalid text: it treats a port that is not a number as 0, keeps only
+    the low 16 bits of a port that is too large, and waits for brokers even if no server is given.
 
     Raises:
-        ConfigError: The text doesn't have this form; names the wrong server.
+        ConfigError: The text doesn't have this form; the message has the invalid server.
     """
     if not isinstance(bootstrap, str) or not bootstrap.strip():
         allowed = "write HOST:PORT, several with commas between"
@@ -94,10 +94,10 @@ def _check_server(server: str) -> None:
 
 
 def check_timeout(timeout_s: float) -> None:
-    """Check that a timeout is a number of seconds that a call can wait.
+    """Check that a timeout is a number of seconds in the allowed range.
 
     Raises:
-        ConfigError: It is not.
+        ConfigError: It is not a number, or outside the range.
     """
     if not _TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
         allowed = f"a request may take from a millisecond to {TIMEOUT_MAX_S:g} seconds"
@@ -105,7 +105,7 @@ def check_timeout(timeout_s: float) -> None:
 
 
 def is_direct(client: Mapping[str, str]) -> bool:
-    """Return whether batches can be fetched from leaders without librdkafka: only in plain text.
+    """Return whether batches can be fetched from leaders without librdkafka: no TLS and no SASL.
 
     Args:
         client: Settings of librdkafka.
@@ -140,12 +140,12 @@ _NAMES: Final[dict[int, str]] = {
 
 
 def named(code: int) -> str:
-    """Return an error code with the protocol's name for it, `KAFKA_STORAGE_ERROR (error 56)`."""
+    """Return an error code with its name in the protocol: `KAFKA_STORAGE_ERROR (error 56)`."""
     name = _NAMES.get(code)
     return f"error {code}" if name is None else f"{name} (error {code})"
 
 
-# The leader of a partition has changed or is about to change: look up the leader again.
+# Errors after which the leader must be looked up again: it has changed or is about to change.
 LEADER_CHANGES: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -162,7 +162,8 @@ LEADER_CHANGES: Final = frozenset(
 )
 
 
-# A partition gets a leader soon, as after the creation of its topic or the end of a broker.
+# Errors of a partition without a leader that will have one soon, such as after the creation of its
+# topic or the end of a broker.
 LEADER_COMES: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -175,7 +176,7 @@ LEADER_COMES: Final = frozenset(
 )
 
 
-# Error codes of a commit by a non-member to a group that has members.
+# Errors of a commit by a client that is not a member, for a group that has members.
 OVERRULED: Final = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
@@ -187,7 +188,8 @@ OVERRULED: Final = frozenset(
 )
 
 
-# A group gets a coordinator soon, as after the start of a broker; the request had no effect.
+# Errors of a group that will have a coordinator soon, such as after the start of a broker; the
+# request had no effect.
 COORDINATOR_COMES: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -206,15 +208,16 @@ _Key = TypeVar("_Key")
 _Answer = TypeVar("_Answer")
 
 
-# Extra wait for a future beyond its request's timeout: the request's own error says more.
+# Time in seconds to wait for a future beyond its request's timeout, because the error of the
+# request itself has more details.
 _GRACE_S: Final = 2.0
 
 
-# librdkafka's own limit; requests that may take longer set theirs.
+# librdkafka's maximum in ms; requests that may take longer set their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
 
 
-# Pause between two requests to a cluster that is not ready.
+# Pause in seconds between two requests to a cluster that is not ready.
 _PAUSE_S: Final = 0.1
 
 
@@ -222,7 +225,7 @@ _PAUSE_S: Final = 0.1
 _NO_GROUP: Final = "tidelog"
 
 
-# Maximum number of partitions that an error names; it counts the others.
+# Maximum number of partitions that an error lists; the message counts the other ones.
 _NAMED_MAX: Final = 5
 
 
@@ -230,7 +233,7 @@ _NO_LEADER: Final = -1
 
 
 class Client:
-    """Clients and timeouts for requests to one cluster. For one thread."""
+    """Clients and timeouts for requests to one cluster. Not thread-safe."""
 
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, clock: Clock
@@ -240,8 +243,8 @@ class Client:
         Args:
             bootstrap: `host:port[,host:port]`.
             config: librdkafka's settings.
-            timeout_s: For each request, in seconds.
-            clock: For deadlines.
+            timeout_s: Timeout of each request, in seconds.
+            clock: Clock for timeouts.
 
         Raises:
             ConfigError: `bootstrap` or `timeout_s` is invalid.
@@ -260,11 +263,11 @@ class Client:
 
     @property
     def is_plain_text(self) -> bool:
-        """Whether brokers can be reached without librdkafka: neither TLS nor SASL is set."""
+        """Whether brokers can be reached without librdkafka: neither TLS nor SASL is configured."""
         return is_direct(self._config)
 
     def ensure_open(self) -> None:
-        """Raise Closed if the connection was closed for good."""
+        """Raise Closed if `close_for_good` was called."""
         if self._is_closed:
             raise Closed(f"the connection to {self.bootstrap} is closed")
 
@@ -284,13 +287,14 @@ class Client:
         """Create a consumer; the caller closes it.
 
         Args:
-            group: Its group; a consumer without one can be assigned partitions and commits nothing.
+            group: Consumer group. None for a consumer that is assigned partitions and never
+                commits.
             more: Settings, with underscores for dots. By default the consumer reports the ends of
                 partitions, doesn't commit by itself, and fails for an offset outside the log.
                 Records whose offsets don't increase raise CorruptBatch.
 
         Raises:
-            Closed: The connection was closed for good.
+            Closed: `close_for_good` was called.
         """
         from tidelog.remote.ordered_consumer import OrderedConsumer
 
@@ -323,7 +327,7 @@ class Client:
 
     @property
     def request_timeout_ms(self) -> int:
-        """Return how long librdkafka waits for the response to a request, in ms."""
+        """Return librdkafka's timeout for the response to a request, in ms."""
         return min(max(int(self.timeout_s * 1000), 1000), _SOCKET_TIMEOUT_MAX_MS)
 
     def _settings(self) -> dict[str, Setting]:
@@ -335,7 +339,7 @@ class Client:
         return quiet | self._config | {"bootstrap.servers": self.bootstrap}
 
     def _listen(self, error: "ck.KafkaError") -> None:
-        """Remember librdkafka's last error: its timeouts alone don't say what is wrong."""
+        """Store librdkafka's last error for messages, since its timeouts don't give the cause."""
         if error.code() != ALL_BROKERS_DOWN:
             self._last_words = error.str()
 
@@ -351,7 +355,7 @@ class Client:
 
     @contextmanager
     def typed(self, operation: str) -> Iterator[None]:
-        """Turn librdkafka's exceptions into ClusterFailure; `operation` is a verb."""
+        """Turn librdkafka's exceptions into ClusterFailure; `operation` is a phrase with a verb."""
         from confluent_kafka import KafkaException
 
         try:
@@ -372,9 +376,9 @@ class Client:
     def unanswered(
         self, operation: str, partitions: Iterable[TopicPartition], reason: str
     ) -> ClusterFailure:
-        """Return the error for partitions whose leaders did not answer in time.
+        """Return the error for partitions whose leaders did not respond in time.
 
-        It names the partitions, with the address of each leader as far as other brokers know it.
+        The error lists the partitions, with the address of each leader if any broker reports it.
         """
         names = sorted(partitions)
         leaders = self._leaders({name.topic for name in names})
@@ -389,7 +393,7 @@ class Client:
         )
 
     def _leaders(self, topics: Iterable[str]) -> dict[TopicPartition, str]:
-        """Return each partition's leader as text; empty if no broker can be reached."""
+        """Return each partition's leader as text; empty if no broker responds."""
         from confluent_kafka import KafkaException
 
         leaders: dict[TopicPartition, str] = {}
@@ -422,9 +426,9 @@ class Client:
             }
 
     def answer(self, ask: Callable[[], _Answer], *, unready: Collection[int]) -> _Answer:
-        """Return the result of `ask`; repeat it within one timeout after `unready` codes.
+        """Return the result of `ask`; on an error in `unready`, call it again until the timeout.
 
-        For requests that change nothing, which are safe to repeat.
+        Only for requests that change nothing, since they may be sent more than once.
         """
         left_s = self.deadline()
         while True:
@@ -436,17 +440,17 @@ class Client:
             self.admin().poll(_PAUSE_S)
 
     def deadline(self, *, times: int = 1) -> Callable[[], float]:
-        """Return a function that returns the seconds left of `times` requests' timeouts."""
+        """Return a function that returns the seconds left of `times` request timeouts."""
         end_ms = self._clock.monotonic_ms() + int(self.timeout_s * 1000) * times
         return lambda: max((end_ms - self._clock.monotonic_ms()) / 1000, 0.0)
 
 
-# The id of all zeros, which older brokers return.
+# An id of only zero bytes, which older brokers return.
 _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 def id_text(topic_id: object) -> str | None:
-    """Return an id of librdkafka as Kafka prints it; None if it is the id of all zeros."""
+    """Return an id of librdkafka as Kafka prints it; None if all its bytes are zero."""
     if topic_id is None or str(topic_id) == _NO_TOPIC_ID:
         return None
     # librdkafka writes the id in standard base64, Kafka in URL-safe base64.
@@ -493,7 +497,7 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
 }
 
 
-# Advice for errors whose message from the broker has none.
+# Advice that is added to a broker's error message.
 _ADVICE: Final[dict[int, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, and for a single large"
     " record the producer's message.max.bytes (in Spark the option kafka.max.request.size)",
@@ -512,10 +516,10 @@ def typed_error(
     """Return the exception to raise for an error of librdkafka.
 
     Args:
-        client: The cluster that the error is about.
-        operation: The operation that failed, as a verb.
+        client: The cluster that returned the error.
+        operation: The operation that failed, as a phrase with a verb.
         error: librdkafka's error.
-        where: Topic and partition, empty if the error is not about a single one.
+        where: Topic and partition, empty if the error does not concern a single partition.
     """
     code = error.code()
     prefix = f"{where}: " if where else ""

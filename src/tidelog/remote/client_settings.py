@@ -1,7 +1,7 @@
-"""Client settings from a properties file, as Kafka's tools take it by `--command-config`. Pure.
+"""Client settings from a properties file, the format of `--command-config` in Kafka's tools. Pure.
 
-Settings with the same name in librdkafka are passed on, others are translated. Settings that only
-the Java client has are refused with the replacement.
+Settings that librdkafka has under the same name are passed on, others are translated. Settings that
+only the Java client has are refused; the error gives the replacement.
 """
 
 import re
@@ -10,11 +10,11 @@ from typing import Final
 
 from tidelog.errors import ConfigError
 
-# Records that a consumer takes from its queue at a time.
+# Maximum number of records that a consumer takes from its queue at a time.
 POLL_RECORDS: Final = 5_000
 
 
-# Limit of the bytes queued in a producer; a faster caller or task waits.
+# Maximum size of a producer's queue, in KiB; a caller or task waits while the queue is full.
 QUEUE_KBYTES: Final = 64 << 10
 
 
@@ -30,7 +30,7 @@ _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
-# Java's name -> librdkafka's name, for settings whose values mean the same.
+# Names in librdkafka of Java's settings, if the values have the same meaning.
 _RENAMED: Final = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
@@ -39,7 +39,7 @@ _RENAMED: Final = {
 }
 
 
-# Settings that only Java's clients have, and that a tool with few requests can ignore.
+# Settings that only Java's clients have, and that have no effect worth an error here.
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",
@@ -67,13 +67,13 @@ def client_settings(text: str) -> dict[str, str]:
     """Return librdkafka's settings for the text of a properties file.
 
     Raises:
-        ConfigError: Only Java's clients have a setting; the message names the replacement.
+        ConfigError: A setting exists only in Java's clients; the message gives the replacement.
     """
     return translate_settings(read_properties(text))
 
 
 def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings for those of a Java client; raises as `client_settings`."""
+    """Return librdkafka's settings for settings of a Java client; raises as `client_settings`."""
     settings: dict[str, str] = {}
     for key, value in properties.items():
         if key not in WITHOUT_MEANING:
@@ -82,7 +82,7 @@ def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return names and values of a Java properties file; the last line of a name wins."""
+    """Return names and values of a Java properties file; the last line of a name counts."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         parts = _LINE.fullmatch(line)
@@ -92,7 +92,7 @@ def read_properties(text: str) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> list[str]:
-    """Yield lines without comments and blank lines, joined at an unescaped final backslash."""
+    """Return lines without comments and blank lines; a final backslash continues a line."""
     lines: list[str] = []
     joined = ""
     for raw in text.splitlines():
@@ -147,7 +147,7 @@ def _keystore(key: str, path: str, kind: str) -> dict[str, str]:
 
 
 def _jaas(value: str) -> dict[str, str]:
-    """Return user and password of a login module's line; errors never show them."""
+    """Return user and password from the value of `sasl.jaas.config`; errors never contain them."""
     module = _JAAS_MODULE.fullmatch(value.strip())
     name = module[1].rpartition(".")[2] if module else ""
     if module is None or name not in ("PlainLoginModule", "ScramLoginModule"):

@@ -1,9 +1,9 @@
 """A cluster of brokers through confluent-kafka: topics, offsets, consumer groups, single records.
 
-Records are read by offset with a consumer that joins no group and commits nothing. No call waits
-longer than its timeout; errors become ClusterFailure with the cluster and the operation.
+Records are read by offset with a consumer that joins no group and commits nothing. Every call has a
+timeout; errors become ClusterFailure with the cluster and the operation.
 
-Life cycle: connect, calls, close; best used in a `with` block. For one thread.
+Life cycle: connect, calls, close; best used in a `with` block. Not thread-safe.
 """
 
 import difflib
@@ -70,7 +70,7 @@ _DEAD: Final = "DEAD"
 
 
 def _words(name: str) -> str:
-    """Return a state or kind as Kafka writes it: `PREPARING_REBALANCE` as `PreparingRebalance`."""
+    """Return a state or type as Kafka prints it: `PreparingRebalance` for `PREPARING_REBALANCE`."""
     return name.replace("_", " ").title().replace(" ", "")
 
 
@@ -106,7 +106,7 @@ def _partition_place(partition: TopicPartition, offset: int | None = None) -> "c
 
 
 def partition_of(message: "ck.Message") -> TopicPartition:
-    """Return the partition of a message, or of a partition's end."""
+    """Return the partition of a message, which is a record or marks the end of a partition."""
     topic, number = message.topic(), message.partition()
     assert topic is not None
     assert number is not None
@@ -114,7 +114,7 @@ def partition_of(message: "ck.Message") -> TopicPartition:
 
 
 def decoded(message: "ck.Message") -> RemoteRecord:
-    """Convert a message without an error."""
+    """Convert a message that is a record, not an error."""
     offset = message.offset()
     assert offset is not None
     kind, timestamp = message.timestamp()
@@ -123,7 +123,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
     return RemoteRecord(
         offset=offset,
         timestamp=None if kind == 0 or timestamp < 0 else timestamp,
-        # librdkafka numbers the timestamp types from 1; 0 means no timestamp.
+        # librdkafka's numbers of timestamp types are one higher than Kafka's; 0 means no timestamp.
         timestamp_type=TimestampType(kind - 1),
         leader_epoch=message.leader_epoch(),
         key=message.key(),
@@ -133,7 +133,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
 
 
 def as_record(record: RemoteRecord) -> Record:
-    """Return a record as a directory returns it; a LogAppendTime stamp replaces the create time."""
+    """Return a record as a directory returns it; without a create time if it is LogAppendTime."""
     is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=record.offset,
@@ -170,13 +170,13 @@ def connect(
     timeout_s: float = TIMEOUT_S,
     clock: Clock | None = None,
 ) -> "Cluster":
-    """Return a cluster; the first request connects.
+    """Return a cluster; the connection is opened by the first request.
 
     Args:
         bootstrap: `host:port[,host:port]`.
         config: librdkafka's settings, e.g. from `client_settings.client_settings`.
-        timeout_s: For each request, in seconds; an hour at most.
-        clock: For deadlines; the machine's if None.
+        timeout_s: Timeout of each request, in seconds; at most an hour.
+        clock: Clock for timeouts; the machine's clock if None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
@@ -187,7 +187,7 @@ def connect(
 
 
 class Cluster(Closing, Client):
-    """One cluster; a `ClusterView`."""
+    """One cluster; implements `ClusterView`."""
 
     # -- topics ------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Cluster(Closing, Client):
         """Return all topics with their numbers of partitions.
 
         Raises:
-            ClusterFailure: No broker responds, or a topic has no known partitions.
+            ClusterFailure: No broker responds, or reports an error instead of a topic's partitions.
         """
         return self.answer(self._topics, unready=codes.LEADER_COMES)
 
@@ -209,7 +209,7 @@ class Cluster(Closing, Client):
         return {name: len(topic.partitions) for name, topic in metadata.topics.items()}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
-        """Return all partitions of a topic; raises UnknownTopic with a similar name."""
+        """Return all partitions of a topic; raises UnknownTopic, which suggests a similar name."""
         topics = self.topics()
         if not topics.get(topic):
             near = difflib.get_close_matches(topic, topics, n=1)
@@ -218,7 +218,7 @@ class Cluster(Closing, Client):
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return a topic's settings in force, under Kafka's names."""
+        """Return all settings that apply to a topic, under Kafka's names."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         resource = ConfigResource(ResourceType.TOPIC, topic)
@@ -227,11 +227,11 @@ class Cluster(Closing, Client):
         return {name: entry.value for name, entry in entries.items() if entry.value is not None}
 
     def topic_id(self, topic: str) -> str | None:
-        """Return the topic's id as Kafka prints it, None if the cluster has no ids."""
+        """Return the topic's id as Kafka prints it; None if the brokers have no topic ids."""
         return self.topic_ids([topic])[topic]
 
     def topic_ids(self, topics: Sequence[str]) -> dict[str, str | None]:
-        """Return topics' ids as Kafka prints them, None if the cluster has no ids."""
+        """Return topics' ids as Kafka prints them; None if the brokers have no topic ids."""
         from confluent_kafka import TopicCollection
 
         if not topics:
@@ -250,7 +250,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Return log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        """Return log starts, and high watermarks or (READ_COMMITTED) last stable offsets."""
         partitions = list(partitions)
         starts = self._list_offsets(dict.fromkeys(partitions, EARLIEST_TIMESTAMP), isolation)
         ends = self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation)
@@ -259,7 +259,7 @@ class Cluster(Closing, Client):
     def _list_offsets(
         self, times: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Return ListOffsets' results for times in ms or special values; offset -1 for no match.
+        """Return ListOffsets' results for times in ms or special values; offset -1 if none matches.
 
         Raises:
             ClusterFailure: A partition has no leader, or its leader did not respond in time.
@@ -289,7 +289,7 @@ class Cluster(Closing, Client):
                 results |= self.results(operation, {partition: future})
             return results
 
-        # librdkafka sends the request once, even while a partition changes its leader.
+        # librdkafka does not repeat the request while a partition has no leader.
         results = self.answer(ask, unready=codes.LEADER_COMES)
         answers = {
             TopicPartition(partition.topic, partition.partition): OffsetAndTimestamp(
@@ -297,8 +297,9 @@ class Cluster(Closing, Client):
             )
             for partition, answer in results.items()
         }
-        # If a leader can't be reached, librdkafka reports no error: the result keeps its initial
-        # offset, -1001. A log's start and end are never negative.
+        # If a leader can't be reached, librdkafka reports no error, and the result keeps its
+        # initial offset, -1001. A log's start and end are never negative, so -1 is no result for
+        # them either.
         silent = [
             name
             for name, time_ms in times.items()
@@ -317,7 +318,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record whose timestamp is `time_ms` or later, None if there is none."""
+        """Return the first record whose timestamp is at or after its partition's time, or None."""
         answers = self._list_offsets(times, isolation)
         return {p: answer if answer.offset >= 0 else None for p, answer in answers.items()}
 
@@ -326,7 +327,7 @@ class Cluster(Closing, Client):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the record with the largest timestamp, None if no record has a timestamp.
 
-        After records were deleted, Kafka may return a record below the log start.
+        After a deletion of records, Kafka may return a record below the log start.
         """
         times = dict.fromkeys(partitions, MAX_TIMESTAMP)
         answers = self._list_offsets(times, IsolationLevel.READ_UNCOMMITTED)
@@ -335,7 +336,7 @@ class Cluster(Closing, Client):
     # -- append times ------------------------------------------------------------------------
 
     def append_times(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return append times in ms of the records at these offsets, if brokers return them."""
+        """Return append times in ms of the records at these offsets; no entry if unknown."""
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             times = {name: lookup.time_at(name, offset) for name, offset in offsets.items()}
         return {name: append_ms for name, append_ms in times.items() if append_ms != UNKNOWN_MS}
@@ -343,12 +344,12 @@ class Cluster(Closing, Client):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
-        """Search by append time, if the brokers support it: tidelog's, in plain text."""
+        """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             answers = {
                 name: lookup.first_appended(name, time_ms)
                 if mark.start < mark.end
-                else Appended(None, 0)  # whichever broker leads it
+                else Appended(None, 0)  # an empty partition needs no request
                 for name, mark in marks.items()
             }
         return {name: answer for name, answer in answers.items() if answer is not None}
@@ -359,11 +360,11 @@ class Cluster(Closing, Client):
         *,
         max_bytes: int | None = None,
     ) -> "AppendTimeLookup":
-        """Return a lookup of append times from the partitions' leaders; the caller closes it.
+        """Return a lookup of append times from the partitions' leaders; the caller must close it.
 
         Args:
             isolation: READ_COMMITTED ends at the last stable offset.
-            max_bytes: Maximum size of a response; 1 for single batches.
+            max_bytes: Maximum size of a response; 1 to fetch single batches.
         """
         from tidelog.remote.time_lookup import AppendTimeLookup, Leaders  # few callers need it
 
@@ -376,7 +377,7 @@ class Cluster(Closing, Client):
         )
 
     def _leader_ids(self, topic: str) -> dict[int, int]:
-        """Return the id of the leader of each partition of a topic, -1 for none."""
+        """Return the id of the leader of each partition of a topic; -1 if it has none."""
         with self.typed(f"look up leaders of {topic}"):
             metadata = self.admin().list_topics(topic, timeout=self.timeout_s)
         partitions = metadata.topics[topic].partitions
@@ -384,7 +385,7 @@ class Cluster(Closing, Client):
 
     @property
     def fetch_timeout_ms(self) -> int:
-        """Return how long a fetch may make no progress."""
+        """Return how long a fetch may make no progress, in ms."""
         return max(int(self.timeout_s * 1000), 1000)
 
     def open_fetch(
@@ -396,14 +397,15 @@ class Cluster(Closing, Client):
         max_bytes: int | None = None,
         reach: "Callable[[Buffer], Reach | None] | None" = None,
     ) -> "PartitionFetch":
-        """Return a partition's fetch from its leader, in plain text; the caller closes it.
+        """Return a partition's fetch from its leader, without librdkafka; the caller must close it.
 
         Args:
             partition: The partition.
             isolation: READ_COMMITTED ends at the last stable offset.
-            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" for any.
-            max_bytes: Maximum size of a response; 1 for single batches.
-            reach: Returns how far whole batches reach; by default without numpy.
+            topic_id: Expected id of the topic as 32 hexadecimal digits, or "" to accept any.
+                Another id is an error: the topic was deleted and recreated.
+            max_bytes: Maximum size of a response; 1 to fetch single batches.
+            reach: Finds the extent of the whole batches in a response; the default needs no numpy.
         """
         from tidelog.record.offset_order import reach_of
         from tidelog.remote.broker_connection import connect_socket
@@ -425,7 +427,7 @@ class Cluster(Closing, Client):
     # -- groups ------------------------------------------------------------------------------
 
     def groups(self) -> list[str]:
-        """Return all consumer groups that the cluster lists, sorted; raises ClusterFailure."""
+        """Return the names of the groups that the cluster lists, sorted; raises ClusterFailure."""
         return sorted(group.group_id for group in self._listed())
 
     def _list_once(self) -> "list[ConsumerGroupListing]":
@@ -443,7 +445,7 @@ class Cluster(Closing, Client):
         return self.answer(self._list_once, unready=codes.COORDINATOR_COMES)
 
     def group_listings(self) -> list[GroupListing]:
-        """Return all consumer groups that the cluster lists, by name; raises ClusterFailure."""
+        """Return the groups that the cluster lists, sorted by name; raises ClusterFailure."""
         return [
             GroupListing(group.group_id, _words(group.state.name), _words(group.type.name))
             for group in sorted(self._listed(), key=lambda group: group.group_id)
@@ -455,7 +457,8 @@ class Cluster(Closing, Client):
         Raises:
             UnknownGroup: A group does not exist.
             GroupActive: A group has members.
-            ClusterFailure: The cluster refuses, or can't be reached. Other groups may be deleted.
+            ClusterFailure: The cluster refuses, or can't be reached. Some groups may have been
+                deleted.
         """
         operation = f"delete {', '.join(names)}"
         futures = self.admin().delete_consumer_groups(list(names), request_timeout=self.timeout_s)
@@ -478,7 +481,7 @@ class Cluster(Closing, Client):
         return Group(name, _words(described.state.name), members)
 
     def _describe_group(self, name: str) -> "ConsumerGroupDescription | None":
-        """Return the coordinator's description of a group; None for an unknown group."""
+        """Return the coordinator's description of a group; None if the group is unknown."""
 
         def ask() -> "ConsumerGroupDescription":
             futures = self.admin().describe_consumer_groups([name], request_timeout=self.timeout_s)
@@ -500,7 +503,7 @@ class Cluster(Closing, Client):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, of all partitions if None; None for no commit."""
+        """Return a group's committed offsets, by default of all partitions; None for no commit."""
         from confluent_kafka import ConsumerGroupTopicPartitions
         from confluent_kafka import TopicPartition as Place
 
@@ -511,8 +514,8 @@ class Cluster(Closing, Client):
             return {}
         request = ConsumerGroupTopicPartitions(group, wanted_partitions)
         operation = f"read the offsets of group {group}"
-        # If the broker has no coordinator yet, a request for offsets crashes the process
-        # (librdkafka 2.16 dereferences a null pointer); a request for a description only fails.
+        # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
+        # dereferences a null pointer); the request for a description before it then fails instead.
         self._describe_group(group)
 
         def ask() -> dict[TopicPartition, Committed | None]:
@@ -534,11 +537,12 @@ class Cluster(Closing, Client):
         return Committed(partition.offset, known_epoch)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
-        """Commit offsets for a group without members; the broker refuses if there are members.
+        """Commit offsets for a group without members; the broker refuses if the group has members.
 
         Raises:
             GroupActive: The group has members. Nothing was changed.
-            ClusterFailure: Some partitions may have been committed; the text names one that wasn't.
+            ClusterFailure: Some partitions may have been committed; the message names one that
+                wasn't.
         """
         from confluent_kafka import ConsumerGroupTopicPartitions
 
@@ -568,7 +572,7 @@ class Cluster(Closing, Client):
     # -- records -----------------------------------------------------------------------------
 
     def fetch(self, partition: TopicPartition, offset: int) -> RemoteRecord | None:
-        """Return the first data record at or after an offset, None if the log ends before one."""
+        """Return the first data record at or after an offset; None if the log has none."""
         return self.first_records({partition: offset})[partition]
 
     def first_records(
@@ -577,7 +581,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """Return the first data record at or after each offset, None if the log ends before one.
+        """Return the first data record at or after each offset; None if the log has none.
 
         Raises:
             OffsetOutOfRange: An offset is outside its log.
@@ -603,7 +607,7 @@ class Cluster(Closing, Client):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> Iterator[RemoteRecord]:
-        """Yield the data records with offsets in [start, end), in order, up to the log's end.
+        """Yield the data records with offsets in [start, end) up to the log's end, in order.
 
         Raises:
             OffsetOutOfRange: `start` is outside the log.
@@ -624,11 +628,11 @@ class Cluster(Closing, Client):
                         return
 
     def is_record(self, message: "ck.Message", next_offset: int) -> bool:
-        """Return whether a consumer's message is a record; False for the end of its partition.
+        """Return True for a message that is a record, False for the end of its partition.
 
         Args:
             message: The message.
-            next_offset: Offset that the partition is read from, for errors.
+            next_offset: Next offset to read, for errors.
 
         Raises:
             OffsetOutOfRange: The offset is outside the log.
@@ -649,7 +653,7 @@ class Cluster(Closing, Client):
         """Return the partition of a consumer's message.
 
         Raises:
-            ClusterFailure: The message is an error of the whole consumer, such as a denied group.
+            ClusterFailure: The message is an error of the whole consumer, such as a refused group.
         """
         error = message.error()
         if error is not None and message.topic() is None:
@@ -659,9 +663,10 @@ class Cluster(Closing, Client):
     def _next_messages(
         self, reader: "ck.Consumer", left_s: float, missing: set[TopicPartition]
     ) -> "list[ck.Message]":
-        """Wait for messages and partition ends; returns at least one."""
+        """Wait for messages and partition ends, and return at least one of them."""
         with self.typed("read records"):
-            # `consume` alone waits until it has the maximum number of messages.
+            # `consume` waits until it has the maximum number of messages, so `poll` waits for the
+            # first.
             first = reader.poll(left_s) if left_s > 0 else None
             rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
         if first is None:
@@ -673,10 +678,10 @@ class Cluster(Closing, Client):
     def consumer_at(
         self, offsets: Mapping[TopicPartition, int], isolation: IsolationLevel
     ) -> "Iterator[ck.Consumer]":
-        """Yield a consumer positioned at the offsets; it is closed at the end of the block.
+        """Yield a consumer positioned at the offsets, and close it at the end of the block.
 
-        Each call uses a new consumer: before a new assignment, librdkafka waits for the fetches of
-        the last one, and a repeated fetch after an abandoned one may get no response.
+        Each call uses a new consumer. After a new assignment, librdkafka waits for fetches of the
+        previous one, and a fetch after an abandoned fetch may never get a response.
         """
         reader = self.consumer(isolation_level=isolation.name.lower(), fetch_wait_max_ms=100)
         try:

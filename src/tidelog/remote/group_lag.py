@@ -1,14 +1,14 @@
 """Lag of a consumer group: offsets, records, seconds, and the time until it has caught up.
 
-`observe` collects the facts; the rest is arithmetic. Seconds of lag are the age of the first record
-that the group hasn't read, without interpolation. The result says which clock gave that age, best
-first: append times of the cluster's own directory, a broker's LogAppendTime, the producer's create
-time.
+`observe` collects the facts; the rest is arithmetic. Lag in seconds is the age of the first record
+that the group hasn't read, without interpolation. The result contains the clock of that age. In
+order of preference: append times from the cluster's own directory, a broker's LogAppendTime, the
+producer's create time.
 
-Groups can also be read from a broker's directory (Kafka's or ours) without a broker: offsets of
-`__consumer_offsets`, with transactional commits from their marker on; in a standby's directory the
-last offsets from its leader. A directory of one of several brokers has the groups of its partitions
-of that topic only.
+Groups can also be read from a broker's directory (Kafka's or tidelog's) without a broker: from
+`__consumer_offsets`, where transactional commits count from their marker on. A standby's directory
+has the offsets last copied from its leader. The directory of one of several brokers has only the
+groups whose partition of `__consumer_offsets` it has.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ SAMPLES_KEPT: Final = 20
 
 
 class AgeClock(StrEnum):
-    """Clock that gave a record's age."""
+    """Clock by which a record's age was measured."""
 
     APPEND = "append"
     LOG_APPEND_TIME = "log-append-time"
@@ -58,9 +58,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The first record that a group has not read: its time in ms, and the clock of that time.
+    """The first record that a group has not read, with its time in ms and the clock of that time.
 
-    Time and clock are None if the record has no time.
+    Time and clock are None if the record has no timestamp.
     """
 
     offset: int
@@ -74,14 +74,15 @@ class Observation:
 
     Attributes:
         partition: The partition.
-        now_ms: Wall time.
-        monotonic_ms: Monotonic time, for rates.
-        committed: The next offset that the group reads, None without a commit.
+        now_ms: Wall time in ms.
+        monotonic_ms: Monotonic time in ms, for rates.
+        committed: The next offset that the group reads; None if nothing was committed.
         start: Log start offset.
-        end: Offset behind the last record that the group may see.
-        left: Number of records from the group's position to the end.
-        unread: The first of them, None if there is none.
-        member: Client that the partition is assigned to, None if it is not assigned.
+        end: Offset after the last record that the group may see.
+        left: Number of records from the group's next offset to the end.
+        unread: The first unread record, None if there is none.
+        member: Client id of the member that the partition is assigned to; None if it is not
+            assigned.
     """
 
     partition: TopicPartition
@@ -96,7 +97,7 @@ class Observation:
 
     @property
     def next_offset(self) -> int:
-        """Next offset to read: at least the log start, and the log start without a commit."""
+        """Next offset to read: the committed offset, but at least the log start."""
         return max(self.start if self.committed is None else self.committed, self.start)
 
 
@@ -106,16 +107,16 @@ class PartitionLag:
 
     Attributes:
         seen: The observation that the lag is computed from.
-        offset_lag: Offsets to the end; more than the records if some were compacted away or are
-            transaction markers.
-        lost: Offsets deleted before the group read them.
-        behind_ms: Age of the first unread record, 0 if there is none, None if it has no time.
-            Negative: its clock was ahead of ours.
-        offsets_per_s: Rate of consumption over the kept samples, None with fewer than two.
-        arrivals_per_s: Growth of the log over the kept samples, None with fewer than two.
-        catch_up_s: Time until the group reaches the end at both rates: 0 at the end, None if
-            unknown, infinite if the group falls behind or makes no progress.
-        state: State of the lag.
+        offset_lag: Number of offsets up to the end, which is more than the number of records if
+            some were compacted away or are transaction markers.
+        lost: Number of offsets deleted before the group read them.
+        behind_ms: Age in ms of the first unread record; 0 if there is none, None if it has no time,
+            negative if its clock was ahead of this machine's clock.
+        offsets_per_s: Offsets consumed per second over the kept samples, None with fewer than two.
+        arrivals_per_s: Offsets appended per second over the kept samples, None with fewer than two.
+        catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
+            None if unknown, infinite if the group does not gain on the end.
+        state: Whether the group can continue from its commit, and if not, why.
     """
 
     seen: Observation
@@ -138,19 +139,19 @@ def observe(  # noqa: PLR0913 - whom to ask, what, and how
     own: OwnLogs | None = None,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> list[Observation]:
-    """Observe all partitions once.
+    """Observe the group's lag in each of the partitions once.
 
     Args:
         cluster: The cluster.
         group: The group.
         partitions: The partitions to observe.
-        clock: Current time.
+        clock: Wall time and monotonic time of the observation.
         counter: Counts records between two offsets.
-        own: The cluster's own directory, for append times.
+        own: The cluster's own directory, for append times; None without one.
         isolation: Isolation of the group's consumers, which decides where the log ends for them.
 
     Raises:
-        UnknownGroup, ClusterFailure.
+        UnknownGroup, ClusterFailure: The group does not exist, or the cluster can't be reached.
     """
     members = _assignments(cluster, group)
     committed = cluster.committed(group, partitions)
@@ -191,7 +192,7 @@ def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
 def _left(
     counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
 ) -> Count:
-    """Count from the first unread record on: the offsets before it are gaps."""
+    """Count records from the first unread one on; no offset between `start` and it has a record."""
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)
@@ -229,7 +230,7 @@ def _unread_of_ours(
 
 
 def unread_of(record: TimedRecord) -> Unread:
-    """Convert a record of a directory to a group's first unread one."""
+    """Convert a record of a directory to the group's first unread record."""
     if record.append_ms is not None:
         return Unread(record.offset, record.append_ms, AgeClock.APPEND)
     clock = None if record.record_ms is None else AgeClock.CREATE_TIME
@@ -249,9 +250,9 @@ def _unread_of_theirs(record: RemoteRecord | None, append_ms: int | None) -> Unr
 
 
 class History:
-    """The last observations of each partition, for rates. One thread.
+    """The last observations of each partition, for rates. Not thread-safe.
 
-    After a group was reset to an earlier offset, its rate is measured from there.
+    When a group is reset to an earlier offset, older observations of the partition are dropped.
     """
 
     def __init__(self, samples: int = SAMPLES_KEPT) -> None:
@@ -259,7 +260,7 @@ class History:
         self._seen: dict[TopicPartition, deque[Observation]] = {}
 
     def add(self, observations: Iterable[Observation]) -> list[PartitionLag]:
-        """Add an observation, and return the lag of each partition."""
+        """Add an observation of each partition, and return the lag of each."""
         return [self._add(observation) for observation in observations]
 
     def _add(self, observation: Observation) -> PartitionLag:
@@ -271,7 +272,7 @@ class History:
 
 
 def lag_of(first: Observation, last: Observation) -> PartitionLag:
-    """Return the lag at the last of two observations, with the rates between them."""
+    """Return the lag at the later of two observations, with the rates between them."""
     offset_lag = max(last.end - last.next_offset, 0)
     consumed = _per_second(first, last, last.next_offset - first.next_offset)
     arrived = _per_second(first, last, last.end - first.end)
@@ -322,16 +323,16 @@ def _state(observation: Observation) -> State:
 def over_limits(
     lags: Iterable[PartitionLag], *, max_lag: int | None = None, max_ms: int | None = None
 ) -> list[str]:
-    """Return the violated limits, a line each; empty if there are none.
+    """Return one line for each violated limit; empty if there are none.
 
     Args:
         lags: Lag of all partitions.
-        max_lag: Maximum number of unread records; an inexact number counts as its upper bound.
-        max_ms: Maximum age of the first unread record. A record without a time violates the limit,
-            because its age is unknown.
+        max_lag: Maximum number of unread records; if the number is inexact, its upper bound counts.
+        max_ms: Maximum age in ms of the first unread record. A record without a time violates the
+            limit, because its age is unknown.
 
-    A position beyond the end violates every limit: it belongs to another log, so it is unknown how
-    much of this log was read.
+    A committed offset beyond the log's end violates every limit: it was committed for another log,
+    so it is unknown how much of this log the group has read.
     """
     lines = []
     for lag in lags:
@@ -354,15 +355,15 @@ def over_limits(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryGroups:
-    """Groups of a directory.
+    """Consumer groups in a directory.
 
     Attributes:
-        positions: By group, the next offset that it reads of each partition.
-        notes: What was left out, and why; one line each.
-        missing: Partitions of `__consumer_offsets` that the directory doesn't have: it doesn't have
-            their groups either.
-        partitions: Number of partitions of that topic, as far as the directory knows; 0 if it has
-            none of them.
+        positions: For each group, the next offset that it reads of each partition.
+        notes: One line for each commit that was left out, with the reason.
+        missing: Partitions of `__consumer_offsets` that the directory doesn't have, so it doesn't
+            have the groups in them either.
+        partitions: Number of partitions of `__consumer_offsets`, as far as the directory knows; 0
+            if it has none of them.
     """
 
     positions: Mapping[str, Mapping[TopicPartition, int]]
@@ -371,21 +372,21 @@ class DirectoryGroups:
     partitions: int = 0
 
     def may_be_elsewhere(self, group: str) -> bool:
-        """Return whether the group, if it exists, is on another broker of the cluster."""
+        """Return whether another broker of the cluster stores the group, if the group exists."""
         return bool(self.partitions) and partition_for(group, self.partitions) in self.missing
 
 
 def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
-    """Read the groups of a directory; None if it has neither the standby's file nor the topic.
+    """Read the groups of a directory.
 
     Args:
-        directory: The directory; refreshed by its owner.
-        env: Reads the directory's files.
+        directory: The directory; the caller has refreshed it.
+        env: Access to the directory's files.
 
     Raises:
-        CorruptData: The topic's batches are damaged; names file and position.
-        CorruptFile, UnsupportedVersion: The standby's file can't be read.
-        StorageFailure, OSError: A call failed.
+        CorruptData: Batches of `__consumer_offsets` are damaged; names file and position.
+        CorruptFile, UnsupportedVersion: The standby's file of group offsets can't be read.
+        StorageFailure, OSError: A file can't be read.
     """
     standby_offsets = read_group_offsets(env.files, directory.path.rstrip("/"))
     topic = directory.topics().get(OFFSETS_TOPIC)
@@ -402,7 +403,7 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            if offsets:  # the topic is newer than offsets that a leader once sent
+            if offsets:  # they replace offsets that the standby copied from its leader earlier
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
         positions=groups,
@@ -413,11 +414,11 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
 
 
 def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
-    """Read the groups in one partition of the topic."""
+    """Read the groups in one partition of `__consumer_offsets`."""
     replay = Replay()
     if log.log_end_offset > log.log_start_offset:
         for _ in replay.take(log.slices()):
-            pass  # no other task waits for the event loop here
+            pass  # replay yields for an event loop, which does not run here
     loaded = replay.groups()
     notes += [f"{log.topic_partition}: left out: {line}" for line in replay.skipped]
     return loaded
@@ -426,12 +427,12 @@ def _load(log: LogView, notes: list[str]) -> dict[str, LoadedGroup]:
 def _positions(
     directory: Directory, group: str, loaded: LoadedGroup, notes: list[str]
 ) -> dict[TopicPartition, int]:
-    """Return a group's positions, without those of a topic that was recreated since."""
+    """Return a group's next offsets, except of topics that were recreated since the commit."""
     newest: dict[TopicPartition, CommittedOffset] = {}
     for topic, partition, commit in loaded.offsets:
         name = TopicPartition(topic, partition)
         newer = newest.get(name)
-        # A partition can have two keys: one in the old format, one in the new.
+        # A partition can have a commit under two keys, one in the old format and one in the new.
         if newer is None or newer.record_offset < commit.record_offset:
             newest[name] = commit
     positions: dict[TopicPartition, int] = {}
@@ -456,12 +457,12 @@ def observe_directory(
     committed: int,
     isolation: IsolationLevel,
 ) -> Observation:
-    """Observe a group's position in a directory, as `observe` does in a cluster.
+    """Observe a group's position in a directory, without a broker.
 
     Args:
-        directory: Holds the partition.
-        env: Current time.
-        name: The partition.
+        directory: Directory that has the partition.
+        env: Clock for the observation.
+        name: The partition to observe.
         committed: The next offset that the group reads.
         isolation: Isolation of the group's consumers.
     """

@@ -1,9 +1,9 @@
-"""Rewinds a consumer group to a point in time: the plan, and its execution.
+"""Rewind of a consumer group to a point in time: the plan, and its execution.
 
-Only `execute` commits. Two rules keep a rewind from skipping records. If a partition has no record
-at or after the time, its offset stays (or moves to the end on request). If the group hasn't reached
-the time yet, its offset stays, too, because moving forward would skip unread records (again, unless
-requested).
+Only `execute` commits. Two rules keep a rewind from skipping records; options can override both. If
+a partition has no record at or after the time, its offset stays (or moves to the end). If the group
+hasn't reached the time yet, its offset stays, too, because moving forward would skip unread
+records.
 
 Source: KIP-79, whose first use case this is.
 """
@@ -24,7 +24,7 @@ NOTHING: Final = Count(0, is_exact=True)
 
 
 class Place(StrEnum):
-    """Target of a rewind."""
+    """Kind of target of a rewind."""
 
     TIME = "time"
     EARLIEST = "earliest"
@@ -32,14 +32,14 @@ class Place(StrEnum):
 
 
 class NoMatch(StrEnum):
-    """Choice for a partition without a record at or after the time."""
+    """Rule for a partition without a record at or after the time."""
 
     STAY = "stay"
     END = "end"
 
 
 class Action(StrEnum):
-    """Action for one partition."""
+    """Effect of a rewind on one partition."""
 
     REWIND = "rewind"
     FORWARD = "forward"
@@ -49,15 +49,16 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Target of each partition, and the rules for moving there.
+    """Target of a rewind, and the rules for moving there.
 
     Attributes:
-        place: A time, or one end of the log.
-        time_ms: The time in ms, if `place` is one.
-        clock: Which of a record's two times is meant.
-        max_skew_ms: By how much a timestamp may be too early; subtracted from the time.
-        no_match: Choice for partitions without a record at or after the time.
-        forward: Whether to skip records that the group has not read.
+        place: A point in time, or the start or end of the log.
+        time_ms: Time in ms, if `place` is TIME.
+        clock: Clock of the time: record timestamps or append times.
+        max_skew_ms: How much too early a record's timestamp may be, in ms; subtracted from the
+            time.
+        no_match: Rule for partitions without a record at or after the time.
+        forward: Whether the group may move forward, skipping records that it has not read.
     """
 
     place: Place = Place.TIME
@@ -69,7 +70,7 @@ class Target:
 
     @property
     def lookup_ms(self) -> int:
-        """The time to look up: the target's time minus the skew."""
+        """Time to search for, in ms: the target's time minus the maximum skew."""
         return max(self.time_ms - self.max_skew_ms, 0)
 
 
@@ -79,15 +80,14 @@ class Move:
 
     Attributes:
         partition: The partition.
-        old: The group's committed offset, None without a commit.
-        new: Offset to commit; the old one if the group stays.
-        found: The first record at or after the time, None if there is none or no time was looked
-            up.
-        action: Whether the group goes back, forward, starts here, or stays.
-        again: Records between the new and the old offset, which are read again.
-        skipped: Records between the old and the new offset, which would not be read; the action
-            "stay" skips none of them.
-        why: Explanation for people, empty if the action is obvious.
+        old: The group's commit; None if nothing was committed.
+        new: Commit after the move; the old one if the group stays.
+        found: The first record at or after the time; None if there is none or `place` is no time.
+        action: Whether the group moves back, moves forward, gets its first commit, or stays.
+        again: Number of records between the new and the old offset, which are read again.
+        skipped: Number of records between the old and the new offset, which a move would skip. With
+            the action "stay" they are not skipped.
+        why: Explanation for the user, empty if the action is obvious.
     """
 
     partition: TopicPartition
@@ -101,33 +101,33 @@ class Move:
 
     @property
     def is_change(self) -> bool:
-        """Whether there is an offset to commit."""
+        """Whether the move commits an offset."""
         return self.action is not Action.STAY
 
     @property
     def is_held_back(self) -> bool:
-        """Whether the group stays only because the move would skip records."""
+        """Whether the group stays only because the move would skip unread records."""
         return self.action is Action.STAY and self.skipped.records > 0
 
 
 def chosen_partitions(
     cluster: ClusterView, group: str, choices: Sequence[tuple[str, int | None]]
 ) -> list[TopicPartition]:
-    """Return the chosen partitions; without choices, those of all topics of the group.
+    """Return the chosen partitions; without choices, all partitions of the group's topics.
 
     Args:
         cluster: The cluster.
         group: The group.
-        choices: Topics, with a partition each or None for all.
+        choices: Topics, each with a partition number or None for all its partitions.
 
     Raises:
-        UnknownTopic, InvalidRequest: No such topic or partition.
-        UnknownGroup: There are no choices, and the group doesn't exist or has no offsets.
+        UnknownTopic, InvalidRequest: A topic or partition does not exist.
+        UnknownGroup: There are no choices, and the group doesn't exist or has no commits.
     """
     if not choices:
         topics = {partition.topic for partition in cluster.committed(group)}
         if not topics:
-            cluster.group(group)  # raises if there is no such group
+            cluster.group(group)  # raises UnknownGroup
             raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
         choices = [(topic, None) for topic in topics]
     chosen: set[TopicPartition] = set()
@@ -157,12 +157,12 @@ def plan(
         cluster: The cluster.
         group: The group.
         partitions: The partitions to move.
-        target: The target of each.
-        own: The cluster's own directory, for the append clock.
+        target: Where the group shall move in each partition.
+        own: The cluster's own directory, for append times.
         counter: Counts records between two offsets.
 
     Raises:
-        InvalidRequest: The append clock is requested, and append times are unknown.
+        InvalidRequest: The target is on the append clock, and append times are unknown.
     """
     names = list(partitions)
     marks = cluster.watermarks(names)
@@ -232,7 +232,7 @@ def _destination(
 
 
 def active_members(cluster: ClusterView, group: str) -> str:
-    """Return the group's members as text, empty if it has none or doesn't exist yet."""
+    """Return a list of the group's members as text; empty if it has none or doesn't exist."""
     try:
         members = cluster.group(group).members
     except UnknownGroup:
@@ -244,8 +244,8 @@ def execute(cluster: ClusterView, group: str, moves: Iterable[Move]) -> None:
     """Commit the offsets of a plan.
 
     Raises:
-        GroupActive: The group has members, which would continue at their positions and overwrite
-            the commit. Nothing was changed.
+        GroupActive: The group has members, which would continue from their own positions and
+            overwrite the commit. Nothing was changed.
         ClusterFailure: Some partitions may have been committed.
     """
     members = active_members(cluster, group)

@@ -1,4 +1,4 @@
-"""Lag in one sentence, and by topic: for the commands' first line and the head of a page."""
+"""Lag of groups as a sentence, and summed up by topic, for commands and pages."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,7 +8,7 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
-# States that a group does not leave by reading on, with the words for them.
+# States that continued reading does not change, with their texts.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -21,14 +21,15 @@ class LagSum:
     """Lag of a group in several partitions.
 
     Attributes:
-        partitions: Number of partitions.
+        partitions: Number of partitions in the sum.
         behind: Number of partitions with unread records.
-        records: Unread records.
+        records: Number of unread records.
         is_exact: Whether the number of unread records is exact, not an upper bound.
-        behind_ms: Age of the oldest unread record, 0 without any, None if no age is known.
-        offsets_per_s: Rate of consumption, None if it is unknown.
-        catch_up_s: Time until all partitions are read, None if it is unknown in one, infinite if
-            the group falls behind in one.
+        behind_ms: Age in ms of the oldest unread record; 0 if there is none, None if no age is
+            known.
+        offsets_per_s: Offsets consumed per second in all partitions; None if unknown.
+        catch_up_s: Seconds until the group has read all partitions; None if unknown for one,
+            infinite if the group falls behind in one.
         states: Number of partitions in each state other than `OK`.
     """
 
@@ -43,12 +44,12 @@ class LagSum:
 
     @property
     def unread(self) -> str:
-        """The number of unread records with its noun; `at most` marks an upper bound."""
+        """Number of unread records with its noun; starts with `at most` if it is an upper bound."""
         return f"{'' if self.is_exact else 'at most '}{plural(self.records, 'record')}"
 
     @property
     def state(self) -> str:
-        """The states in words, `ok` if all are."""
+        """States other than `OK` as text; `ok` if there are none."""
         words = (
             f"{count:,} {state.value}" if self.partitions > 1 else state.value
             for state, count in self.states.items()
@@ -57,7 +58,7 @@ class LagSum:
 
 
 def lag_sum(lags: Iterable[PartitionLag]) -> LagSum:
-    """Return the lag of all partitions together."""
+    """Return the sum of the lag of several partitions."""
     every = list(lags)
     behind = [lag for lag in every if lag.seen.left.records]
     ages = [lag.behind_ms for lag in behind if lag.behind_ms is not None]
@@ -85,7 +86,7 @@ def _longest(times: Sequence[float | None]) -> float | None:
 
 
 def lag_verdict(group: str, lags: Iterable[PartitionLag]) -> str:
-    """Return how far a group is behind, and in how many partitions it can't go on as it is."""
+    """Return a sentence: how far a group is behind, and how many partitions are in a bad state."""
     total = lag_sum(lags)
     if not total.partitions:
         return f"group {group} has no partition"
@@ -114,7 +115,7 @@ def _state_parts(states: Mapping[State, int]) -> list[str]:
 
 
 def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
-    """Return how many groups are behind, and how far the one is that is furthest behind."""
+    """Return a sentence: how many groups are behind, and how far the last of them is behind."""
     sums = {group: lag_sum(lags) for group, lags in groups.items()}
     if not sums:
         return "no group has a position"
@@ -136,7 +137,7 @@ def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
 
 
 def _states_of(sums: Iterable[LagSum]) -> dict[State, int]:
-    """Return the number of partitions in each state of several groups together."""
+    """Return the number of partitions in each state, over several groups."""
     counts: Counter[State] = Counter()
     for one in sums:
         counts.update(one.states)

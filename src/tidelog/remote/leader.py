@@ -1,12 +1,12 @@
 """Client of the cluster that a standby follows, and the rule for where two logs diverge.
 
-Each request goes to the broker that leads the partitions. A standby is not a registered broker, so
-it fetches as a consumer (replica id -1) and gets records up to the high watermark.
+Each request goes to the broker that leads the partitions in it. A standby is not a registered
+broker, so it fetches as a consumer (replica id -1) and gets records only up to the high watermark.
 
-Two logs are compared by leader epochs, because both sides apply retention and compaction
-independently and a record on one side only proves nothing. If a standby has records of an epoch
-beyond its end at the leader, or of an epoch that the leader never had, a leader that is no longer
-followed wrote them. The comparison is pure.
+Two logs are compared by leader epochs. Records alone don't suffice: both sides apply retention and
+compaction independently, so a record that only one side has proves nothing. If a standby has
+records of an epoch beyond that epoch's end at the leader, or of an epoch that the leader never had,
+another leader wrote them. The comparison is pure.
 
 Source: Kafka's protocol guide; KIP-101, KIP-279, KIP-320, KIP-516; Kafka 4.x
 AbstractFetcherThread.getOffsetTruncationState.
@@ -79,7 +79,7 @@ class OwnEpoch(NamedTuple):
     Attributes:
         epoch: The epoch.
         start_offset: Offset of its first record.
-        end_offset: Offset behind its last record.
+        end_offset: Offset after its last record.
     """
 
     epoch: int
@@ -88,9 +88,9 @@ class OwnEpoch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The leader's largest epoch that is not above the requested one, and the epoch's end offset.
+    """Result of a request for an epoch: the leader's largest epoch up to it, and where that ends.
 
-    Both are -1 if all of the leader's epochs are older than the requested one.
+    Both fields are -1 if the leader has no epoch up to the requested one.
     """
 
     epoch: int
@@ -100,22 +100,22 @@ class EpochEnd(NamedTuple):
 def parting_offset(
     own: Iterable[OwnEpoch], leader: Mapping[int, EpochEnd], leader_start: int
 ) -> int | None:
-    """Return the offset from which the standby must truncate, None if the logs agree.
+    """Return the offset from which on the standby must truncate; None if the logs agree.
 
     Args:
         own: The standby's epochs, oldest first.
-        leader: The leader's epoch ends, by the standby's epoch.
-        leader_start: The leader's log start; nothing below it can be compared.
+        leader: The leader's result for each of the standby's epochs.
+        leader_start: The leader's log start offset; nothing below it can be compared.
     """
     for own_epoch in own:
         theirs = leader.get(own_epoch.epoch)
         if theirs is None:
             continue
         if theirs.end_offset == UNKNOWN_END:
-            return max(own_epoch.start_offset, 0)  # the leader has only older epochs
+            return max(own_epoch.start_offset, 0)  # the leader has no epoch up to this one
         if theirs.epoch != own_epoch.epoch:
             return min(own_epoch.start_offset, theirs.end_offset)  # the leader never had this epoch
-        # Records that the leader deleted can't be compared; records from its log start on can.
+        # Records below the leader's log start can't be compared.
         end = max(theirs.end_offset, leader_start)
         if own_epoch.end_offset > end:
             return end
@@ -123,10 +123,10 @@ def parting_offset(
 
 
 def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
-    """Return the first contradiction in a leader's epoch ends, None if there is none.
+    """Return the first contradiction among a leader's epoch ends; None if there is none.
 
     Args:
-        leader: Epoch ends by the requested epoch.
+        leader: The leader's result for each requested epoch.
     """
     before = 0
     for epoch, end in sorted(leader.items()):
@@ -139,14 +139,14 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
 
 
 def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
-    """Return whether two valid batches at the same place in two logs come from different writers.
+    """Return whether two valid batches that overlap in their logs have different writers.
 
     Compaction removes records from a batch or adds a delete horizon, but keeps its offsets. Two
-    batches differ in origin if they have the same offsets and record count but another checksum, or
-    if their offset ranges overlap without being equal. Epochs can't show this after a promotion:
-    the promoted standby and its former leader may both continue with the same next epoch. The
-    checksum doesn't cover the base offset: the same bytes at another base offset are the same batch
-    with a flipped bit.
+    batches have different writers if they have the same offsets and record count but another
+    checksum, or if their offset ranges overlap without being equal. Epochs can't show this after a
+    promotion: the promoted standby and its former leader may both use the same next epoch. The
+    checksum doesn't cover the base offset, so a batch with the same bytes at another base offset is
+    the same batch with a flipped bit.
     """
     if (
         own_batch.magic == theirs.magic == MAGIC_2
@@ -154,7 +154,7 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     ):
         return False
     if theirs.base_offset > own_batch.last_offset:
-        return False  # compacted away
+        return False  # one batch was compacted, the other was not
     if (own_batch.base_offset, own_batch.last_offset) != (theirs.base_offset, theirs.last_offset):
         return True
     if not isinstance(own_batch, RecordBatch) or not isinstance(theirs, RecordBatch):
@@ -167,8 +167,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
     )
 
 
-# Metadata has topic ids since version 10; Fetch has the epoch of the last fetched record since
-# version 12.
+# First versions with the needed fields: Metadata has topic ids since version 10, Fetch the epoch of
+# the last fetched record since version 12.
 _METADATA_LEAST: Final = 10
 
 
@@ -183,7 +183,7 @@ NO_LEADER: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class LeaderPartition:
-    """Leader of a partition and its epoch; -1 for no leader."""
+    """Leader of a partition and its leader epoch; both -1 if the partition has no leader."""
 
     leader_id: int
     leader_epoch: int
@@ -200,11 +200,11 @@ class LeaderTopic:
 
 
 class LeaderSettings(NamedTuple):
-    """A topic's settings as the cluster reports them.
+    """Settings of a topic as the cluster reports them.
 
     Attributes:
-        values: Settings that differ from Kafka's defaults, including the broker's own.
-        names: All reported settings; the value of any other setting is unknown.
+        values: Settings that differ from Kafka's defaults, including defaults of the broker.
+        names: Names of all reported settings; the value of any other setting is unknown.
     """
 
     values: Mapping[str, str]
@@ -213,7 +213,7 @@ class LeaderSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Position of a fetch in one partition.
+    """Where to fetch from in one partition.
 
     Attributes:
         name: The partition.
@@ -221,7 +221,7 @@ class Position:
         offset: First offset to fetch.
         last_epoch: Leader epoch of the record before that offset, -1 if unknown.
         leader_epoch: The leader's current epoch, -1 if unknown.
-        max_bytes: Raises the byte limit of this partition above `FetchLimits.partition_max_bytes`.
+        max_bytes: Byte limit for this partition, if above `FetchLimits.partition_max_bytes`.
     """
 
     name: TopicPartition
@@ -234,7 +234,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLimits:
-    """Byte limits of a fetch, and how long a broker may wait for records."""
+    """Byte limits of a Fetch request, and how long a broker may wait for records."""
 
     max_wait_ms: int = 500
     max_bytes: int = 16 * 1024 * 1024
@@ -242,10 +242,10 @@ class FetchLimits:
 
 
 class Leader:
-    """A followed cluster. For one owner.
+    """The cluster that a standby follows. Not thread-safe.
 
     Attributes:
-        refused: Topics for which the last `refresh` got an error, with its code.
+        refused: Error code of each topic for which the last `refresh` got one.
 
     Life cycle: refresh -> (ends_of_epochs | log_offsets | send_fetch -> receive_fetch)* -> close.
     """
@@ -258,7 +258,7 @@ class Leader:
 
     @property
     def place(self) -> str:
-        """`host:port` of the bootstrap server."""
+        """Bootstrap server as `host:port`."""
         return self._bootstrap.place
 
     @property
@@ -267,7 +267,7 @@ class Leader:
         return self._bootstrap
 
     def node(self, node_id: int) -> BrokerConnection:
-        """Return the connection to a broker; raises ClusterFailure for an unknown id."""
+        """Return the connection to a broker; raises ClusterFailure if its id is unknown."""
         client = self._nodes.get(node_id)
         if client is None:
             raise ClusterFailure(self.place, "reach a leader", f"there is no broker {node_id}")
@@ -279,7 +279,7 @@ class Leader:
         return sorted(self._nodes)
 
     def refresh(self) -> dict[str, LeaderTopic]:
-        """Look up brokers and topics, and return the topics by name; raises ClusterFailure."""
+        """Request brokers and topics; return the topics by name. Raises ClusterFailure."""
         question = MetadataRequest(topics=None, allow_auto_topic_creation=False)
         answer = self._bootstrap.ask(METADATA, question, least=_METADATA_LEAST)
         if answer.error_code:
@@ -299,9 +299,9 @@ class Leader:
         return {topic.name: topic for topic in topics}
 
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
-        """Return the reported settings of each topic; raises ClusterFailure.
+        """Return the settings that the cluster reports for each topic; raises ClusterFailure.
 
-        Topics missing from the response are missing from the result.
+        A topic without a result in the response is not in the result here either.
         """
         resources = [
             DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)
@@ -335,10 +335,10 @@ class Leader:
     def log_offsets(
         self, node_id: int, names: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int | ClusterFailure]:
-        """Return the start or end offset of each partition, or the leader's error.
+        """Return the start or end offset of each partition, or the leader's error for it.
 
         Args:
-            node_id: Id of the partitions' leader.
+            node_id: Id of the broker that leads the partitions.
             names: The partitions.
             timestamp: EARLIEST_TIMESTAMP, or LATEST_TIMESTAMP for the high watermark.
         """
@@ -367,7 +367,7 @@ class Leader:
     def ends_of_epochs(
         self, node_id: int, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEnd | ClusterFailure]:
-        """Return the end of one epoch of each partition at its leader, or the leader's error."""
+        """Return the leader's end of one epoch in each partition, or the leader's error for it."""
         topics = [
             OffsetForLeaderTopic(
                 topic=topic,
@@ -476,10 +476,10 @@ def _by_topic(names: Iterable[TopicPartition]) -> dict[str, list[int]]:
 def _asked_for(
     answer: FetchResponse, positions: Sequence[Position], *, by_id: bool
 ) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    """Yield each partition of a response under its name in the request.
+    """Yield the data of each partition in a response, by its name in the request.
 
     Raises:
-        CorruptMessage: A partition was not requested, or occurs twice.
+        CorruptMessage: A partition was not in the request, or occurs twice.
     """
     names = {position.topic_id: position.name.topic for position in positions}
     waiting = {position.name for position in positions}

@@ -1,8 +1,9 @@
-"""Idempotent loads to brokers: rows and the number of loaded rows in one transaction.
+"""Idempotent loads to brokers: a transaction contains rows and the number of rows loaded so far.
 
 The consumer group `tidelog-load/SOURCE` stores the number as its committed offset for partition 0
-of the topic. A repeated load starts behind it. The transactional id is made of source and topic, so
-a new load fences one that still runs elsewhere. Readers with `read_committed` see every row once.
+of the topic. A repeated load continues with the row after the stored number of loaded rows. The
+transactional id consists of source and topic, so a new load fences an earlier one that still runs
+elsewhere. Consumers with `read_committed` see every row once.
 """
 
 import itertools
@@ -28,29 +29,30 @@ if TYPE_CHECKING:
     from tidelog.errors import TidelogError
 
 
-# Default transaction timeout of librdkafka, which must not be shorter than a request's timeout.
+# Default transaction timeout of librdkafka in ms, which must not be shorter than a request's
+# timeout.
 _TRANSACTION_MS: Final = 60_000
 
 
 def load_once(
     cluster: Cluster, topic: str, rows: Iterable[Row], *, source: str, codec_name: str
 ) -> LoadResult:
-    """Append the rows of a source that a topic doesn't have yet.
+    """Append the rows of a source that were not yet loaded into a topic.
 
-    Each transaction has some thousands of rows. After an error, committed rows stay in the log, and
-    the next call continues behind them.
+    Each transaction has some thousands of rows. After an error, the rows of committed transactions
+    stay in the log, and the next call continues after them.
 
     Args:
         cluster: The cluster.
         topic: Name of the topic.
-        rows: All rows of the source, from the first one.
-        source: Name of the source.
+        rows: All rows of the source, including those already loaded.
+        source: Name of the source, which identifies it in later calls.
         codec_name: Compression of the batches.
 
     Raises:
         InvalidRequest: The source has fewer rows than were already loaded from it; nothing was
             appended.
-        NotAuthorized, ClusterFailure, TidelogError: As `RemoteDirectory.append`; the rows of the
+        NotAuthorized, ClusterFailure, TidelogError: See `RemoteDirectory.append`; the rows of the
             failed transaction are aborted.
     """
     check_source(source)
@@ -102,7 +104,7 @@ def _next(rows: Iterator[Row]) -> _Chunk:
 
 
 class _Load:
-    """Transactions of one load."""
+    """Transactions of one call of `load_once`."""
 
     def __init__(self, client: Cluster, producer: "ck.Producer", topic: str, group: str) -> None:
         self._client = client
@@ -113,7 +115,7 @@ class _Load:
         self._errors: list[TidelogError] = []
 
     def commit(self, rows: list[Row], count: int) -> None:
-        """Append rows and commit the new row count in one transaction."""
+        """Append rows and commit the new number of loaded rows, in one transaction."""
         from confluent_kafka import TopicPartition as Place
 
         producer, timeout_s = self._producer, self._client.timeout_s
@@ -143,7 +145,7 @@ class _Load:
         try:
             self._producer.abort_transaction(self._client.timeout_s)
         except KafkaException:
-            return  # the broker aborts it after its timeout, or when the next load starts
+            return  # the broker aborts the transaction at its timeout, or when the next load begins
 
     def _queue(self, row: Row, arrived: "list[ck.Message]") -> None:
         partition, key, value, time_ms, headers = row

@@ -1,11 +1,12 @@
-"""librdkafka's consumer with a check of the order of offsets (`record.offset_order`).
+"""librdkafka's consumer with a check of the order of offsets (see `record.offset_order`).
 
 librdkafka returns records in the order in which they arrive, whatever their offsets are. Each
-record must follow the one before it and lie below the high watermark of its response. A list of
-records is checked completely before it is returned.
+record must have a higher offset than the one before it, below the high watermark of its response. A
+list of records is checked completely before it is returned.
 
-A batch whose offset moved below the requested one is not detected: librdkafka drops it, which looks
-like a gap from compaction. Readers of batches (`remote.partition_fetch`) detect it.
+If a flipped bit moves a batch below the requested offset, this is not detected: librdkafka drops
+the batch, which looks like a gap from compaction. Readers of batches (`remote.partition_fetch`)
+detect it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,12 +27,12 @@ class OrderedConsumer(ck.Consumer):
     def __init__(self, bootstrap: str, config: Mapping[str, object], **more: object) -> None:
         super().__init__(dict(config), **more)
         self._bootstrap = bootstrap
-        # By partition: the offset behind its last record, and its last known high watermark.
+        # By partition: the offset after its last record, and its last known high watermark.
         self._nexts: dict[tuple[str | None, int | None], int] = {}
         self._ends: dict[tuple[str | None, int | None], int] = {}
 
     def assign(self, partitions: list[ck.TopicPartition]) -> None:
-        """Assign partitions; the order of offsets is checked from the new positions on."""
+        """Assign partitions; the check of offsets starts at their new positions."""
         self._nexts.clear()
         super().assign(partitions)
 
@@ -43,7 +44,7 @@ class OrderedConsumer(ck.Consumer):
         return message
 
     def consume(self, num_messages: int = 1, timeout: float = _NO_TIMEOUT) -> list[ck.Message]:
-        """Return messages, at most `num_messages`; raises CorruptBatch for a wrong offset."""
+        """Return at most `num_messages` messages; raises CorruptBatch for a wrong offset."""
         messages = super().consume(num_messages, timeout)
         self._check(messages)
         return messages
@@ -66,15 +67,16 @@ class OrderedConsumer(ck.Consumer):
     def _is_wrong(
         self, partition: tuple[str | None, int | None], offset: int, following: int
     ) -> bool:
-        """Return whether an offset lies before `following`, or at or behind the high watermark."""
+        """Return whether an offset is below `following`, or not below the high watermark."""
         if offset >= self._ends.get(partition, 0):
             self._ends[partition] = self._high_watermark(partition)
         return not following <= offset < self._ends[partition]
 
     def _high_watermark(self, partition: tuple[str | None, int | None]) -> int:
-        """Return the high watermark of the last fetch; sends no request."""
+        """Return the high watermark from the last fetch response; sends no request."""
         topic, number = partition
         assert topic is not None
         assert number is not None
         _, end = self.get_watermark_offsets(ck.TopicPartition(topic, number), cached=True)
-        return end if end >= 0 else INT64_MAX  # unknown until the first records arrive
+        # the high watermark is unknown until the first response
+        return end if end >= 0 else INT64_MAX

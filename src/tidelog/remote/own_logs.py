@@ -1,8 +1,8 @@
 """Counts and append times from the directory of the brokers that serve a cluster.
 
 The directory has two facts that brokers don't report: when each record was appended, and how many
-records lie between two offsets. Brokers may write to it meanwhile; every call sees its current
-state. Without the directory, counts are upper bounds.
+records there are between two offsets. Brokers may write to the directory during a call; every call
+sees its current state. Without the directory, counts are upper bounds.
 """
 
 from collections.abc import Callable
@@ -29,15 +29,15 @@ from tidelog.types import (
 _Answer = TypeVar("_Answer")
 
 
-# Number of attempts: compaction and retention may replace files during one, but not during all.
+# Number of attempts to read, since compaction and retention may replace files during one.
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TimedRecord:
-    """A record's offset and its times in ms, None if unknown.
+    """Offset of a record and its times in ms, None if unknown.
 
-    `append_ms` is exact: from the log's own append times, or from a LogAppendTime stamp.
+    `append_ms` is exact: it is from the log's own append times, or a LogAppendTime timestamp.
     """
 
     offset: int
@@ -46,7 +46,7 @@ class TimedRecord:
 
 
 class OwnLogs:
-    """The directory of a cluster's node, checked to hold the same topics."""
+    """Directory of a broker of the cluster; topics are checked to have the same ids."""
 
     def __init__(self, directory: Directory, cluster: ClusterView) -> None:
         self._directory = directory
@@ -54,7 +54,7 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the directory has the partition.
+        """Return whether the directory has the partition of the same topic.
 
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.
@@ -89,8 +89,8 @@ class OwnLogs:
     ) -> Count:
         """Return the number of data records with offsets in [start, end).
 
-        The count is exact up to the directory's log end. Each offset behind that end counts as one
-        record, so the result is then an upper bound.
+        The count is exact up to the directory's log end. Each offset from that end on counts as one
+        record, so a count beyond it is an upper bound.
         """
 
         def ask(log: LogView) -> Count:
@@ -107,14 +107,14 @@ class OwnLogs:
         offset: int,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> TimedRecord | None:
-        """Return the first data record at or after an offset, None if there is none."""
+        """Return the first data record at or after an offset; None if there is none."""
         return self._ask(partition, lambda log: first_record(log, offset, isolation))
 
     def first_appended(self, partition: TopicPartition, time_ms: int) -> OffsetAndTimestamp | None:
-        """Return the first record appended at `time_ms` or later, None if there is none.
+        """Return the first record appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: A record before it may match, but its append time is unknown.
+            InvalidRequest: A record before it has no known append time, so it may be the first.
         """
 
         def ask(log: LogView) -> OffsetAndTimestamp | None:
@@ -134,7 +134,7 @@ class OwnLogs:
 
 
 def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedRecord | None:
-    """Return a log's first data record at or after an offset, None if there is none."""
+    """Return a log's first data record at or after an offset; None if there is none."""
     first = max(offset, log.log_start_offset)
     if first >= log.log_end_offset:
         return None
@@ -150,7 +150,7 @@ def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedR
 def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
-    Append times never decrease, so it is enough that the last record below `end` has one.
+    Append times never decrease, so this is impossible if the last record below `end` has one.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:
@@ -162,7 +162,7 @@ def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
 
 
 def _last_below(log: LogView, end: int) -> int | None:
-    """Return the offset of the last data record below `end`, None if there is none."""
+    """Return the offset of the last data record below `end`; None if there is none."""
     step = 1
     while True:
         start = max(end - step, log.log_start_offset)
@@ -179,9 +179,10 @@ def _count(log: LogView, start: int, end: int, isolation: IsolationLevel) -> int
 
 
 def _count_segment(segment: Segment, start: int, end: int, aborted: AbortedFilter) -> int:
-    """Count a segment's data records in a range.
+    """Return the number of a segment's data records with offsets in [start, end).
 
-    The zone map has the number if the whole segment is in range; otherwise batches are counted.
+    If the whole segment is in the range, the number is read from its zone map; otherwise batches
+    are counted.
     """
     if not segment.is_active and start <= segment.base_offset < segment.end_offset:
         zones = segment.zones if segment.end_offset <= end else None
@@ -200,7 +201,7 @@ def _count_slice(part: LogSlice, start: int, end: int, aborted: AbortedFilter) -
 
 
 def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: int) -> int:
-    """Count a batch's records in the range; decodes records only if the header is not enough."""
+    """Return the number of a batch's records in the range; decodes records only if needed."""
     count = batch.record_count
     if count is not None and start <= batch.base_offset and batch.last_offset < end:
         return count
@@ -208,12 +209,12 @@ def _count_batch(part: LogSlice, position: int, batch: Batch, start: int, end: i
     return sum(start <= record.offset < end for record in records)
 
 
-# Counts the data records of a partition with offsets in [start, end).
+# Returns the number of data records of a partition with offsets in [start, end).
 Counter: TypeAlias = Callable[[TopicPartition, int, int], Count]
 
 
 def by_offsets(_partition: TopicPartition, start: int, end: int) -> Count:
-    """Return the number of offsets, an upper bound: compaction and transactions leave gaps."""
+    """Return the number of offsets, which is an upper bound: some may have no record."""
     return Count(max(end - start, 0), is_exact=end <= start)
 
 
@@ -224,14 +225,14 @@ def counter(
     by_reading: bool = False,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> Counter:
-    """Return the most exact available counter.
+    """Return the most exact counter that is available.
 
     Args:
-        cluster: Reads the records.
-        own: The cluster's own directory; counts from its batch headers.
-        by_reading: Without a directory, fetch the records and count them. All of them cross the
-            network, because brokers send whole batches.
-        isolation: READ_COMMITTED leaves out records of aborted transactions.
+        cluster: The cluster, to read records from.
+        own: The cluster's own directory, in which records are counted by batch headers.
+        by_reading: Whether to fetch the records and count them, if there is no directory. All bytes
+            cross the network, because brokers send whole batches.
+        isolation: With READ_COMMITTED, records of aborted transactions don't count.
     """
 
     def count(partition: TopicPartition, start: int, end: int) -> Count:

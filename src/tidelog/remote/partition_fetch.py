@@ -1,12 +1,12 @@
-"""Record batches of one partition from its leader, without an object per record.
+"""Fetch of a partition's record batches from its leader, without an object per record.
 
-The fetch follows the partition to a new leader. It takes the next offset from the headers of
-batches, so it doesn't wait for offsets that were compacted away or are transaction markers. Brokers
-must accept plain text. The order of offsets is checked (`record.offset_order`): each response must
-start behind the previous one. The last batch of a response is returned only if no batch can be
-missing before or behind it.
+The fetch continues at the new leader if the leader changes. It takes the next offset from the
+headers of batches, so it doesn't wait for offsets that were compacted away or are transaction
+markers. Brokers must accept plain-text connections. The order of offsets is checked (see
+`record.offset_order`): each response must start after the end of the previous one. The last batch
+of a response is returned only if no batch can be missing before or after it.
 
-Life cycle: parts, any number of times, then close. For one owner. Source: Kafka's protocol guide;
+Life cycle: parts, any number of times, then close. Not thread-safe. Source: Kafka's protocol guide;
 KIP-98, KIP-320, KIP-405.
 """
 
@@ -54,12 +54,12 @@ from tidelog.types import (
 _Answer = TypeVar("_Answer")
 
 
-# Pause before a retry while a partition has no leader or a broker can't be reached.
+# Pause in seconds before a retry, while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
 
 
-# Lookups until an unknown topic is an error: a broker that has just started may not know its topics
-# yet.
+# Maximum number of lookups of an unknown topic before UnknownTopic is raised: a broker that has
+# just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
 
 
@@ -70,23 +70,24 @@ _EARLIEST_LOCAL_LEAST: Final = 8
 _OWN_TAGS_LEAST: Final = 6
 
 
-# The last version of Fetch that names topics instead of using ids, for topics without an id
-# (KIP-516).
+# The last version of Fetch that names topics instead of giving their ids (KIP-516); used if a topic
+# has no id.
 _BY_NAME_LAST: Final = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSettings:
-    """Settings of a fetch.
+    """Settings of a partition's fetch.
 
     Attributes:
-        isolation: READ_COMMITTED ends at the last stable offset and lists aborted transactions.
-        client_id: Client id, for the broker's quotas and logs.
-        timeout_ms: The fetch fails after this time without progress.
-        max_wait_ms: How long a broker may wait for `min_bytes`.
-        min_bytes: Smallest response that the broker sends before `max_wait_ms` is over.
-        max_bytes: Maximum size of a response; a single larger batch is still sent whole.
-        partition_max_bytes: Maximum size for a partition; the smaller of the two limits applies.
+        isolation: READ_COMMITTED ends at the last stable offset; responses list aborted
+            transactions.
+        client_id: Client id in requests, for the broker's quotas and logs.
+        timeout_ms: Maximum time without progress, in ms; after it the fetch fails.
+        max_wait_ms: How long a broker may wait for `min_bytes`, in ms.
+        min_bytes: Minimum size of a response, in bytes, before `max_wait_ms` have passed.
+        max_bytes: Maximum size of a response, in bytes; a single larger batch is still sent whole.
+        partition_max_bytes: Maximum size of a partition's batches in bytes, if below `max_bytes`.
     """
 
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
@@ -103,12 +104,13 @@ class FetchedBatches:
     """Record batches of one Fetch response.
 
     Attributes:
-        offset: Requested offset; the first batch may begin before it.
-        next_offset: Offset behind all batches.
-        between: Bounds for the order check: the smallest allowed offset of the first batch, and an
-            upper bound, exclusive, for all offsets.
-        data: Whole batches; the last one may be truncated.
-        aborted: Aborted transactions among them, (producer id, first offset); READ_COMMITTED only.
+        offset: Requested offset; the first batch may begin below it.
+        next_offset: Offset after all batches.
+        between: Bounds for the check of offsets: the minimum for the first batch, and an exclusive
+            maximum for all.
+        data: The batches; the last one may be truncated.
+        aborted: Aborted transactions in the response as (producer id, first offset), if
+            READ_COMMITTED.
         append_times: Pairs of a run's first offset and its append time in ms, -1 for unknown; empty
             if the broker doesn't send them.
     """
@@ -122,7 +124,7 @@ class FetchedBatches:
 
 
 def kernel_reach(data: Buffer) -> Reach | None:
-    """Return how far whole batches reach, by a kernel, which needs numpy."""
+    """Return the extent of the whole batches in a response, by a compiled kernel; needs numpy."""
     from tidelog.scan.batch_filters import reach
 
     return reach(data)
@@ -130,12 +132,12 @@ def kernel_reach(data: Buffer) -> Reach | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchSeams:
-    """Dependencies of a fetch, replaced in tests.
+    """Dependencies of a fetch, which tests replace.
 
     Attributes:
         connect: Opens connections.
-        clock: Measures deadlines.
-        pause: Waits for some seconds.
+        clock: Clock for timeouts.
+        pause: Waits for a number of seconds.
         reach: Returns the extent of the whole batches in a response, None if it has none.
     """
 
@@ -149,7 +151,7 @@ class PartitionFetch:
     """Reader of one partition from its current leader.
 
     Attributes:
-        leader_id: Broker id of the last known leader; None before the first request.
+        leader_id: Broker id of the leader as last looked up; None before the first request.
     """
 
     def __init__(
@@ -167,8 +169,8 @@ class PartitionFetch:
             bootstrap: `host:port[,host:port]`.
             name: The partition.
             seams: Connections and clock.
-            topic_id: 32 hexadecimal digits; another topic of the same name is an error. "" accepts
-                any.
+            topic_id: Expected id of the topic as 32 hexadecimal digits, or "" to accept any.
+                Another id is an error: the topic was deleted and recreated.
             settings: Settings of the fetch.
         """
         self._name = name
@@ -193,22 +195,22 @@ class PartitionFetch:
 
     @property
     def place(self) -> str:
-        """Name of the partition in errors, `kafka://host:port/topic-0`."""
+        """Name of the partition for errors, `kafka://host:port/topic-0`."""
         return f"kafka://{self._bootstrap}/{self._name}"
 
     def want_append_times(self) -> None:
-        """Request append times, too; only tidelog's brokers send them, others ignore it."""
+        """Request append times with the records; brokers other than tidelog's ignore this."""
         self._wants_append_times = True
 
     # -- records -----------------------------------------------------------------------------
 
     def parts(self, start: int, end: int) -> Iterator[FetchedBatches]:
-        """Yield all batches with offsets in [start, end), in order; prefetches one response.
+        """Yield all batches with offsets in [start, end), in order; one response is prefetched.
 
         Raises:
             OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
             UnknownTopic: The topic was deleted, or deleted and recreated.
-            ClusterFailure: No progress within `timeout_ms`, or a broker refuses.
+            ClusterFailure: There was no progress within `timeout_ms`, or a broker refuses.
         """
         offset = start
         is_asked = False
@@ -229,7 +231,7 @@ class PartitionFetch:
                 yield fetched
 
     def _take(self, offset: int, end: int, floor: int) -> FetchedBatches | None:
-        """Return the content of the response, None if the request must be repeated."""
+        """Return the batches of the pending response; None if the request must be repeated."""
         try:
             data = self._receive()
             if not self._is_good(data, offset):
@@ -243,7 +245,7 @@ class PartitionFetch:
             return None
 
     def _taken(self, data: PartitionData, offset: int, floor: int) -> FetchedBatches:
-        """Return the batches of a response whose order is proven; raises ClusterFailure."""
+        """Return a response's batches that are in order; raises ClusterFailure if none is whole."""
         batches, limit, aborted = data.batches, INT64_MAX, _aborted(data)
         seam = self._seams.reach(batches)
         if seam is None:
@@ -251,14 +253,16 @@ class PartitionFetch:
                 raise self._refusal(
                     "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
                 )
-            # The decoder reports the damage; until then any progress will do.
+            # The batch is damaged. The decoder reports it; until then the next offset doesn't
+            # matter.
             return FetchedBatches(
                 offset, offset + 1, (floor, limit), batches, aborted, data.append_times
             )
         following, floor = seam.next_offset, floor or self._floor(batches, offset)
         if seam.before is not None and lies_behind_gap(batches, seam):
-            # The last batch may have a wrong offset that is too large. The next fetch starts before
-            # it: the broker sends it again, and the batch behind it shows a wrong offset.
+            # The last batch may have a wrong offset that is too high. The next fetch starts before
+            # it, so the broker sends it again, followed by the next batch, which shows a wrong
+            # offset.
             batches, following = memoryview(batches)[: seam.last_at], seam.before
         elif following > data.high_watermark:
             limit = self.log_offset(LATEST_TIMESTAMP, IsolationLevel.READ_UNCOMMITTED)
@@ -268,10 +272,10 @@ class PartitionFetch:
         )
 
     def _floor(self, batches: Buffer, offset: int) -> int:
-        """Return the smallest offset that the very first batch may have, 0 if none precedes it.
+        """Return the minimum offset of the first batch of a fetch; 0 if no batch is before it.
 
-        If that batch begins below `offset`, its offset may be wrong and too small. The batch before
-        it shows this, so it is fetched as well.
+        If that batch begins below `offset`, its offset may be wrong and too low. The end of the
+        batch before it shows this, so that batch is fetched as well.
         """
         first = first_known_offset(view_batch(batches))
         if not 0 < first < offset:
@@ -285,7 +289,7 @@ class PartitionFetch:
         return batch.last_offset + 1 if first_known_offset(batch) < first else 0
 
     def _send(self, offset: int, *, max_bytes: int | None = None) -> bool:
-        """Send a Fetch request; False if it must be repeated."""
+        """Send a Fetch request; return False if it must be repeated."""
         settings = self._settings
         most = settings.partition_max_bytes if max_bytes is None else max_bytes
         try:
@@ -345,17 +349,18 @@ class PartitionFetch:
     def _is_through(self, data: PartitionData, offset: int, end: int) -> bool:
         """Return whether a response without batches proves that no batch exists below `end`.
 
-        The broker has then searched these offsets: compaction removed all records.
+        If the visible end is at or above `end`, the broker has searched these offsets and found no
+        batch, because compaction has removed all their records.
         """
         is_committed = self._isolation is IsolationLevel.READ_COMMITTED
         visible = data.last_stable_offset if is_committed else data.high_watermark
         return visible >= end and offset >= self._local_start()
 
     def _local_start(self) -> int:
-        """Return the first offset on the leader's own disk, 0 if its version doesn't report it.
+        """Return the first offset on the leader's own disk; 0 if its version doesn't report it.
 
-        Below it, the broker reads from remote storage, and an empty response may only mean that
-        this is slow.
+        Below this offset the broker reads from remote storage, and an empty response may only mean
+        that the storage is slow.
         """
         leader = self._find_leader()
         if leader.version_of(LIST_OFFSETS) < _EARLIEST_LOCAL_LEAST:
@@ -365,7 +370,7 @@ class PartitionFetch:
     # -- offsets -----------------------------------------------------------------------------
 
     def log_offset(self, timestamp: int, isolation: IsolationLevel | None = None) -> int:
-        """Return the offset for one of ListOffsets' special timestamps; raises ClusterFailure."""
+        """Return the offset for a special timestamp of ListOffsets; raises ClusterFailure."""
         level = self._isolation if isolation is None else isolation
         return self._list_offsets(timestamp, level).offset
 
@@ -398,7 +403,7 @@ class PartitionFetch:
         """Return the first record appended at a time or later; None if the broker can't search.
 
         Raises:
-            UnknownTopic, ClusterFailure: As `parts`.
+            UnknownTopic, ClusterFailure: See `parts`.
         """
         self._note_progress()
         while True:
@@ -426,7 +431,7 @@ class PartitionFetch:
         """Return the connection to the partition's leader.
 
         Raises:
-            UnknownTopic: The topic or partition doesn't exist (any more).
+            UnknownTopic: The topic or partition doesn't exist, or not any more.
             ClusterFailure: The partition has no leader now, or no broker responds.
         """
         if self._leader is not None:
@@ -455,7 +460,7 @@ class PartitionFetch:
         return self._leader
 
     def _unknown(self) -> ClusterFailure | UnknownTopic:
-        """Return the error for an unknown partition: one to retry, then UnknownTopic."""
+        """Return the error for an unknown partition: ClusterFailure, after retries UnknownTopic."""
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
@@ -483,7 +488,7 @@ class PartitionFetch:
         raise failed
 
     def _forget_leader(self, reason: ClusterFailure) -> None:
-        """Pause, and look up the leader again later; raises errors that a retry can't fix."""
+        """Pause, and look up the leader at the next request; raises errors that are permanent."""
         if reason.error_code is not None and reason.error_code not in codes.LEADER_CHANGES:
             raise reason
         if reason.error_code == ErrorCode.KAFKA_STORAGE_ERROR and not self._has_replicas:
@@ -495,7 +500,7 @@ class PartitionFetch:
         self._seams.pause(_PAUSE_S)
 
     def _damaged(self) -> ClusterFailure:
-        """Return the error for a partition whose only broker reports a storage failure."""
+        """Return the error for a storage failure of the only broker that has the partition."""
         assert self._leader is not None
         code = ErrorCode.KAFKA_STORAGE_ERROR
         return ClusterFailure(

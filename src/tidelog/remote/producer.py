@@ -1,7 +1,7 @@
-"""Appends to brokers: the records of a call are sent together, and the result has their offsets.
+"""Appends to brokers: all records of a call are sent together; the result has their offsets.
 
-Each codec has its own producer and a thread for delivery reports, so calls of several threads and
-tasks overlap.
+Each codec has its own producer and a thread for its delivery reports, so calls of several threads
+and tasks can overlap.
 
 Life cycle: send and flush, any number of times, then close. Thread-safe.
 """
@@ -45,23 +45,23 @@ Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
 _POLL_S: Final = 0.1
 
 
-# Maximum number of queued records; a call with more of them waits.
+# Maximum number of queued records; while the queue is full, calls wait.
 _QUEUE_RECORDS: Final = 200_000
 
 
-# librdkafka numbers the timestamp types from 1.
+# librdkafka's number of the timestamp type LogAppendTime.
 STAMPED: Final = 2
 
 
 _FATAL: Final = -150
 
 
-# librdkafka's code for a partition that it does not know.
+# librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190
 
 
 class _Call:
-    """State of one append: the number of pending records, and the offsets of the delivered ones."""
+    """State of one append: number of records in the queue, and offsets of the delivered records."""
 
     __slots__ = ("answer", "count", "error", "found", "is_sealed", "lock", "waiting")
 
@@ -79,7 +79,7 @@ class _Call:
             self.waiting += 1
 
     def arrived(self, partition: int, offset: int, stamp_ms: int) -> None:
-        """Note that one more record is in the log."""
+        """Note that a record of the call is in the log."""
         with self.lock:
             first, last, stamp = self.found.get(partition, (offset, offset, stamp_ms))
             self.found[partition] = (min(first, offset), max(last, offset), max(stamp, stamp_ms))
@@ -88,14 +88,14 @@ class _Call:
         self._settle()
 
     def failed(self, error: TidelogError) -> None:
-        """Note that one more record failed; keeps the first error, which causes the others."""
+        """Note that a record of the call failed; keeps the first error, which causes the rest."""
         with self.lock:
             self.error = self.error or error
             self.waiting -= 1
         self._settle()
 
     def seal(self, error: TidelogError | None = None) -> None:
-        """Note that the call sends no more records."""
+        """Note that the call queues no more records."""
         with self.lock:
             self.is_sealed = True
             self.error = self.error or error
@@ -124,14 +124,14 @@ class _Call:
 
 
 class Sender:
-    """Producers of one connection, one for each codec."""
+    """The producers of one connection, one for each codec."""
 
     def __init__(self, client: Client, codec_name: str) -> None:
         """Create a sender; opens no connection.
 
         Args:
             client: The cluster; its settings take precedence over the producers' settings here.
-            codec_name: Compression of calls that don't choose a codec.
+            codec_name: Codec of calls that don't choose one.
         """
         self._client = client
         self._codec_name = codec_name
@@ -140,17 +140,17 @@ class Sender:
         self._is_closed = False
 
     def send(self, topic: str, rows: Iterable[Row], codec: Codec | None) -> "Future[Answer]":
-        """Send records; returns once they are queued, in order for each partition.
+        """Queue records and return a future; the order within each partition is kept.
 
         Args:
             topic: Name of the topic.
             rows: The records.
-            codec: Compression of their batches; the connection's if None.
+            codec: Codec of the batches; the connection's codec if None.
 
         Returns:
-            Future of the result for each partition. Base and last offset are those of the call's
-            own records; other producers' records may lie between them. Append times are -1 except
-            on LogAppendTime topics; the log start is unknown (-1).
+            Future with the result of each partition. Base and last offset are those of the call's
+            first and last record; other producers' records may be between them. Append times are -1
+            except in topics with LogAppendTime; the log start is unknown (-1).
 
         Raises:
             Closed: The connection was closed.
@@ -195,7 +195,7 @@ class Sender:
         }
 
     def flush(self) -> None:
-        """Wait until every record queued so far is in the log, or its call has failed."""
+        """Wait until each record queued so far is in the log, or its call has failed."""
         with self._lock:
             lanes = list(self._lanes.values())
         for lane in lanes:
@@ -235,7 +235,7 @@ class _Lane:
                     self._has_work.set()
 
     def put(self, topic: str, row: Row, call: _Call) -> None:
-        """Queue one record; waits while the queue is full.
+        """Queue one record; wait while the queue is full.
 
         Raises:
             InvalidRecord, InvalidTimestamp, MessageTooLarge, ClusterFailure: The record was not
@@ -270,8 +270,8 @@ class _Lane:
         self._has_work.set()
 
     def _typed(self, where: str, error: "ck.KafkaError") -> TidelogError:
-        # After a fatal error librdkafka can't use the producer again: the next call creates a new
-        # one.
+        # After a fatal error librdkafka can't use the producer again, so the next call creates a
+        # new one.
         self.is_broken = self.is_broken or error.fatal() or error.code() == _FATAL
         return typed_error(self._client, "append", error, where=where)
 
@@ -285,8 +285,8 @@ class _Lane:
                 self._producer.produce(topic, value, key, partition, hear, None, time_ms, headers)
                 return
             except KafkaException as error:
-                # librdkafka looks every five minutes for partitions that were added, or for those
-                # of a topic that was created again.
+                # librdkafka refreshes its metadata only every five minutes, and may not know
+                # partitions that were added, or those of a recreated topic.
                 if is_known or error.args[0].code() != _UNKNOWN_PARTITION:
                     raise
                 self._producer.list_topics(topic, timeout=self._client.timeout_s)
@@ -324,9 +324,9 @@ class _Lane:
     def _unproven(self, where: str) -> TidelogError:
         """Return the error for a delivery report without an offset.
 
-        If the broker refuses a record's sequence number as a duplicate, librdkafka reports the
-        record as delivered. Brokers before 4.4 also refuse it if the next request overtook it
-        (KAFKA-15591), and then the record is not in the log.
+        A broker that refuses a record's sequence number as a duplicate returns no offset, and
+        librdkafka reports the record as delivered. Brokers before 4.4 also refuse it if the next
+        request overtook it (KAFKA-15591), and then the record is not in the log.
         """
         reason = f"{where}: the broker did not say where a record is that was sent again"
         return ClusterFailure(self._client.bootstrap, "append", reason)
@@ -345,7 +345,7 @@ class _Lane:
 
 
 def refuse_time(where: str, time_ms: int) -> None:
-    """Raise InvalidTimestamp for 0 ms, which librdkafka takes for "now", or below -1."""
+    """Raise InvalidTimestamp for 0 ms, which librdkafka replaces by the time now, or below -1."""
     if time_ms == 0:
         raise InvalidTimestamp(
             f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"

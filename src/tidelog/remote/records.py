@@ -1,11 +1,11 @@
-"""Records of a cluster, one by one or as splits for columns.
+"""Records of a cluster, one by one or as splits that are read into columns.
 
 `ClusterRecords` is a `RecordSource`. It reads a partition from its leader with the wire client, or
-through librdkafka if the connection isn't plain text. `read` needs Arrow; `records` needs neither
-numpy nor Arrow and is meant for small numbers. Append times of records that librdkafka returned
+through librdkafka if the connection needs TLS or SASL. `read` needs Arrow; `records` needs neither
+numpy nor Arrow and is meant for small numbers of records. For records from librdkafka, append times
 come from a second fetch of the same batches, because librdkafka drops the fields that tidelog's
-brokers add to a response. Brokers keep no history of compaction, so every table of the past of a
-compacted topic is inexact.
+brokers add to a response. Brokers keep no history of compaction, so every past state of the table
+of a compacted topic is inexact.
 
 `remote.time_lookup` turns times into offsets.
 """
@@ -62,13 +62,13 @@ def fetched_records(
     The append time is None if it is unknown.
 
     Args:
-        fetch: Reads from the partition's leader; the caller closes it.
-        start: First offset.
-        end: Offset behind the last one.
+        fetch: Fetch from the partition's leader; the caller closes it.
+        start: First offset, inclusive.
+        end: End offset, exclusive.
 
     Raises:
         OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
-        UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     fetch.want_append_times()
@@ -108,14 +108,14 @@ def _visible(part: FetchedBatches, path: str) -> Iterator[Batch]:
 def consumed_records(
     cluster: Cluster, name: TopicPartition, start: int, end: int, isolation: IsolationLevel
 ) -> Iterator[tuple[Record, int | None]]:
-    """Yield the records as `fetched_records`, through librdkafka; append times only from stamps."""
+    """Yield records like `fetched_records`, through librdkafka."""
     for consumed in cluster.records(name, start, end, isolation=isolation):
         record = as_record(consumed)
         yield record, stamp_of(record)
 
 
 def _append_time(record: Record, runs: AppendRuns) -> int | None:
-    """Return the broker's append time of a record, else its LogAppendTime stamp, else None."""
+    """Return the broker's append time of a record, or its LogAppendTime timestamp, or None."""
     append_ms = runs.time_of(record.offset)
     return stamp_of(record) if append_ms == UNKNOWN_MS else append_ms
 
@@ -125,7 +125,7 @@ class ClusterRecords(RecordSource):
     """Records of a cluster, from the partitions' leaders or through librdkafka.
 
     Attributes:
-        cluster: Resolves topics and offsets.
+        cluster: Cluster, for topics and offsets.
         client: Settings of librdkafka.
         env: Clock and randomness.
     """
@@ -141,11 +141,11 @@ class ClusterRecords(RecordSource):
 
     @property
     def is_direct(self) -> bool:
-        """Whether batches are fetched from leaders without librdkafka: only in plain text."""
+        """Whether batches are fetched from leaders without librdkafka: no TLS, no SASL."""
         return is_direct(self.client)
 
     def partitions(self, topics: TopicChoice) -> list[TopicPartition]:
-        """See `RecordSource`; None chooses all topics except internal ones (`__…`).
+        """See `RecordSource`; None selects all topics except internal ones (`__…`).
 
         Raises:
             UnknownTopic, ClusterFailure: A topic doesn't exist, or no broker responds.
@@ -156,7 +156,7 @@ class ClusterRecords(RecordSource):
             shown = sorted(topic for topic in counts if not topic.startswith("__"))
             return [TopicPartition(topic, n) for topic in shown for n in range(counts[topic])]
         chosen = [topics] if isinstance(topics, str | TopicPartition) else topics
-        by_topic: dict[str, list[TopicPartition]] = {}  # each topic is looked up once
+        by_topic: dict[str, list[TopicPartition]] = {}  # so that each topic is looked up once
         names: list[TopicPartition] = []
         for one in chosen:
             topic = one if isinstance(one, str) else one.topic
@@ -183,7 +183,7 @@ class ClusterRecords(RecordSource):
         strict: bool = False,  # noqa: ARG002 - no record is skipped by what a plan knows
         fail_on_data_loss: bool = True,  # noqa: ARG002 - offsets are clipped
     ) -> ScanPlan:
-        """See `RecordSource`; plans a split for each partition with matching offsets."""
+        """See `RecordSource`; each partition with matching offsets gets one split."""
         self._check_columns(columns)
         names = self.partitions(topics)
         splits = plan_remote(self.cluster, names, wanted, clock=clock, isolation=isolation)
@@ -194,9 +194,9 @@ class ClusterRecords(RecordSource):
         )
 
     def _check_columns(self, columns: Sequence[str]) -> None:
-        """Raise InvalidRequest for a column that librdkafka doesn't return.
+        """Raise InvalidRequest for a column that librdkafka doesn't return, if librdkafka reads.
 
-        Without columns, as for `records`, neither numpy nor Arrow is needed.
+        An empty list, as in `records`, needs neither numpy nor Arrow.
         """
         if columns and not self.is_direct:
             needs_arrow()
@@ -205,7 +205,7 @@ class ClusterRecords(RecordSource):
             check_columns(columns)
 
     def _topic_ids(self, topics: Sequence[str]) -> dict[str, str]:
-        """Return topics' ids as 32 hexadecimal digits, "" if brokers are too old to report them."""
+        """Return topics' ids as 32 hexadecimal digits; "" if the brokers have no topic ids."""
         try:
             ids = self.cluster.topic_ids(topics)
         except ClusterFailure as error:
@@ -221,7 +221,7 @@ class ClusterRecords(RecordSource):
         *,
         stats: ScanStats,
         options: "ReadOptions | None" = None,
-        threads: int | None = None,  # one connection after another, whatever the number
+        threads: int | None = None,  # connections are used one after another, whatever the number
     ) -> "pa.RecordBatchReader":
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
@@ -247,9 +247,9 @@ class ClusterRecords(RecordSource):
         """Yield the rows of splits.
 
         Raises:
-            MissingTimestamps: A record has no time, and `strict` is set.
-            OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
-            CorruptData, ClusterFailure: Reading failed; everything before it was yielded.
+            MissingTimestamps: A record has no timestamp, and `strict` is set.
+            OffsetOutOfRange, UnknownTopic: Records were deleted after the plan was made.
+            CorruptData, ClusterFailure: Reading failed; everything before that was yielded.
         """
         rows = self._fetched if self.is_direct else self._consumed
         for split in splits:
@@ -298,7 +298,7 @@ class ClusterRecords(RecordSource):
         isolation: IsolationLevel,
         zone_cache: str | None = None,
     ) -> Count:
-        """See `RecordSource`; fetches all records, because brokers can't count."""
+        """See `RecordSource`; fetches all records, because brokers can't count them."""
         if zone_cache is not None:
             raise InvalidRequest(
                 "a zone cache applies to a directory's files; leave it out for a broker"
@@ -327,7 +327,7 @@ class ClusterRecords(RecordSource):
         clock: ClockName,
         stats: ScanStats,
     ) -> int | None:
-        """See `RecordSource`; for a range of append times, counts in the whole partitions."""
+        """See `RecordSource`; on the append clock, counts records of the whole partitions."""
         untimed = self._untimed(names, wanted, clock)
         if untimed is None:
             return stats.without_time
@@ -336,7 +336,7 @@ class ClusterRecords(RecordSource):
     def _untimed(
         self, names: Sequence[TopicPartition], wanted: RequestedRange, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
-        """Return the number of records without an append time, None if a read counts them."""
+        """Return numbers of records without an append time; None if reading a range counts them."""
         if clock is ClockName.RECORD or wanted.times is None:
             return None
         return without_append_time(self.cluster, self.cluster.watermarks(names))
@@ -344,7 +344,7 @@ class ClusterRecords(RecordSource):
     # -- tables by key -------------------------------------------------------------------------
 
     def ranking(self, topic: str) -> Ranking:
-        """See `RecordSource`; on Kafka's own brokers the highest offset always wins."""
+        """See `RecordSource`; on Kafka's own brokers the highest offset of a key always wins."""
         return ranking_of(self._settings(topic))
 
     def _settings(self, topic: str) -> dict[str, str]:
@@ -357,7 +357,7 @@ class ClusterRecords(RecordSource):
         at_ms: int | None,
         clock: ClockName,  # noqa: ARG002 - brokers report the same for either clock
     ) -> list[Doubt]:
-        """See `RecordSource`; brokers don't report which records compaction removed."""
+        """See `RecordSource`; brokers don't report which records compaction has removed."""
         if at_ms is None or not names:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
@@ -369,7 +369,7 @@ class ClusterRecords(RecordSource):
         return [doubt for doubt in doubts if doubt is not None]
 
     def compacted_to(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """See `RecordSource`; brokers don't report it, so it is 0."""
+        """See `RecordSource`; always 0, because brokers don't report it."""
         return dict.fromkeys(names, 0)
 
     # -- single records ------------------------------------------------------------------------
@@ -381,11 +381,11 @@ class ClusterRecords(RecordSource):
 
         The append time is None if it is unknown.
 
-        One by one, without Arrow: for small amounts.
+        Each record is a Python object, and Arrow is not needed: meant for small numbers of records.
 
         Raises:
-            OffsetOutOfRange, UnknownTopic: Records were deleted meanwhile.
-            CorruptData, ClusterFailure: Reading failed; everything before it was yielded.
+            OffsetOutOfRange, UnknownTopic: Records were deleted before they were read.
+            CorruptData, ClusterFailure: Reading failed; everything before that was yielded.
         """
         if not self.is_direct:
             yield from consumed_records(self.cluster, name, start, end, isolation)
@@ -394,7 +394,7 @@ class ClusterRecords(RecordSource):
             yield from fetched_records(fetch, start, end)
 
     def append_time_lookup(self, isolation: IsolationLevel) -> AppendTimeLookup:
-        """Return a lookup of append times of records that librdkafka returned; to be closed."""
+        """Return a lookup of append times of records from librdkafka; the caller must close it."""
         return self.cluster.append_time_lookup(isolation)
 
 

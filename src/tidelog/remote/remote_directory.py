@@ -1,8 +1,9 @@
 """`RemoteDirectory`: topics of a cluster; `tidelog.connect` and `tidelog.table`.
 
-Implements `FrontDoor` over a `Cluster`, so it works with any Kafka through confluent-kafka. Batches
-are read from the leaders if connections are plain text. Operations that need a directory are
-missing: logs, retention, and append times of topics that brokers don't stamp.
+Implements `FrontDoor` with a `Cluster`, so it works with any Kafka through confluent-kafka. If
+connections need neither TLS nor SASL, batches are fetched from the leaders without librdkafka. It
+lacks operations that need a directory: logs, retention, and append times of topics for which
+brokers return none.
 
 Life cycle: `tidelog.connect`, calls, close; best used in a `with` block. Thread-safe.
 """
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 
-# Age at which a cached number of partitions expires, as in Kafka's clients (metadata.max.age.ms).
+# Age in ms at which a cached number of partitions expires, as in Kafka's clients
+# (metadata.max.age.ms).
 _COUNTS_MAX_AGE_MS: Final = 300_000
 
 
@@ -81,12 +83,12 @@ class RemoteDirectory(FrontDoor):
         codec_name = client.pop("compression.codec", Codec.NONE.config_name)
         codec_name = client.pop("compression.type", codec_name)
         self._cluster = Cluster(bootstrap, client, timeout_s=timeout_s, clock=env.clock)
-        self._cluster.admin()  # created now, because creating it later would need a lock
+        self._cluster.admin()  # created here, because later creation would need a lock
         self._source = ClusterRecords(cluster=self._cluster, client=client, env=env)
         self._codec_name = codec_name
         self._sender = producer.Sender(self._cluster, codec_name)
         self._lock = threading.Lock()
-        # By topic: its number of partitions, and when that expires.
+        # By topic: number of partitions, and the monotonic time in ms when it expires.
         self._counts: dict[str, tuple[int, int]] = {}
 
     @property
@@ -96,7 +98,7 @@ class RemoteDirectory(FrontDoor):
 
     @property
     def cluster(self) -> Cluster:
-        """The underlying client, for consumer groups and single records."""
+        """The cluster's client, for consumer groups and single records."""
         return self._cluster
 
     @property
@@ -107,7 +109,7 @@ class RemoteDirectory(FrontDoor):
     # -- topics ------------------------------------------------------------------------------
 
     def topics(self) -> Mapping[str, RemoteTopic]:
-        """Return all topics by name, including Kafka's internal ones; raises ClusterFailure."""
+        """Return all topics by name, including internal ones (`__...`); raises ClusterFailure."""
         return Topics(topics.describe(self._cluster, self._cluster.topics()))
 
     def topic(self, name: str) -> RemoteTopic:
@@ -132,11 +134,12 @@ class RemoteDirectory(FrontDoor):
             name: A name that Kafka allows.
             partitions: Number of partitions, at least 1.
             config: Settings under Kafka's names; values may have a unit (`7d`, `1GiB`). The brokers
-                refuse unknown ones.
-            exist_ok: Leave an existing topic unchanged, whatever the other arguments are.
+                refuse unknown settings.
+            exist_ok: Whether an existing topic is accepted; it stays unchanged, whatever the other
+                arguments are.
 
         Returns:
-            Notes on the settings, e.g. about deprecated names.
+            Notes on the settings, such as on deprecated names.
 
         Raises:
             InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
@@ -193,22 +196,22 @@ class RemoteDirectory(FrontDoor):
     ) -> dict[int, AppendResult]:
         """Append records, and return their offsets in each partition that received some.
 
-        Partitions are chosen as by Kafka's clients: by murmur2 of the key. Records without a key go
+        Partitions are chosen as by Kafka's clients, by murmur2 of the key. Records without a key go
         to one partition, chosen at random for each call. An idempotent producer sends the records
-        and waits for all replicas (acks=all), so no record is written twice. A call may need
-        several batches: after an error some of its records may be in the log, and the error's notes
-        give their number.
+        and waits for all in-sync replicas (acks=all), so no record is written twice. A call may
+        need several batches: after an error some of its records may be in the log, and the error's
+        notes give their number.
 
         Args:
             topic: Name of the topic.
-            records: Keys, values, create times (default: the current time), headers.
+            records: Records: key, value, create time (default: the current time), headers.
             partition: Partition for all records; chosen by key if None.
-            codec: Compression of the batches; the setting `compression.type` if None.
+            codec: Codec of the batches; the client setting `compression.type` if None.
 
         Returns:
             First and last offset of the call's records in each partition; other producers' records
-            may lie between them. Append times are -1 except on LogAppendTime topics; the log start
-            is unknown (-1).
+            may be between them. Append times are -1 except in topics with LogAppendTime; the log
+            start is unknown (-1).
 
         Raises:
             UnknownTopic, InvalidRequest: The topic or partition doesn't exist.
@@ -225,7 +228,7 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> "Future[dict[int, AppendResult]]":
-        """Queue records as `append`, and return a future of its result without waiting."""
+        """Queue records to append, and return a future of `append`'s result without waiting."""
         return self._sender.send(topic, self._rows(topic, records, partition), codec_of(codec))
 
     def _rows(
@@ -234,7 +237,7 @@ class RemoteDirectory(FrontDoor):
         partitioner = self._partitioner(topic)
         if partition is not None and partition >= partitioner.partition_count:
             with self._lock:
-                self._counts.pop(topic, None)  # some may have been added
+                self._counts.pop(topic, None)  # partitions may have been added to the topic
             partitioner = self._partitioner(topic)
         if partition is not None and not 0 <= partition < partitioner.partition_count:
             last = partitioner.partition_count - 1
@@ -251,20 +254,21 @@ class RemoteDirectory(FrontDoor):
         partition: int | None = None,
         codec: Compression | None = None,
     ) -> "LoadResult":
-        """Append the rows of a source that a topic doesn't have yet, in transactions.
+        """Append the rows of a source that were not yet loaded into a topic, in transactions.
 
         Args:
             topic: Name of the topic.
-            records: All rows of the source, from the first one; rows already loaded under the
-                source's name are skipped. Each transaction has some thousands of rows: after an
-                error, committed rows stay in the log, and the next call continues behind them.
-            source: Name of the source.
+            records: All rows of the source, including those already loaded under its name, which
+                are skipped. Each transaction has some thousands of rows; after an error, the rows
+                of committed transactions stay in the log, and the next call continues after them.
+            source: Name of the source, which identifies it in later calls.
             partition: Partition for all rows; chosen by key if None.
-            codec: Compression of the batches; the setting `compression.type` if None.
+            codec: Codec of the batches; the client setting `compression.type` if None.
 
         Raises:
             InvalidRequest: The source has fewer rows than were already loaded from it.
-            UnknownTopic, and the errors of `append`: The rows of the last transaction are aborted.
+            UnknownTopic, and the errors of `append`: The rows of the failed transaction are
+                aborted.
         """
         from tidelog.remote.numbered_loads import load_once
 
@@ -279,26 +283,26 @@ class RemoteDirectory(FrontDoor):
         *,
         codec: Compression | None = None,
     ) -> dict[int, AppendResult]:
-        """Append the rows of a table, as `append` appends records.
+        """Append the rows of a table, like records with `append`.
 
         Args:
             topic: Name of the topic.
             table: An Arrow table, batch or reader, or a Polars or pandas frame; its columns `key`,
                 `value`, `timestamp` (ms, or any timestamp), `headers`, and `partition` (int) to
                 choose partitions explicitly; all are optional.
-            codec: Compression of the batches; the setting `compression.type` if None.
+            codec: Codec of the batches; the client setting `compression.type` if None.
 
         Raises:
             InvalidRequest: An unknown column, a wrong type, or a partition that doesn't exist.
             MissingDependency: pyarrow, numpy or numba is not installed.
-            Others: As `append`.
+            Others: See `append`.
         """
         return self.send_table(topic, table, codec=codec).result()
 
     def send_table(
         self, topic: str, table: ArrowStream, *, codec: Compression | None = None
     ) -> "Future[dict[int, AppendResult]]":
-        """Queue rows as `append_table`, and return a future of its result without waiting."""
+        """Queue rows to append, and return a future of `append_table`'s result without waiting."""
         from tidelog.remote.rows import table_rows
 
         partitioner = self._partitioner(topic)
@@ -311,7 +315,7 @@ class RemoteDirectory(FrontDoor):
         return self._sender.send(topic, rows, codec_of(codec))
 
     def _partitioner(self, topic: str) -> Partitioner:
-        """Return a partitioner for this call alone, because a partitioner is not thread-safe."""
+        """Return a new partitioner for one call, because a partitioner is not thread-safe."""
         now_ms = self._env.clock.monotonic_ms()
         with self._lock:
             cached = self._counts.get(topic)
@@ -326,7 +330,7 @@ class RemoteDirectory(FrontDoor):
         return Partitioner(cached[0], self._env.random)
 
     def flush(self) -> None:
-        """Wait until everything sent so far is in the log, or its call has failed."""
+        """Wait until each record queued so far is in the log, or its call has failed."""
         self._cluster.ensure_open()
         self._sender.flush()
 
@@ -335,7 +339,8 @@ class RemoteDirectory(FrontDoor):
     def without_append_time(self, partition: TopicPartition) -> int | None:
         """Return the number of records of a partition whose append time is unknown.
 
-        None if it is unknown: only tidelog's brokers report it, on connections in plain text.
+        The result is None if the number is unknown: only tidelog's brokers report it, and only on
+        connections without TLS and SASL.
         """
         marks = named_watermarks(self._cluster, [partition])
         return without_append_time(self._cluster, marks)[partition]
@@ -367,7 +372,8 @@ class RemoteDirectory(FrontDoor):
         spans = dict.fromkeys(partitions, TimeSpan(None, None))
         for name, offset in offsets.items():
             record = records[name]
-            if record is not None and record.offset == offset:  # else it is a marker's time
+            # otherwise the time is that of a transaction marker
+            if record is not None and record.offset == offset:
                 spans[name] = TimeSpan(None, record.timestamp)
         return spans
 
@@ -395,7 +401,7 @@ class RemoteDirectory(FrontDoor):
         return f"{type(self).__name__}({self.bootstrap!r})"
 
     def _repr_html_(self) -> str:
-        """Return the cluster's topics as an HTML table for a notebook; asks the cluster."""
+        """Return the cluster's topics as an HTML table for a notebook; sends requests."""
         try:
             counts = sorted(self._cluster.topics().items())
         except TidelogError as error:
@@ -407,7 +413,7 @@ class RemoteDirectory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Wait for pending appends, then close; later calls raise Closed."""
+        """Wait for pending appends, then close; calls made later raise Closed."""
         self._sender.close()
         self._cluster.close_for_good()
 
@@ -419,7 +425,7 @@ class RemoteDirectory(FrontDoor):
 def _row(
     record: NewRecord, partitioner: Partitioner, partition: int | None, now_ms: int
 ) -> producer.Row:
-    """Return a record as the producer's row."""
+    """Return a record in the producer's form."""
     return (
         partitioner.choose(record.key) if partition is None else partition,
         record.key,
@@ -445,16 +451,17 @@ def connect(
     """Open the topics of a running Kafka (or `tidelog serve`), with the methods of `tidelog.open`.
 
     Args:
-        bootstrap: `host:port[,host:port]`; the first request connects.
-        config: Client settings under the names of Kafka's Java clients or of librdkafka: security,
-            and the producer's.
-        timeout_s: For each request, and for the delivery of a record, in seconds; an hour at most.
+        bootstrap: `host:port[,host:port]`; the connection is opened by the first request.
+        config: Client settings under the names of Kafka's Java clients or of librdkafka, for the
+            connection and for the producer.
+        timeout_s: Timeout of each request, and of the delivery of a record, in seconds; at most an
+            hour.
         env: Clock and randomness; the machine's if None.
 
     Raises:
         MissingDependency: confluent-kafka is not installed.
-        ConfigError: A setting is unknown or only Java's clients have it, or a server or timeout is
-            invalid.
+        ConfigError: A setting is unknown or exists only in Java's clients, or a server or timeout
+            is invalid.
     """
     require_client()
     return RemoteDirectory(bootstrap, config or {}, timeout_s=timeout_s, env=env or os_env())
@@ -472,20 +479,20 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     env: Env | None = None,
     store_options: Mapping[str, str] | None = None,
 ) -> "Table":
-    """Return a topic as a table as of a time: the winning record of each key (docs/tables.md).
+    """Return a topic as a table as of a time: the latest record of each key (see docs/tables.md).
 
     Args:
         source: A directory of topics (path, URL or open), or a cluster (`tidelog.connect`).
         topic: Name of the topic, or one of its partitions.
-        at: The time, in ms or as text; the whole log if None.
+        at: The time, in ms or as text; None for the state at the log's end.
         clock: Clock of that time: `record` or `append`.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-        inexact: `refuse` or `mark`, see `Directory.table`.
+        inexact: What to do if the table is not exact: `refuse` or `mark`, see `Directory.table`.
         env: Files, clock and randomness, if `source` is a path; the machine's if None.
-        store_options: Settings of the object store if `source` is a URL.
+        store_options: Settings of the object store, if `source` is a URL.
 
     Raises:
-        As `Directory.table`.
+        See `Directory.table`.
     """
     if not isinstance(source, str):
         return source.table(topic, at=at, clock=clock, columns=columns, inexact=inexact)

@@ -1,8 +1,9 @@
-"""Converts between Arrow columns and the objects of librdkafka, a column at a time.
+"""Conversion between Arrow columns and librdkafka's objects, a column at a time.
 
-Rows come from batches of a leader, decoded by column without an object per record, or from
-librdkafka's records for brokers with TLS or SASL and for settings that only librdkafka has. Both
-give equal rows for the columns that librdkafka returns; it refuses other columns.
+Rows are read from a leader's batches, decoded by column without an object per record. For brokers
+with TLS or SASL, and for settings that only librdkafka has, they are read from librdkafka's records
+instead. Both ways give equal rows for the columns that librdkafka has; reading other columns
+through it is refused.
 """
 
 import itertools
@@ -60,8 +61,8 @@ def binaries(column: "Column") -> list[bytes | None]:
     assert ends is not None
     offsets = np.frombuffer(memoryview(ends), np.int32)[column.offset :][: len(column) + 1]
     start = int(offsets[0])
-    # Copying all bytes once and slicing the copy takes a tenth of the time of a scalar for each
-    # row.
+    # Copying all bytes once and slicing the copy takes a tenth of the time of creating a scalar for
+    # each row.
     raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
     bounds = (offsets - start).tolist()
     values: list[bytes | None] = [raw[a:b] for a, b in itertools.pairwise(bounds)]
@@ -75,8 +76,9 @@ def times(column: "Column", now_ms: int) -> list[int]:
     """Return create times in ms, rounded down; `now_ms` for null.
 
     Raises:
-        InvalidTimestamp: A time is 0 ms, which librdkafka takes for "now", or no append accepts it.
-        InvalidRequest: The column holds neither timestamps nor integers.
+        InvalidTimestamp: A time is 0 ms, which librdkafka replaces by the current time, or a time
+            that no log accepts.
+        InvalidRequest: The column has neither timestamps nor integers.
     """
     create_ms = create_times(column, len(column), now_ms)
     if (create_ms == 0).any():
@@ -92,7 +94,7 @@ def headers(column: "Column") -> list[Headers | None]:
     """Return the headers of each row, None for a row without headers.
 
     Raises:
-        InvalidRequest, InvalidRecord: As `header_parts`.
+        InvalidRequest, InvalidRecord: See `header_parts`.
     """
     parts = header_parts(column)
     if parts is None:
@@ -112,12 +114,12 @@ def table_rows(
     Args:
         table: Columns `key`, `value`, `timestamp`, `headers`, `partition`, all optional.
         partition_count: The topic's number of partitions.
-        keyless: Partition of rows without a key.
-        now_ms: Create time of rows without one.
+        keyless: Partition for rows without a key.
+        now_ms: Create time in ms of rows without one.
 
     Raises:
-        InvalidRequest: An unknown column, or a partition that doesn't exist.
-        InvalidTimestamp, InvalidRecord: As `times` and `headers`.
+        InvalidRequest: A column is unknown, or a partition doesn't exist.
+        InvalidTimestamp, InvalidRecord: See `times` and `headers`.
     """
     partitions, rows = choose_rows(as_table(table), partition_count, keyless)
     unknown = set(rows.column_names) - _COLUMNS
@@ -160,15 +162,15 @@ PROGRESS_TIMEOUT_MS: Final = 120_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeSettings:
-    """Settings of a consumer.
+    """Settings of a consumer of librdkafka.
 
     Attributes:
         bootstrap: `host:port[,host:port]`.
         client: Settings of librdkafka.
-        timeout_s: For each request, in seconds.
-        progress_timeout_ms: Reading fails after this time without a record.
-        poll_records: Maximum number of records that librdkafka returns at once.
-        group: Group name for librdkafka, which requires one; nothing is committed to it.
+        timeout_s: Timeout of each request, in seconds.
+        progress_timeout_ms: Maximum time without a record, in ms; after it reading fails.
+        poll_records: Maximum number of records that librdkafka returns per call.
+        group: Group id for librdkafka, which requires one; nothing is committed to it.
     """
 
     bootstrap: str
@@ -193,12 +195,12 @@ def check_columns(columns: Sequence[str]) -> None:
 def consumed(
     split: Split, columns: Sequence[str], settings: ConsumeSettings, stats: ScanStats
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a remote split through librdkafka, in the columns of a scan.
+    """Yield the rows of a remote split as columns of a scan, read through librdkafka.
 
     Raises:
         InvalidRequest: librdkafka doesn't return one of the columns.
         OffsetOutOfRange: An offset is not in the log; everything before it was yielded.
-        ClusterFailure: Brokers refuse, or no record arrived in time.
+        ClusterFailure: A broker refuses, or no record arrived in time.
     """
     check_columns(columns)
     maker = RowMaker(split, columns)
@@ -210,7 +212,7 @@ def consumed(
 
 
 class _Reading:
-    """One pass over a split with one consumer."""
+    """Reader of one split with one consumer."""
 
     def __init__(self, split: Split, settings: ConsumeSettings) -> None:
         self._split = split
@@ -250,7 +252,8 @@ class _Reading:
 
     def _poll(self, consumer: "ck.Consumer", deadline_ms: int, at: int) -> "Messages":
         with self._cluster.typed(f"read records of {self._split.topic_partition}"):
-            # `consume` alone waits until it has the maximum number of messages.
+            # `consume` waits until it has the maximum number of messages, so `poll` waits for the
+            # first.
             first = consumer.poll(_POLL_S)
             if first is not None:
                 count = self._settings.poll_records - 1
@@ -261,7 +264,7 @@ class _Reading:
         return []
 
     def _sorted_out(self, came: "Messages", at: int) -> "tuple[Messages, int]":
-        """Return the messages inside the split, and the next offset to read."""
+        """Return the messages with offsets in the split, and the next offset to read."""
         end = self._split.end_offset
         if came[-1].error() is None and _offset(came[-1]) < end and not _has_errors(came):
             return came, _offset(came[-1]) + 1
@@ -290,7 +293,7 @@ def _offset(message: "ck.Message") -> int:
 
 
 def _batch(messages: "Messages", columns: Sequence[str]) -> pa.RecordBatch:
-    """Convert messages to columns with the decoder's types."""
+    """Convert messages to a batch with the column types of the decoder."""
     arrays: list[ArrowColumn] = [
         pa.nulls(len(messages), TIME)
         if name == "appendTimestamp"
@@ -312,7 +315,7 @@ def _headers(message: "ck.Message") -> list[tuple[str, bytes | None]]:
     return [(key, value.encode() if isinstance(value, str) else value) for key, value in listed]
 
 
-# librdkafka numbers the timestamp types from 1; 0 means no timestamp.
+# librdkafka's numbers of timestamp types are one higher than Kafka's; 0 means no timestamp.
 _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
     "key": lambda messages: [message.key() for message in messages],
     "value": lambda messages: [message.value() for message in messages],
@@ -325,7 +328,7 @@ _CONSUMED_COLUMNS: "Final[dict[str, Callable[[Messages], list[object]]]]" = {
 
 
 def _in_time(messages: "Messages", split: Split, stats: ScanStats) -> "Messages":
-    """Return the messages whose time lies in the split's range; counts those without a time."""
+    """Return the messages in the split's time range; counts messages without a timestamp."""
     if split.time_range is None:
         return messages
     start_ms, end_ms = split.time_range
@@ -353,23 +356,23 @@ def fetched(
     *,
     rows: int = ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a remote split from its leader, in the columns of a scan.
+    """Yield the rows of a remote split as columns of a scan, fetched from its leader.
 
     Args:
         split: The split; its times are on `split.clock`.
         columns: Names from `tidelog.scan.ALL_COLUMNS`.
-        fetch: Reads from the partition's leader; the caller closes it.
-        stats: Counts bytes, rows, and records without a time.
+        fetch: Fetch from the partition's leader; the caller closes it.
+        stats: Receives the number of bytes, of rows, and of records without a time.
         rows: Maximum number of rows in a record batch.
 
     Raises:
         OffsetOutOfRange: An offset is no longer in the log; everything before it was yielded.
-        UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
         CorruptData: A batch is damaged; everything before it was yielded.
     """
     maker = RowMaker(split, columns)
-    # On the append clock the split's offsets already are the time range: only records without an
-    # append time must be left out.
+    # On the append clock, the split's offsets are already the time range; only records without an
+    # append time have to be left out.
     needs_time = split.clock is ClockName.APPEND and split.time_range is not None
     if needs_time:
         split = replace(split, time_range=None)
@@ -387,7 +390,7 @@ def fetched(
 
 
 def _with_times(batch: pa.RecordBatch, stats: ScanStats) -> pa.RecordBatch:
-    """Return the rows whose append time is known; counts the others."""
+    """Return the rows with a known append time; counts the other rows."""
     times = batch.column(_APPEND_TIME)
     if not times.null_count:
         return batch
@@ -403,7 +406,7 @@ def _decoded(
     stats: ScanStats,
     rows: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield one response in the decoder's columns."""
+    """Yield the rows of one response, in the decoder's columns."""
     spans = [AbortedSpan(*span) for span in aborted_spans(part.data, part.aborted)]
     rest = replace(split, start_offset=part.offset)
     drop, unstamped = piece_filter(rest, _piece(rest), AbortedBatches(spans))
@@ -436,9 +439,9 @@ def _decoded(
 
 
 def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
-    """Return first offsets and append times of a response's runs, None if it has none.
+    """Return the first offset and the append time of each run in a response; None if it has none.
 
-    Runs out of order are ignored as a whole.
+    If first offsets don't increase, all runs are ignored.
     """
     rows = np.array(part.append_times, np.int64)
     if not len(rows) or len(rows) % 2:
@@ -448,7 +451,7 @@ def _append_runs(part: FetchedBatches) -> "tuple[Longs, Longs] | None":
 
 
 def _piece(split: Split) -> Piece:
-    """Return a piece for `piece_filter`: on the append clock only stamped batches can match."""
+    """Return a piece for `piece_filter`; on the append clock, only stamped batches can match."""
     return Piece(
         path="",
         identity="",

@@ -1,18 +1,20 @@
-"""Offsets for times at brokers, on either clock, and plans for ranges of time.
+"""Lookup of offsets by time at brokers, on either clock, and plans for ranges of time.
 
-- Clock of a broker's own search: the record clock on Kafka's brokers; on tidelog's brokers the one
-  in `tidelog.lookup.clock`. A search on the other clock reads records.
-- Record clock: a broker's search may miss records, so the result is verified.
-- Append clock on other brokers: known if the broker stamped the records itself (LogAppendTime). The
-  topic's setting only decides how records are stamped from now on, so the first match and the last
-  record before it must both carry the stamp.
-- Append clock on tidelog's brokers: they search append times themselves, and return them with the
-  records of a fetch if the client requests them. If one broker doesn't return them, no broker of
-  the cluster is asked again.
-- Plans: by create time, records of a range may lie anywhere behind the first match, so a plan goes
-  to the log end and readers filter. By append time the range ends at the first later time.
+- Clock of a broker's own search: Kafka's brokers search on the record clock, tidelog's brokers on
+  the clock that the topic setting `tidelog.lookup.clock` names. A search on the other clock reads
+  records.
+- Record clock: a broker's search may miss records, so its result is verified.
+- Append clock on other brokers: append times are known if the broker stamped the records itself
+  (LogAppendTime). The topic's setting applies only to records appended since it was set, so the
+  first match and the last record before it must both have that timestamp type.
+- Append clock on tidelog's brokers: they search append times themselves, and return them with
+  fetched records if the client requests them. After a broker has returned none, it is not asked for
+  append times again.
+- Plans: on the record clock, records of a range may be anywhere after the first match, so a plan
+  extends to the log end and readers filter. On the append clock, the range ends at the first record
+  at its end time or later.
 
-For one owner.
+Not thread-safe.
 """
 
 import logging
@@ -49,8 +51,8 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Error codes that brokers and librdkafka use for a missing topic or partition, among other
-# failures.
+# Error codes that brokers and librdkafka return for a missing topic or partition, but also for
+# other failures.
 _MAY_BE_MISSING: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -66,12 +68,12 @@ def named_watermarks(
     partitions: Iterable[TopicPartition],
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
 ) -> dict[TopicPartition, Watermarks]:
-    """Return the log start and visible end of partitions.
+    """Return the log start and visible end of each partition.
 
     Raises:
         UnknownTopic: A topic or partition doesn't exist; the message names it.
         InvalidRequest: A name is not a TopicPartition.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        ClusterFailure: A broker can't be reached, or refuses.
     """
     names = [_checked(name) for name in partitions]
     try:
@@ -103,11 +105,11 @@ def _refuse_missing(
 def first_at_or_after(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the first record of each log whose timestamp is `time_ms` or later, None for no match.
+    """Return the first record of each log whose timestamp is at or after a time; None if none is.
 
-    Kafka returns no match if the first segment with matches lost them to deletion, although later
-    segments may have more (docs/differences.md). If the log's largest timestamp is late enough all
-    the same, the records are read instead.
+    Kafka returns no match if all matches in the first segment with a match were deleted, even if
+    later segments have matches (docs/differences.md). If the log's largest timestamp shows that
+    a match exists, the records are read instead.
     """
     answers = cluster.offsets_for_times(dict.fromkeys(marks, time_ms))
     unsure = [
@@ -124,7 +126,7 @@ def first_at_or_after(
 def first_by_reading(
     cluster: ClusterView, partition: TopicPartition, mark: Watermarks, time_ms: int
 ) -> OffsetAndTimestamp | None:
-    """Read a log up to the first record whose timestamp is `time_ms` or later, and return it."""
+    """Read a log up to the first record whose timestamp is at or after a time, and return it."""
     for record in cluster.records(partition, mark.start, mark.end):
         if record.timestamp is not None and record.timestamp >= time_ms:
             return OffsetAndTimestamp(record.offset, record.timestamp, record.leader_epoch)
@@ -141,16 +143,17 @@ def first_stamped(
     *,
     choice: str = "--clock append",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the matches of a search by timestamp if those timestamps are append times.
+    """Return the matches of a search by timestamp, after a check that they are append times.
 
     Args:
         cluster: The cluster.
         marks: Watermarks of the partitions.
-        matches: The matches.
-        choice: How the clock was chosen, for errors.
+        matches: Results of the search; None for no match.
+        choice: Option by which the user chose the clock, for errors.
 
     Raises:
-        InvalidRequest: A topic, a match, or the record before it is not stamped LogAppendTime.
+        InvalidRequest: A topic, a match, or the record before a match is not stamped by the broker
+            (LogAppendTime).
     """
     _refuse_unstamped_topics(cluster, {partition.topic for partition in marks}, choice)
     for partition, mark in marks.items():
@@ -189,7 +192,7 @@ def _refuse_unstamped_record(
 def last_record_below(
     cluster: ClusterView, partition: TopicPartition, start: int, end: int
 ) -> RemoteRecord | None:
-    """Return the last data record with an offset in [start, end), None if there is none."""
+    """Return the last data record with an offset in [start, end); None if there is none."""
     step = 1
     while start < end:
         first = max(end - step, start)
@@ -208,15 +211,15 @@ _LOGGER = logging.getLogger(__name__)
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
 
-# Error codes for a client that may not read a topic's settings. Only Kafka's brokers return them,
-# because tidelog's have no such rules.
+# Error codes for a client that is not authorized to read a topic's settings. Only Kafka's brokers
+# return them: tidelog's brokers have no such authorization.
 _DENIED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
 
 
 def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
-    """Return the topics whose brokers search on the append clock; raises ClusterFailure."""
+    """Return the topics that brokers search by append time; raises ClusterFailure."""
     names = set()
     for topic in sorted(set(topics)):
         try:
@@ -252,16 +255,17 @@ def offsets_for_times(
 def first_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, Appended]:
-    """Return the first record of each log appended at a time or later, and how many may precede it.
+    """Return each log's first record at or after an append time, and the number of unknown times.
 
     Raises:
-        InvalidRequest: The brokers don't know append times.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        InvalidRequest: The append times are unknown to the brokers.
+        ClusterFailure: A broker can't be reached, or refuses.
     """
     answers = cluster.search_append_times(marks, time_ms)
     rest = {name: mark for name, mark in marks.items() if name not in answers}
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
-        # Stamps prove the match; the number of records without one before it is unknown.
+        # The timestamps prove that this is the first match among stamped records; the number of
+        # records before it without an append time is unknown.
         answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
@@ -277,11 +281,11 @@ def append_spans(
     for name, start in starts.items():
         first, last = first_records[name], last_record_below(cluster, name, start, marks[name].end)
         if first is None or last is None:
-            continue  # there are only markers of transactions
+            continue  # the log has only transaction markers
         hit = answers[name].hit if name in answers else None
         if hit is not None and hit.offset >= first.offset:
             first_ms: int | None = hit.timestamp
-        elif hit is not None:  # a marker
+        elif hit is not None:  # the match is a marker before the first record
             first_ms = cluster.append_times({name: first.offset}).get(name)
         else:
             first_ms = None if name in answers else _stamp(first)
@@ -291,7 +295,7 @@ def append_spans(
 
 
 def _stamp(record: RemoteRecord | None) -> int | None:
-    """Return a record's LogAppendTime stamp, None if it has none."""
+    """Return a record's LogAppendTime timestamp; None if it has another type."""
     is_stamped = record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME
     return record.timestamp if record is not None and is_stamped else None
 
@@ -299,7 +303,7 @@ def _stamp(record: RemoteRecord | None) -> int | None:
 def without_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> dict[TopicPartition, int | None]:
-    """Return the number of records of each log without an append time, None if it is unknown."""
+    """Return the number of records without an append time in each log; None if it is unknown."""
     answers = cluster.search_append_times(marks, INT64_MAX)
     return {name: answers[name].without_time if name in answers else None for name in marks}
 
@@ -312,18 +316,18 @@ def first_on_clock(
     *,
     choice: str = "clock='append'",
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the first record of each log at `time_ms` or later on a clock, None for no match.
+    """Return each log's first record at or after a time on a clock; None if there is none.
 
     Args:
         cluster: The cluster.
         marks: Watermarks of the partitions.
-        time_ms: The time, 0 or more.
+        time_ms: The time in ms, 0 or more.
         clock: The clock.
-        choice: How the append clock was chosen, for errors.
+        choice: Option by which the user chose the append clock, for errors.
 
     Raises:
-        InvalidRequest: The append clock is requested, but the brokers don't know append times.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        InvalidRequest: The append clock is requested, and append times are unknown.
+        ClusterFailure: A broker can't be reached, or refuses.
     """
     if clock is ClockName.APPEND:
         answers = first_known_appended(cluster, marks, time_ms)
@@ -337,24 +341,26 @@ def first_on_clock(
 def first_known_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the first record appended at a time or later, if brokers return append times.
+    """Return the first record appended at or after a time, from brokers that know append times.
 
     Args:
         cluster: The cluster.
         marks: Watermarks of the partitions.
-        time_ms: The time, 0 or more.
+        time_ms: The time in ms, 0 or more.
 
     Returns:
-        None for a partition without such a record; no entry if its broker returns no append times.
+        The record, None if there is none; no entry for a partition whose broker returns no append
+        times.
 
     Raises:
-        InvalidRequest: The last record before the match has no known append time.
-        OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+        InvalidRequest: The last record before the match has no known append time, so it may be the
+            first match.
+        OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
     """
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
         mark = marks[name]
-        # One at the end or behind was appended after the watermarks were read.
+        # A match at the end or after it was appended after the watermarks were read.
         matches[name] = None if hit is None or hit.offset >= mark.end else hit
         if without_time:
             end = mark.end if hit is None else min(hit.offset, mark.end)
@@ -373,7 +379,7 @@ def _first_by_stamp(
     time_ms: int,
     choice: str,
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Search append times of partitions whose brokers return none, by the records' stamps."""
+    """Search partitions whose leaders return no append times, by LogAppendTime timestamps."""
     ours, theirs = _by_lookup_clock(cluster, marks)
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     if theirs:
@@ -387,14 +393,14 @@ def _first_by_stamp(
 def _by_lookup_clock(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks]
 ) -> tuple[dict[TopicPartition, Watermarks], dict[TopicPartition, Watermarks]]:
-    """Return the partitions whose brokers search append times, and the others."""
+    """Divide partitions into those whose brokers search by append time, and the others."""
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     ours = {name: mark for name, mark in marks.items() if name.topic in by_append}
     return ours, {name: mark for name, mark in marks.items() if name not in ours}
 
 
-# Brokers before 3.0 can't search for the largest timestamp; -165 is librdkafka's own error code for
-# that.
+# Error codes of brokers before 3.0, which can't search for the largest timestamp; -165 is
+# librdkafka's own code for that.
 _UNSUPPORTED: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, -165})
 
 
@@ -406,19 +412,19 @@ def plan_remote(
     clock: ClockName,
     isolation: IsolationLevel,
 ) -> list[Split]:
-    """Plan a split for each partition that may have matching records, in the order of `names`.
+    """Plan one split for each partition that may have matching records, in the order of `names`.
 
     Args:
         cluster: The cluster.
         names: The partitions.
-        wanted: Time range, and offsets from 0 on; the offsets are clipped to the logs.
+        wanted: Requested range of times, and of offsets, which is clipped to the logs.
         clock: Clock of the time range.
         isolation: READ_COMMITTED ends at the last stable offset.
 
     Raises:
-        InvalidRequest: The range ends before it starts, or the append clock is requested but the
-            brokers don't know append times.
-        ClusterFailure: The brokers can't be reached, or refuse.
+        InvalidRequest: The range ends before it starts, or it is on the append clock and append
+            times are unknown.
+        ClusterFailure: A broker can't be reached, or refuses.
     """
     times = wanted.times
     if times is not None and times[0] > times[1]:
@@ -441,8 +447,8 @@ def plan_remote(
             end_offset=spans[name][1],
             directory="",
             clock=clock,
-            # Append times never decrease, so the offsets alone are the range. If brokers report
-            # append times, readers leave out records without one.
+            # Append times never decrease, so on the append clock the offsets are the range. If a
+            # broker returns append times, readers still have to leave out records without one.
             time_range=times if clock is ClockName.RECORD or name in answered else None,
             isolation=isolation,
         )
@@ -454,7 +460,7 @@ def plan_remote(
 def _by_create_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's offsets, from the first late enough record to the visible end."""
+    """Return each partition's offsets from the first match of the start time to the end."""
     spans = {name: (mark.start, mark.end) for name, mark in marks.items()}
     if times[0] <= 0 or times[0] >= times[1]:
         return spans if times[0] < times[1] else dict.fromkeys(marks, (0, 0))
@@ -475,10 +481,10 @@ def _by_create_time(
 def _by_append_time(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], times: tuple[int, int]
 ) -> tuple[dict[TopicPartition, tuple[int, int]], set[TopicPartition]]:
-    """Return each partition's offsets for a range of append times.
+    """Return offsets for a range of append times, and the partitions that have append times.
 
-    They go from the first record appended at the start or later to the first at the end or later.
-    Also returns the partitions whose brokers report append times.
+    Offsets extend from the first record appended at or after the start time to the first one at or
+    after the end time. The set contains the partitions whose brokers return append times.
     """
     if times[0] > 0:
         first = first_appended(cluster, marks, times[0])
@@ -499,7 +505,7 @@ def _offset_of(answer: Appended, mark: Watermarks) -> int:
 
 
 class AppendRuns:
-    """Append times by runs of offsets.
+    """Append times of a response: each run of offsets has one.
 
     Args:
         rows: Pairs of a run's first offset and its append time in ms, -1 for unknown, in one flat
@@ -518,13 +524,14 @@ class AppendRuns:
         return self._times[slot] if slot >= 0 else UNKNOWN_MS
 
 
-# Maximum number of partitions with open connections, two each; the least recently used are closed.
+# Maximum number of partitions with open connections; each may have two. The least recently used
+# partition is closed.
 _OPEN_MAX: Final = 32
 
 
 @dataclass(slots=True)
 class _PartitionTimes:
-    """Append times of the offsets [start, end) of a partition, from its last response."""
+    """Append times of a partition's offsets [start, end), from its last response."""
 
     fetch: PartitionFetch
     start: int = 0
@@ -534,16 +541,17 @@ class _PartitionTimes:
 
 
 class Leaders:
-    """Leaders of partitions, as far as one of them is known to return no append times.
+    """Leaders of partitions, to skip the leaders that are known to return no append times.
 
-    No leader is looked up while all may return them; afterwards once for each topic.
+    No leader is looked up before one of them has returned none; then the leaders of each topic are
+    looked up once.
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:
-        """Create it.
+        """Create it without a request.
 
         Args:
-            look_up: Returns the leader's id of each partition of a topic.
+            look_up: Returns the leader's id for each partition of a topic.
             unsupported: Ids of leaders that return no append times; `note_unsupported` adds to it.
         """
         self._look_up = look_up
@@ -566,12 +574,12 @@ class Leaders:
 
 
 class AppendTimeLookup:
-    """Append times from the partitions' leaders, which only tidelog's brokers return.
+    """Lookup of append times at the partitions' leaders; only tidelog's brokers return them.
 
-    Keeps the times that came with the last fetched batches of each partition. A leader that has
-    returned a response without append times is not asked again, about any of its partitions.
+    The times in the last response of each partition are kept. A leader that has returned a response
+    without append times is not asked again for any of its partitions.
 
-    Life cycle: lookups, then close. For one owner.
+    Life cycle: lookups, then close. Not thread-safe.
     """
 
     def __init__(
@@ -585,10 +593,11 @@ class AppendTimeLookup:
         """Create a lookup; connects to no broker yet.
 
         Args:
-            open_fetch: Opens a partition's fetch; None if leaders can't be reached in plain text.
-            clock: For pauses after failures.
-            leaders: Leaders of partitions, and those without append times.
-            rest_ms: After a failure, lookups of the partition return unknown for this time.
+            open_fetch: Opens a partition's fetch; None if leaders require TLS or SASL.
+            clock: Clock for pauses after failures.
+            leaders: Leaders of partitions, with those that return no append times.
+            rest_ms: Time in ms after a failure for which times of that partition are unknown
+                without a request.
         """
         self._open_fetch = open_fetch
         self._clock = clock
@@ -597,9 +606,9 @@ class AppendTimeLookup:
         self._partitions: dict[TopicPartition, _PartitionTimes] = {}
 
     def time_of(self, name: TopicPartition, record: Record) -> int | None:
-        """Return a record's append time in ms, or the stamp that it bears; None if unknown.
+        """Return a record's append time in ms, or its LogAppendTime timestamp; None if unknown.
 
-        A failure makes the time unknown.
+        After a failure the append time counts as unknown.
         """
         try:
             append_ms = self.time_at(name, record.offset)
@@ -611,7 +620,7 @@ class AppendTimeLookup:
         """Return the append time of the record at an offset in ms, -1 if unknown.
 
         Raises:
-            OffsetOutOfRange, UnknownTopic, ClusterFailure: As `PartitionFetch.parts`.
+            OffsetOutOfRange, UnknownTopic, ClusterFailure: See `PartitionFetch.parts`.
         """
         if self._open_fetch is None or not self._leaders.may_know(name):
             return UNKNOWN_MS
@@ -623,10 +632,10 @@ class AppendTimeLookup:
         return known.runs.time_of(offset) if known.start <= offset < known.end else UNKNOWN_MS
 
     def first_appended(self, name: TopicPartition, time_ms: int) -> Appended | None:
-        """Return the first record appended at a time or later; None if its broker can't search.
+        """Return the first record appended at or after a time; None if its broker can't search.
 
         Raises:
-            UnknownTopic, ClusterFailure: As `PartitionFetch.first_appended`.
+            UnknownTopic, ClusterFailure: See `PartitionFetch.first_appended`.
         """
         if self._open_fetch is None or not self._leaders.may_know(name):
             return None
@@ -638,7 +647,7 @@ class AppendTimeLookup:
     def _of(
         self, name: TopicPartition, open_fetch: Callable[[TopicPartition], PartitionFetch]
     ) -> _PartitionTimes:
-        """Return the known times of a partition, which becomes the most recently used one."""
+        """Return the kept times of a partition, and mark it as the most recently used."""
         known = self._partitions.pop(name, None)
         if known is None:
             known = _PartitionTimes(open_fetch(name))
@@ -653,7 +662,7 @@ class AppendTimeLookup:
         try:
             part = next(known.fetch.parts(offset, offset + 1), None)
         except OffsetOutOfRange:
-            raise  # the record was deleted; the next one may exist
+            raise  # the offset was deleted, but the leader can return times of later offsets
         except TidelogError:
             known.fetch.close()
             known.resting_until_ms = self._clock.monotonic_ms() + self._rest_ms
@@ -666,7 +675,7 @@ class AppendTimeLookup:
             self._give_up(name)
 
     def _give_up(self, name: TopicPartition) -> None:
-        """Ask the leader of a partition no more."""
+        """Stop asking the leader of a partition."""
         fetch = self._partitions.pop(name).fetch
         self._leaders.note_unsupported(fetch.leader_id)
         fetch.close()

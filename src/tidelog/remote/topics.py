@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 500
 
 
-# Number that stands for the broker's default. Source: KIP-464.
+# Number that means the broker's default. Source: KIP-464.
 _BROKERS_DEFAULT: Final = -1
 
 
-# Source: Kafka 4.3's LogConfig.validateNames.
+# Error message of a broker for an unknown setting. Source: Kafka 4.3's LogConfig.validateNames.
 _UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
 _PAUSE_S: Final = 0.02
 
@@ -73,7 +73,7 @@ class RemoteTopic(TopicDisplay):
         topic_id: Its id, None if the cluster has no ids.
         partitions: Number of partitions.
         given: Settings of the topic itself, under Kafka's names.
-        settings: All settings in force, as the brokers report them; without secret ones.
+        settings: All settings that apply, as the brokers report them; without secrets.
     """
 
     name: str
@@ -84,14 +84,15 @@ class RemoteTopic(TopicDisplay):
 
 
 def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
-    """Return topics by name, sorted.
+    """Return the topics by name, sorted.
 
     Args:
         client: The cluster.
         counts: Number of partitions by topic.
 
     Raises:
-        ClusterFailure: The brokers can't be reached or refuse, or a topic was deleted meanwhile.
+        ClusterFailure: A broker can't be reached or refuses, or a topic was deleted during the
+            call.
     """
     topics: dict[str, RemoteTopic] = {}
     for names in _groups(sorted(counts)):
@@ -132,7 +133,7 @@ def _is_given(entry: "ConfigEntry") -> bool:
 
 
 def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str, str]) -> None:
-    """Create a topic with the brokers' default number of replicas, and wait until it can be used.
+    """Create a topic with the brokers' default number of replicas, and wait until it is usable.
 
     Raises:
         InvalidTopic, TopicExists, InvalidPartitions, ConfigError, PolicyViolation: Nothing was
@@ -155,10 +156,10 @@ def create(client: "Cluster", name: str, *, partitions: int, config: Mapping[str
 
 
 def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
-    """Wait until brokers list all partitions; after a request's timeout, return anyway."""
+    """Wait until the brokers list all partitions of a topic, at most a request's timeout."""
     left_s = client.deadline()
     while left_s():
-        # All topics are listed, because a request for one topic by name may create it.
+        # All topics are requested, because a request for one topic by name may create it.
         topic = client.admin().list_topics(timeout=client.timeout_s).topics.get(name)
         if topic is not None and len(topic.partitions) == partitions:
             return
@@ -166,13 +167,14 @@ def _await_metadata(client: "Cluster", name: str, partitions: int) -> None:
 
 
 def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> None:
-    """Wait until each partition's leader serves it, shortly after the metadata names the leader.
+    """Wait until the leader of each partition serves it, which may be after metadata names it.
 
     A producer that starts earlier may lose its first records: the leader refuses the first request
-    but accepts the second one, and then takes the retry of the first for a duplicate (KAFKA-15591).
+    but accepts the second one, and then treats the retry of the first one as a duplicate
+    (KAFKA-15591).
 
     Raises:
-        ClusterFailure: A partition has no leader within a request's timeout, or brokers refuse.
+        ClusterFailure: A partition has no leader within a request's timeout, or a broker refuses.
     """
     left_s = client.deadline()
     while True:
@@ -183,12 +185,13 @@ def await_leaders(client: "Cluster", partitions: Sequence[TopicPartition]) -> No
             if error.error_code not in _NO_LEADER_YET or left_s() <= 0:
                 raise
         client.admin().poll(_PAUSE_S)
-        with client.typed("list topics"):  # librdkafka's cached leaders may be outdated
+        # librdkafka's cached leaders may be outdated, so this refreshes them
+        with client.typed("list topics"):
             client.admin().list_topics(timeout=client.timeout_s)
 
 
 def add_partitions(client: "Cluster", name: str, partitions: int) -> None:
-    """Raise a topic's number of partitions to `partitions`, and wait until they can be used.
+    """Raise a topic's number of partitions to `partitions`, and wait until they are usable.
 
     Raises:
         UnknownTopic, InvalidPartitions: Nothing was changed.
@@ -215,19 +218,19 @@ def _keys_of(name: str) -> tuple[str, ...]:
     try:
         return key_names(name) or (name,)
     except ConfigError:
-        return (name,)  # brokers may know it all the same
+        return (name,)  # brokers may know the setting although this release doesn't
 
 
 def alter_config(
     client: "Cluster", name: str, changes: Mapping[str, str | None]
 ) -> list[ConfigNote]:
-    """Change settings of a topic; None resets one to its default. Raises as `create`.
+    """Change settings of a topic; None resets a setting to its default. Raises as `create`.
 
     Returns:
-        Notes on the settings.
+        Notes on the settings, such as on deprecated names.
 
     Raises:
-        ConfigError: Also for an unknown setting to reset, which brokers would ignore.
+        ConfigError: Also if a setting to reset is unknown, because brokers would ignore it.
     """
     from confluent_kafka.admin import (  # type: ignore[attr-defined]
         AlterConfigOpType,
@@ -275,7 +278,7 @@ def _typed(client: "Cluster", operation: str, topic: str) -> Iterator[str]:
         if code == ErrorCode.INVALID_CONFIG:
             unknown = _UNKNOWN_SETTING.search(error.reason)
             if unknown is not None:
-                key_names(unknown[1])  # raises ConfigError with a similar name
+                key_names(unknown[1])  # raises ConfigError, which suggests a similar name
             raise ConfigError(f"topic {topic}", None, error.reason) from error
         if code in _NOT_AUTHORIZED:
             raise NotAuthorized(

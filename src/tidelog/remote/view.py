@@ -1,6 +1,6 @@
-"""Protocol of a cluster's calls, and its plain values. No input or output.
+"""Protocol class for the calls to a cluster, and their plain values. No input or output.
 
-`cluster.Cluster` sends the calls to brokers; tests answer them from memory.
+`cluster.Cluster` implements the calls with brokers, and tests in memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,8 +23,8 @@ class Appended(NamedTuple):
 
     Attributes:
         hit: The first record appended at the time or later, None if there is none.
-        without_time: Number of records before it (of all records without a hit) whose append time
-            is unknown; None if the brokers don't report the number.
+        without_time: Number of records before `hit` (of all records if it is None) whose append
+            time is unknown; None if the brokers don't report the number.
     """
 
     hit: OffsetAndTimestamp | None
@@ -33,10 +33,10 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Commit of a group for a partition: the next offset to read, and the last record's epoch.
+    """Commit of a group for a partition: the next offset to read, and the last read record's epoch.
 
-    Commit metadata (a text) is left out: confluent-kafka 2.16 reads it past its end, and writes it
-    with an extra NUL byte. Commits here have none, like those of Kafka's tools.
+    Commit metadata (a text) is left out: confluent-kafka 2.16 reads beyond its end, and writes it
+    with an extra NUL byte. Commits from here have none, like commits by Kafka's tools.
     """
 
     offset: int
@@ -53,16 +53,16 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRecord:
-    """One record as a broker returned it to a consumer.
+    """A record as a broker returned it to a consumer.
 
     Attributes:
         offset: Logical offset.
         timestamp: Record timestamp in ms, None if it has none.
         timestamp_type: CreateTime or LogAppendTime.
-        leader_epoch: Leader epoch of its batch, None if unknown.
+        leader_epoch: Leader epoch of the record's batch, None if unknown.
         key: Serialized key, None for none.
         value: Serialized value, None for a tombstone.
-        headers: In the producer's order.
+        headers: Headers in the producer's order.
     """
 
     offset: int
@@ -86,7 +86,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A consumer group: its state in Kafka's words (`Empty`, `Stable`, ...) and its members."""
+    """A consumer group: its state as Kafka names it (`Empty`, `Stable`, ...) and its members."""
 
     name: str
     state: str
@@ -100,7 +100,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """A consumer group in a listing, with its state and kind in Kafka's words."""
+    """A consumer group in a listing, with its state and type as Kafka names them."""
 
     name: str
     state: str
@@ -110,12 +110,13 @@ class GroupListing:
 class ClusterView(Protocol):
     """Calls to a cluster.
 
-    Results have an entry for each requested partition. All calls raise ClusterFailure.
+    A result has an entry for each requested partition, unless stated otherwise. All calls raise
+    ClusterFailure.
     """
 
     @property
     def bootstrap(self) -> str:
-        """Bootstrap servers, `host:port[,...]`."""
+        """Bootstrap servers as `host:port[,...]`."""
         ...
 
     def partitions(self, topic: str) -> list[TopicPartition]:
@@ -123,11 +124,11 @@ class ClusterView(Protocol):
         ...
 
     def topic_settings(self, topic: str) -> Mapping[str, str]:
-        """Return the settings in force, under Kafka's names."""
+        """Return all settings that apply to a topic, under Kafka's names."""
         ...
 
     def topic_id(self, topic: str) -> str | None:
-        """Return the topic's id as Kafka prints it, None if the cluster has no ids."""
+        """Return the topic's id as Kafka prints it; None if the brokers have no topic ids."""
         ...
 
     def watermarks(
@@ -136,7 +137,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, Watermarks]:
-        """Return log start, and high watermark or (READ_COMMITTED) last stable offset."""
+        """Return log starts, and high watermarks or (READ_COMMITTED) last stable offsets."""
         ...
 
     def offsets_for_times(
@@ -145,7 +146,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record whose timestamp is the time in ms or later, None for no match."""
+        """Return the first record whose timestamp is at or after its partition's time, or None."""
         ...
 
     def max_timestamps(
@@ -161,11 +162,11 @@ class ClusterView(Protocol):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, Appended]:
-        """Search by append time; no entry unless a tidelog broker is reached in plain text."""
+        """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
         ...
 
     def groups(self) -> list[str]:
-        """Return all consumer groups, sorted."""
+        """Return the names of all consumer groups, sorted."""
         ...
 
     def group(self, name: str) -> Group:
@@ -175,7 +176,7 @@ class ClusterView(Protocol):
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed | None]:
-        """Return a group's committed offsets, of all partitions if None; None for no commit."""
+        """Return a group's committed offsets, by default of all partitions; None for no commit."""
         ...
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, Committed]) -> None:
@@ -188,7 +189,7 @@ class ClusterView(Protocol):
         *,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[TopicPartition, RemoteRecord | None]:
-        """Return the first data record at or after an offset, None if the log ends before one."""
+        """Return the first data record at or after each offset; None if the log has none."""
         ...
 
     def records(
