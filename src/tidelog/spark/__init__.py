@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from tidelog.spark.source import plan_batch
     from tidelog.spark.tables import diff, table
 
-# Module of each public name. Jobs are above this package in the layers, so only their names appear.
+# Module of each public name. Jobs are in a layer above this package, which may not import them, so
+# their modules are only named.
 _HOMES: Final = {
     "Place": "spark.places",
     "TargetLoses": "jobs.target_check",
@@ -71,5 +72,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """The public names, loaded or not."""
+    """Return the public names, whether loaded or not."""
     return sorted(__all__)

@@ -1,11 +1,11 @@
-"""Brokers as a query's backend: any Kafka cluster, by `tidelog.remote`.
+"""Backend of queries that read from brokers: any Kafka cluster, through `tidelog.remote`.
 
-Owns the backend's answers (`BrokerBackend`), and leader epochs (`BrokerEpochs`), which are read in
-Kafka's own protocol, because librdkafka doesn't return the ends of epochs. They are read only from
-brokers that accept plain text, and are unknown otherwise. Not owned: the tasks, and cutting
-ranges into them (`broker_tasks`).
+Contains the answers of the backend (`BrokerBackend`) and leader epochs (`BrokerEpochs`). Epochs are
+requested with tidelog's own wire client, because librdkafka doesn't return the ends of epochs; they
+are unknown for brokers that require TLS or SASL. The tasks, and the division of ranges into tasks,
+are in `broker_tasks` and `offset_ranges`.
 
-Invariants: nothing is committed to a group, and nothing on the cluster is changed.
+Invariants: nothing is committed for a group, and nothing on the cluster is changed.
 
 Source: KIP-320, OffsetForLeaderEpoch.
 """
@@ -67,15 +67,14 @@ UNKNOWN: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
 
 class BrokerEpochs:
-    """Leader epochs of one cluster. One owner; connects at the first request."""
+    """Leader epochs of one cluster. Not thread-safe; connects at the first request."""
 
     def __init__(self, bootstrap: str, settings: FetchSettings | None) -> None:
         """Create it without connecting.
 
         Args:
             bootstrap: `host:port[,host:port]`.
-            settings: Settings of plain-text connections, None if the brokers don't accept plain
-                text.
+            settings: Settings of plain-text connections; None if the brokers require TLS or SASL.
         """
         self._servers = bootstrap.split(",")
         self._settings = settings
@@ -84,13 +83,13 @@ class BrokerEpochs:
 
     @property
     def is_direct(self) -> bool:
-        """Whether epochs can be requested."""
+        """Whether epochs can be requested, which needs plain-text connections."""
         return self._settings is not None
 
     def ends_of(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the largest epoch up to each given one, and its end; (-1, -1) if unknown.
+        """Return the largest epoch up to each given one, and its end offset; (-1, -1) if unknown.
 
         Raises:
             ClusterFailure: A broker can't be reached, or refuses.
@@ -108,9 +107,10 @@ class BrokerEpochs:
         return ends
 
     def epochs_below(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the epoch of the last offset below each end, -1 if unknown.
+        """Return the leader epoch of the offset before each end; -1 if unknown.
 
-        Walks down from the newest epoch; two requests are enough for most logs.
+        Requests the ends of epochs from the newest epoch downward; two requests are enough for most
+        logs.
         """
         self._refresh()
         epochs = dict.fromkeys(ends, NO_LEADER_EPOCH)
@@ -119,7 +119,7 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    del remaining[name]  # the epoch above it wrote the offset
+                    del remaining[name]  # the offset before the end has the next higher epoch
                     continue
                 epochs[name] = epoch
                 remaining[name] = epoch - 1
@@ -144,7 +144,7 @@ class BrokerEpochs:
         return partition
 
     def _refresh(self) -> Leader:
-        """Return a server with refreshed leaders; after a failure the next call may try another."""
+        """Return the leader after a refresh of the metadata; after a failure it may be another."""
         leader = self._find()
         try:
             self._topics = leader.refresh()
@@ -154,7 +154,7 @@ class BrokerEpochs:
         return leader
 
     def _find(self) -> Leader:
-        """Return the first server that responds."""
+        """Return a client of the first bootstrap server that responds."""
         if self._leader is not None:
             return self._leader
         assert self._settings is not None
@@ -188,14 +188,14 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """A partition with the offsets that brokers reported; a `PartitionView`.
+    """A partition with the offsets that brokers have reported; a `PartitionView`.
 
     Attributes:
-        topic_partition: Its topic and partition.
+        topic_partition: The partition.
         log_start_offset: First readable offset.
         log_end_offset: The high watermark.
-        last_stable_offset: Offset below which no transaction is open.
-        found: Result for each requested time.
+        last_stable_offset: Offset below which all transactions have ended.
+        found: The first record at or after each time that was looked up, by time in ms.
     """
 
     topic_partition: TopicPartition
@@ -216,18 +216,18 @@ class RemotePartition:
         clock: ClockName,  # noqa: ARG002 - one clock was asked
         steps_over_losses: bool = False,  # noqa: ARG002 - brokers report no losses
     ) -> OffsetAndTimestamp | None:
-        """Return the record at or after the time."""
+        """Return the record found for a time that was looked up."""
         return self.found[timestamp_ms]
 
 
 class BrokerBackend(Closing):
-    """Cluster of brokers as a query's backend. A `Backend`."""
+    """Cluster of brokers that a query reads. Implements `Backend`."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         """Create it without a request.
 
         Raises:
-            ConfigError: A setting can't be applied.
+            ConfigError: A client setting can't be applied.
             InvalidRequest: A column is not available with these settings.
             MissingDependency: confluent-kafka is not installed.
         """
@@ -244,11 +244,11 @@ class BrokerBackend(Closing):
 
     @cached_property
     def _epochs(self) -> BrokerEpochs:
-        """Leader epochs, in Kafka's own protocol; connects at the first request."""
+        """Leader epochs of the cluster; connects at the first request."""
         return BrokerEpochs(self._options.bootstrap, self._settings.fetch)
 
     def _ask(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Run a request, retried `fetchOffset.numRetries` times."""
+        """Return the result of a request; it is retried up to `fetchOffset.numRetries` times."""
         for _ in range(self._options.offset_tries - 1):
             try:
                 return ask()
@@ -260,7 +260,7 @@ class BrokerBackend(Closing):
     # -- topics ------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """List the partitions, see `Backend`."""
+        """Return the partitions that the options choose; see `Backend.partitions`."""
         counts = self._ask(self._cluster.topics)
         if self._options.assigned:
             for name in self._options.assigned:
@@ -282,7 +282,7 @@ class BrokerBackend(Closing):
             )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the topics' ids, see `Backend`."""
+        """Return the topics' ids; see `Backend.topic_ids`."""
         from tidelog.storage.files import decode_topic_id
 
         ids = self._ask(partial(self._cluster.topic_ids, sorted(set(topics))))
@@ -291,7 +291,7 @@ class BrokerBackend(Closing):
     # -- offsets -----------------------------------------------------------------------------
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Return the readable offsets, see `Backend`."""
+        """Return the readable offsets; see `Backend.bounds`."""
         marks = self._marks(list(names), self._options.isolation)
         return {name: Extent(mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
 
@@ -303,7 +303,7 @@ class BrokerBackend(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Look up offsets by time, see `Backend`; append times only if the brokers know them."""
+        """Look up offsets by time; see `Backend.offsets_for_times`."""
         matches = self._lookup(times, self._options.clock)
         return {name: None if hit is None else hit.offset for name, hit in matches.items()}
 
@@ -319,7 +319,7 @@ class BrokerBackend(Closing):
         topics = {name.topic for name in times}
         by_append = self._ask(partial(searched_by_append, self._cluster, topics))
         if clock is ClockName.RECORD:
-            # For these topics the brokers searched append times.
+            # The brokers of these topics have searched by append time, so the records are read.
             names = [name for name in times if name.topic in by_append]
             marks = self._marks(names, self._options.isolation) if names else {}
             return matches | {n: self._first_read(n, marks[n], times[n]) for n in names}
@@ -344,11 +344,11 @@ class BrokerBackend(Closing):
         self,
         offsets: Mapping[TopicPartition, int],  # noqa: ARG002 - the protocol's
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return nothing, see `Backend`: brokers report no times of offsets."""
+        """Return nothing: brokers don't report times of offsets; see `Backend.first_times`."""
         return {}
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return leader epochs, see `Backend`; without direct access, the last record's."""
+        """Return leader epochs; see `Backend.leader_epochs`."""
         if self._epochs.is_direct:
             return self._ask(partial(self._epochs.epochs_below, ends))
         marks = self._marks(list(ends), IsolationLevel.READ_UNCOMMITTED)
@@ -362,7 +362,7 @@ class BrokerBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return ends of epochs, see `Backend`; unknown without direct access to the brokers."""
+        """Return ends of epochs, unknown with TLS or SASL; see `Backend.epoch_ends`."""
         if not self._epochs.is_direct:
             return dict.fromkeys(epochs, UNKNOWN)
         return self._ask(partial(self._epochs.ends_of, epochs))
@@ -370,7 +370,7 @@ class BrokerBackend(Closing):
     # -- plans -------------------------------------------------------------------------------
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """Plan the tasks of offset ranges, see `Backend`."""
+        """Plan the tasks of offset ranges; see `Backend.plan`."""
         offset_ranges = [OffsetRange(name, *span) for name, span in sorted(ranges.items())]
         return list(self._tasks(offset_ranges, self._options.clock, {}))
 
@@ -400,7 +400,7 @@ class BrokerBackend(Closing):
         ]
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
-        """Plan a batch query, see `Backend`."""
+        """Plan a batch query; see `Backend.plan_batch`."""
         options = self._options
         if options.table is not None:
             source = cluster_records(self._cluster, options)
@@ -410,8 +410,8 @@ class BrokerBackend(Closing):
         if limits.is_empty or not ranges_wanted:
             return BatchPlan(reports=(empty_reason(options, names, limits),))
         clock = options.clock if options.has_times else limits.clock
-        # Append times never fall along a partition, so a time range on that clock is an offset
-        # range.
+        # Append times never decrease along a partition, so a time range on the append clock is a
+        # range of offsets.
         is_exact = options.is_exact and clock is ClockName.RECORD
         question = Question(
             clock=clock,
@@ -451,7 +451,7 @@ class BrokerBackend(Closing):
     def _views(
         self, wanted: Mapping[TopicPartition, scan.RequestedRange], question: Question
     ) -> dict[TopicPartition, RemotePartition]:
-        """Return the partitions with the result of each time lookup that `resolve` needs."""
+        """Return the partitions with the lookup results that `resolve` needs for their ranges."""
         names = list(wanted)
         marks = self._marks(names, IsolationLevel.READ_UNCOMMITTED)
         stable = marks
@@ -477,7 +477,7 @@ class BrokerBackend(Closing):
         views: Mapping[TopicPartition, RemotePartition],
         clock: ClockName,
     ) -> dict[TopicPartition, int]:
-        """Return the start offsets: no record below them is in the time range."""
+        """Return for each partition the first offset that can have a record in the time range."""
         starts = {name: limits.start for name, limits in bounds.items()}
         if clock is ClockName.APPEND:
             return starts
@@ -489,7 +489,7 @@ class BrokerBackend(Closing):
         for name in ranged:
             limits = bounds[name]
             if name.topic in by_append:
-                continue  # the broker's search ignores create times
+                continue  # the broker searches by append time
             first_ms = INT64_MIN if limits.time_range is None else limits.time_range[0]
             if first_ms > 0 and limits.start < limits.end:
                 mark = Watermarks(views[name].log_start_offset, views[name].log_end_offset)
@@ -498,7 +498,8 @@ class BrokerBackend(Closing):
             try:
                 hits = self._ask(partial(first_at_or_after, self._cluster, marks, first_ms))
             except ClusterFailure as error:
-                # Brokers before 3.0 don't report the largest time; then the whole range is read.
+                # Brokers before 3.0 don't report the largest timestamp; then the whole range is
+                # read.
                 _LOG.warning("no start by time was found: %s", error)
                 continue
             for name, hit in hits.items():
@@ -512,8 +513,8 @@ class BrokerBackend(Closing):
         name = view.topic_partition
         first = last = None
         if view.log_start_offset < view.log_end_offset:
-            # A missing reason must not fail the read; brokers before 3.0 don't report the largest
-            # time.
+            # An error must not fail the read, since this is only for a message; brokers before 3.0
+            # don't report the largest timestamp.
             with suppress(ClusterFailure):
                 first = self._cluster.offsets_for_times({name: 0})[name]
                 last = self._cluster.max_timestamps([name])[name]

@@ -1,7 +1,7 @@
-"""`kafka.*` options as settings of librdkafka and of the wire client.
+"""`kafka.*` options, converted to settings of librdkafka and of tidelog's wire client.
 
-Batches are fetched directly from brokers that accept plain text, as long as the wire client
-supports every given setting. Otherwise records come through librdkafka, which supports or refuses
+Batches are fetched directly from the leaders if the brokers accept plain text and the wire client
+supports all given settings. Otherwise records are read through librdkafka, which applies or refuses
 each setting.
 """
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tidelog.remote.rows import ConsumeSettings
 
 
-# Kafka's defaults suit many partitions per connection; a task reads one.
+# Settings of consumers that the wire client applies. Kafka's default sizes suit many partitions per
+# connection; here a task reads one partition.
 _NUMBERS: Final = {
     "fetch.max.wait.ms": "max_wait_ms",
     "fetch.min.bytes": "min_bytes",
@@ -41,7 +42,7 @@ _TIMEOUTS: Final = ("request.timeout.ms", "default.api.timeout.ms")
 _PLAIN: Final = frozenset({*_NUMBERS, *_TIMEOUTS, "security.protocol", "client.id"})
 
 
-# Settings of Kafka's consumer that have another name in librdkafka.
+# Settings of Kafka's consumer that librdkafka has under another name.
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -49,8 +50,9 @@ _RENAMED: Final = {
 }
 
 
-# Settings of Kafka's clients without effect on a read: it writes nothing, joins no group and
-# commits no offsets. They are ignored with a warning, so that one set of settings can be shared.
+# Settings of Kafka's clients that have no effect on a read, which writes nothing, joins no group
+# and commits no offsets. They are ignored with a warning, so that an application can use one set of
+# settings for all its clients.
 _IGNORED: Final = frozenset(
     {
         *("acks", "linger.ms", "batch.size", "buffer.memory", "compression.type", "max.block.ms"),
@@ -68,7 +70,7 @@ _IGNORED: Final = frozenset(
 )
 
 
-# Settings that only librdkafka uses: a direct fetch joins no group and polls no records.
+# Settings that only librdkafka uses; a direct fetch joins no group and polls no records.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
 
@@ -83,17 +85,17 @@ _GROUP: Final = "group.id"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Settings of requests to brokers.
+    """Settings of requests to brokers, for one read.
 
     Attributes:
         client: Settings of librdkafka.
-        fetch: Settings of direct fetches, None if the wire client does not support the given ones.
-        timeout_s: Timeout of each request of the driver, in seconds.
-        poll_records: Maximum number of records of one poll of librdkafka.
-        group: The group id for librdkafka; None for a random one.
+        fetch: Settings of direct fetches; None if records are read through librdkafka.
+        timeout_s: Timeout of each request from the driver, in seconds.
+        poll_records: Maximum number of records that librdkafka returns per poll.
+        group: Group id for librdkafka; None for a random one.
     """
 
-    # Hidden from the repr: may contain passwords.
+    # May contain passwords, so the repr omits it.
     client: Mapping[str, str] = field(repr=False)
     fetch: FetchSettings | None
     timeout_s: float
@@ -102,10 +104,10 @@ class BrokerSettings:
 
 
 def read_settings(options: SourceOptions) -> BrokerSettings:
-    """Return the broker settings of a read.
+    """Return the settings of requests to brokers for a read.
 
     Raises:
-        ConfigError: A setting can't be applied; contains the reason.
+        ConfigError: A setting can't be applied; the message gives the reason.
     """
     ignored = sorted(_IGNORED & options.client.keys())
     texts = {name: text for name, text in options.client.items() if name not in _IGNORED}
@@ -151,7 +153,7 @@ def _fetch(texts: Mapping[str, str], options: SourceOptions) -> FetchSettings:
 
 
 def question_timeout_s(texts: Mapping[str, str]) -> float:
-    """Return the timeout of a request to the brokers, in seconds, from a client's settings.
+    """Return the timeout of requests to brokers, in seconds, from client settings.
 
     Raises:
         ConfigError: A timeout is not a number from 1 to 2147483647.

@@ -1,15 +1,14 @@
 """Sink to brokers, batch and stream: each task sends its own rows, in a transaction if requested.
 
-Owns a task's producer and transaction, and the claims of tasks (`Claim`): a task's number and
-version of rows, which it writes at most once. Not owned: the markers (`transaction_markers`) and
-the form of rows (`rows`).
+Contains a task's producer and transaction, and the identity of its rows (`Claim`), by which they
+are written at most once. The markers are in `transaction_markers`, the types of rows in `rows`.
 
 Invariants: with `delivery=exactly-once` the log contains the rows of each task of a batch exactly
-once, however often the task, its executor or the driver is restarted. The rows of different tasks
-become visible one task at a time. The transactional id names the writer and the task's number, so
-initializing the producer fences every older attempt of the same task and aborts its open
-transaction. Then the task reads the marker: if this batch was committed before, it writes nothing.
-Otherwise it writes rows and marker in one transaction.
+once, however often the task, its executor or the driver is restarted. Each task's rows become
+visible on their own, not together with those of other tasks. The transactional id contains the
+writer and the task's number, so initializing the producer fences every older attempt of the same
+task and aborts its open transaction. Then the task reads the marker: if this batch was committed
+before, it writes nothing. Otherwise it writes rows and marker in one transaction.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,15 +68,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of a task to write rows at most once.
+    """Identity of a task's rows (transactional id and batch), to write them at most once.
 
     Attributes:
-        transactional_id: Transactional id of this task in all batches of its writer.
-        batch: Number of the batch, from 0 and growing.
-        note: Called once all rows have offsets; returns text to keep in the marker and to find
-            again with it. Most brokers refuse a megabyte.
-        topics_of: Key under which each topic counts its batches (`topic_key`); None if the
-            transactional id counts for all of them.
+        transactional_id: Transactional id of the task, the same for all batches of its writer.
+        batch: Number of the batch; increases from 0.
+        note: Called after all rows have offsets. Returns a text that is stored in the marker, and
+            returned again if the batch is repeated. Most brokers refuse a text of a megabyte.
+        topics_of: Key of the markers if each topic counts its batches separately (see `topic_key`);
+            None for one marker for all topics, under the transactional id.
     """
 
     transactional_id: str
@@ -91,10 +90,12 @@ class WriteOutcome(NamedTuple):
 
     Attributes:
         records: Number of records written.
-        was_done: Whether the rows had been written before; then nothing was written now.
-        note: The claim's note, from this write or an earlier one.
-        skipped: Topics that had this batch or a later one, with their last batch. Rows for them
-            were not written.
+        was_done: Whether the rows had been written by an earlier attempt; then this one wrote
+            nothing.
+        note: Text returned by the claim's `note`, in this attempt or in the one that wrote the
+            rows.
+        skipped: Topics that already had this batch or a later one, with the number of their last
+            batch. No rows were written to them.
     """
 
     records: int
@@ -104,12 +105,12 @@ class WriteOutcome(NamedTuple):
 
 
 class ClaimedTopics:
-    """Topics of one task's claim: which have the rows, and which receive them. One thread."""
+    """State of a claim: topics that already have its rows, and topics that receive them now."""
 
     def __init__(
         self, claim: Claim, topic: str | None, find_id: Callable[[str], str] = lambda _: ""
     ) -> None:
-        """Create the state of a claim.
+        """Create the state of a claim; sends no request.
 
         Args:
             claim: The claim.
@@ -123,11 +124,11 @@ class ClaimedTopics:
         self._key = claim.transactional_id if claim.topics_of is None else claim.topics_of
         self._done: Mapping[str, Marker] = {}
         self._find_id = find_id
-        # Topics that receive rows, with their ids.
+        # Topics that receive rows, each with its id.
         self._topics: dict[str, str] = {}
 
     def find_done(self, markers: "Markers") -> WriteOutcome | None:
-        """Read the markers; return the earlier write's outcome if it wrote all rows, else None."""
+        """Read the markers; return the outcome of an earlier write of all rows, or None."""
         self._done = markers.done(self._key, self._claim.batch)
         if self._topic is not None and self._claim.topics_of is not None:
             self._topics[self._topic] = self._find_id(self._topic)
@@ -140,9 +141,9 @@ class ClaimedTopics:
         return WriteOutcome(0, was_done=True, note=note, skipped=skipped)
 
     def is_done(self, topic: str) -> bool:
-        """Return whether a topic has the rows; otherwise record that it receives them now."""
+        """Return whether a topic has the rows already; if not, note that it receives them."""
         if self._claim.topics_of is None:
-            return False  # `find_done` decided for all topics
+            return False  # `find_done` has decided for all topics together
         if topic in self.skipped:
             return True
         if topic not in self._topics:
@@ -155,7 +156,7 @@ class ClaimedTopics:
         return True
 
     def marks(self, note: str) -> tuple[str, list[tuple[bytes, bytes]]]:
-        """Return the key that chooses the partition, and the keys and values of the markers."""
+        """Return the key that determines the partition, and key and value of each marker."""
         marker = Marker(self._claim.batch, note)
         markers = {self._key: marker}
         if self._claim.topics_of is not None:
@@ -166,7 +167,7 @@ class ClaimedTopics:
         return self._key, [(key.encode(), encode_marker(each)) for key, each in markers.items()]
 
     def _marker_of(self, topic: str | None) -> Marker | None:
-        """Return the marker that proves the rows: the topic's own, or one for all topics."""
+        """Return the marker that shows that a topic has the rows, or None."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
             if own is not None:
@@ -175,7 +176,7 @@ class ClaimedTopics:
         return self._done.get(self._key)
 
 
-# The queue of unsent records is bounded; a task faster than its brokers blocks until it has room.
+# Maximum number of records that wait to be sent; a task blocks while the queue is full.
 QUEUE_MESSAGES: Final = 200_000
 
 
@@ -185,14 +186,14 @@ LINGER_MS: Final = 20
 TRANSACTION_TIMEOUT_MS: Final = 300_000
 
 
-# Time limit for each step of a transaction. A slower step is an error, and Spark retries the task.
+# Timeout in seconds of each step of a transaction. After it the task fails, and Spark retries it.
 STEP_TIMEOUT_S: Final = 60.0
 
 
 _WAIT_S: Final = 0.1
 
 
-# Called with topic, partition and offset of each acknowledged row, in partition order.
+# Called with topic, partition and offset of each acknowledged row, in order within a partition.
 OnSent: TypeAlias = Callable[[str, int, int], None]
 
 
@@ -208,26 +209,26 @@ def send(
 
     Args:
         options: Options of the write.
-        batches: The rows; always consumed to the end.
+        batches: The rows; all are consumed, also if they were written before.
         task: Number of the task.
-        claim: Claim for exactly-once delivery; None for an idempotent producer without
-            transactions.
-        on_sent: Called with the place of each row, which costs time for each row.
+        claim: Identity of the rows for exactly-once delivery; None for an idempotent producer
+            without transactions.
+        on_sent: Called with topic, partition and offset of each row; this makes writes slower.
 
     Raises:
-        MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: The rows
-            can't be written; the text names topic and partition.
+        MessageTooLarge, InvalidTimestamp, InvalidRecord, InvalidRequest, UnknownTopic: A row
+            can't be written; the message has its topic and partition.
         WriterFenced: A newer attempt of the task has replaced this one.
-        NotAuthorized, ClusterFailure, ConfigError: As their names say. With a claim, none of the
-            task's rows is visible then, or all of them if the response to the commit was lost; the
-            next attempt finds out which.
+        NotAuthorized, ClusterFailure, ConfigError: The brokers refuse or can't be reached, or a
+            setting is invalid. With a claim, none of the task's rows is visible then; if the
+            response to the commit was lost, all may be. The next attempt finds out which.
     """
     with connect(options.bootstrap, client_settings(options.client)) as cluster:
         return _Task(cluster, options, task, claim, on_sent).run(batches)
 
 
 def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings for those of a Java producer."""
+    """Return librdkafka's settings for the settings of a Java producer."""
     rest = dict(texts)
     own: dict[str, str] = {}
     if "max.request.size" in rest:
@@ -237,26 +238,27 @@ def client_settings(texts: Mapping[str, str]) -> dict[str, str]:
         if not size.isdecimal():
             raise ConfigError("kafka.buffer.memory", size, "a number of bytes")
         own["queue.buffering.max.kbytes"] = str(max(int(size) >> 10, 1))
-    rest.pop("max.block.ms", None)  # only a full queue blocks here, until room or an error
+    # does not apply here: a full queue blocks until it has room or an error
+    rest.pop("max.block.ms", None)
     return translate_settings(rest) | own
 
 
 def _served_partitions(cluster: "Cluster", topic: str) -> int:
-    """Return a topic's partition count once their leaders serve them; raises as `partition_count`.
+    """Return a topic's partition count after all leaders serve it; raises as `partition_count`.
 
-    A producer that starts earlier may lose its first records without an error (`await_leaders`).
+    A producer that starts earlier may lose its first records without an error; see `await_leaders`.
     """
     count = partition_count(cluster, topic)
     try:
         await_leaders(cluster, [TopicPartition(topic, number) for number in range(count)])
     except ClusterFailure as error:
         if error.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-            raise  # a client without Describe may still write, or gets the error then
+            raise  # a client without the right to Describe may have the right to write
     return count
 
 
 class _Task:
-    """One attempt of a task. For one thread."""
+    """One attempt of a task. Not thread-safe."""
 
     def __init__(
         self,
@@ -301,7 +303,7 @@ class _Task:
         return settings
 
     def _hear(self, error: "ck.KafkaError | None", message: "ck.Message") -> None:
-        """Keep the first failure, which causes later ones; report a row's place to `on_sent`."""
+        """Keep the first failure, which causes later ones; call `on_sent` for a delivered row."""
         if error is None:
             offset = message.offset()
             if offset is None:
@@ -315,11 +317,11 @@ class _Task:
         self._failure = typed_error(self._cluster, "write", error, where=where)
 
     def _unproven(self, message: "ck.Message") -> TidelogError:
-        """Return the error for a record reported as delivered without an offset.
+        """Return the error for a record that was reported as delivered, but without an offset.
 
-        The broker refused its sequence number. A broker before 4.4 also refuses that of a request
-        that the next one overtook (KAFKA-15591), and then the record is not in the log. The next
-        attempt of the task writes it again.
+        The broker has refused the record's sequence number as a duplicate. Brokers before 4.4 also
+        refuse the sequence number of a request that was overtaken by the next one (KAFKA-15591),
+        and then the record is not in the log. The next attempt of the task writes it again.
         """
         reason = (
             f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
@@ -337,13 +339,13 @@ class _Task:
     # -- with and without a transaction --------------------------------------------------------
 
     def run(self, batches: "Iterator[pa.RecordBatch]") -> WriteOutcome:
-        """Write the rows, in a transaction if there is a claim."""
+        """Write the rows, in a transaction if the task has a claim."""
         from confluent_kafka import KafkaException
 
         try:
             return self._run(batches)
         except KafkaException as error:
-            # Any call may fail because a newer attempt has fenced this one.
+            # Any call may fail because a newer attempt has fenced this producer.
             self._producer.purge()
             failure = self._failure or typed_error(self._cluster, "write", error.args[0])
             raise failure from error
@@ -369,7 +371,7 @@ class _Task:
         done = claimed.find_done(markers)
         if done is not None:
             for _ in batches:
-                pass  # Spark reuses only a worker that consumed all of its rows
+                pass  # Spark reuses a worker only if it has consumed all rows
             return done
         self._producer.begin_transaction()
         try:
@@ -381,29 +383,30 @@ class _Task:
         except BaseException as error:
             fenced = self._abort()
             if fenced is not None and isinstance(error, ClusterFailure | KafkaException):
-                raise fenced from error  # delivery reports don't say why the producer failed
+                # the failures of records don't show that the producer was fenced
+                raise fenced from error
             raise
         return WriteOutcome(self._count, note=note, skipped=claimed.skipped)
 
     def _note(self, claim: Claim) -> str:
-        """Return the note of the claim, after all rows are acknowledged and have offsets."""
+        """Wait until all rows are acknowledged and have offsets, then return the claim's note."""
         if claim.note is None:
             return ""
         self._flush()
         return claim.note()
 
     def _mark(self, markers: Markers, claimed: ClaimedTopics, note: str) -> None:
-        """Write the markers, last, so that they block readers of the marker topic only briefly."""
+        """Write the markers after the rows, to block readers of the marker topic only briefly."""
         partition_key, marks = claimed.marks(note)
         number, now_ms = markers.partition_of(partition_key), self._clock.now_ms()
         for key, value in marks:
             self._put(markers.topic, value, key, number, now_ms, None)
 
     def _abort(self) -> WriterFenced | None:
-        """Abort the transaction now; if that fails, the next attempt aborts it.
+        """Abort the transaction; if that fails, the next attempt of the task aborts it.
 
         Returns:
-            The error if the library reports that a newer attempt has begun, else None.
+            The error if a newer attempt has fenced this one, else None.
         """
         from confluent_kafka import KafkaException
 
@@ -416,7 +419,7 @@ class _Task:
         return None
 
     def _step(self, operation: str, action: Callable[[float], object]) -> None:
-        """Run one step of a transaction; retry it if the library reports the error as retriable."""
+        """Run one step of a transaction, with retries if librdkafka calls the error retriable."""
         from confluent_kafka import KafkaException
 
         time_left = self._cluster.deadline()
@@ -445,7 +448,7 @@ class _Task:
     def _send_rows(
         self, topic: str, numbers: "npt.NDArray[np.int32]", rows: "pa.RecordBatch"
     ) -> None:
-        """Send the rows. This is the hot loop: all work by column is done before it."""
+        """Send the rows of one topic. This is the hot loop: columns are converted before it."""
         from confluent_kafka import KafkaException
 
         names, none = rows.schema.names, [None] * rows.num_rows
@@ -479,7 +482,7 @@ class _Task:
         time_ms: int,
         headers: broker_rows.Headers | None,
     ) -> None:
-        """Send one record once the queue has room; it is acknowledged or fails in time."""
+        """Queue one record as soon as the queue has room."""
         from confluent_kafka import KafkaException
 
         while True:
@@ -502,7 +505,7 @@ class _Task:
         raise typed_error(self._cluster, "write", error.args[0], where=where) from error
 
     def _flush(self) -> None:
-        """Wait for all records in flight; each is reported within its own timeout."""
+        """Wait until each queued record is acknowledged or has failed."""
         while self._producer.flush(_WAIT_S):
             self._raise_failure()
         self._raise_failure()
@@ -516,7 +519,7 @@ class SentMessage(WriterCommitMessage):
     """Message of a task to the driver."""
 
     def __init__(self, sent: WriteOutcome, batch: StreamBatch | None = None) -> None:
-        # A plain dictionary instead of a view, because it is pickled.
+        # A dictionary instead of a mapping proxy, because the message is pickled.
         self.sent = sent._replace(skipped=dict(sent.skipped))
         self.batch = batch
 
@@ -542,13 +545,13 @@ class BrokerWriter(DataSourceArrowWriter):
         claim = None
         if txn is not None:
             key, topic = _transactional_id(self._options, txn.app_id, task), self._options.topic
-            # Concurrent writes to different topics must not fence each other.
+            # Writes to different topics may run at the same time, and must not fence each other.
             name = key if topic is None else topic_key(key, topic)
             claim = Claim(name, txn.version, topics_of=key)
         return SentMessage(send(self._options, iterator, task=task, claim=claim))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log writes that were done before. Every task has committed its own rows."""
+        """Log tasks whose rows were written before. Each task has committed its own rows."""
         txn, skipped = self._options.txn, dict[str, int]()
         for message in messages:
             if isinstance(message, SentMessage):
@@ -558,12 +561,12 @@ class BrokerWriter(DataSourceArrowWriter):
             log_skipped(txn, skipped, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that a task has committed stay."""
+        """Do nothing: rows that tasks have committed stay."""
 
 
 @hides_tracebacks
 class BrokerStreamWriter(DataSourceStreamArrowWriter):
-    """Streaming write to brokers; the query's id and a number identify each batch."""
+    """Streaming write to brokers; a batch is identified by the query's id and its number."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -579,16 +582,16 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
-        """Log a batch that was written before. Every task has committed its own rows."""
+        """Log a batch that was written before. Each task has committed its own rows."""
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
         batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
         if batch is not None:
             log_repeated(batch, self._options.bootstrap)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: rows that a task has committed stay."""
+        """Do nothing: rows that tasks have committed stay."""
 
 
 def _transactional_id(options: SinkOptions, writer: str, task: int) -> str:
-    """Return the transactional id, equal in every attempt: a newer one fences older ones."""
+    """Return the transactional id, the same in each attempt, so that new ones fence old ones."""
     return f"{options.transactional_id_prefix}/{writer}/{task}"

@@ -1,7 +1,7 @@
-"""A worker's read of one range of offsets of one partition of a broker's topic (`BrokerTask`).
+"""Task that reads one range of offsets of a broker's partition in a worker (`BrokerTask`).
 
-It has two ways with equal rows: batches from the leader, decoded by column, or, if settings don't
-allow that, records through librdkafka (both in `remote.rows`).
+There are two ways to read, with equal rows: batches from the leader, decoded by column, or, if
+settings don't allow that, records through librdkafka. Both are in `remote.rows`.
 """
 
 from typing import TYPE_CHECKING
@@ -37,8 +37,8 @@ class BrokerTask:
         name: The partition.
         start_offset: First offset, inclusive.
         end_offset: End offset, exclusive.
-        topic_id: Id of the topic, 32 hexadecimal digits, "" if unknown; another topic of the same
-            name counts as data loss.
+        topic_id: Expected id of the topic as 32 hexadecimal digits, "" if unknown. If the topic has
+            another id, its records count as lost: it was deleted and recreated.
         columns: Columns of a row, in order.
         options: Options of the query.
         clock: Clock of `time_range`.
@@ -58,9 +58,9 @@ class BrokerTask:
         """Yield the rows; lost offsets are an error or a warning.
 
         Raises:
-            OffsetsGone: Offsets are no longer in the log, and failOnDataLoss is true.
-            MissingTimestamps: Records have no time, and `strict` is true.
-            ClusterFailure: Brokers refuse, or no response came in time.
+            OffsetsGone: Requested offsets are no longer in the log, and failOnDataLoss is true.
+            MissingTimestamps: Records have no timestamp, and `strict` is true.
+            ClusterFailure: A broker refuses, or did not respond in time.
             CorruptData: A batch is damaged.
         """
         from tidelog.spark.rows import SparkRows
@@ -118,7 +118,7 @@ class BrokerTask:
             fetch.close()
 
     def split(self, start: int) -> Split:
-        """Return the rest of the task, from `start` on, as a split of a scan."""
+        """Return the rest of the task's range, from `start` on, as a split of a scan."""
         return Split(
             topic=self.name.topic,
             partition=self.name.partition,
@@ -134,7 +134,7 @@ class BrokerTask:
     # -- lost offsets, and records without a time ------------------------------------------------
 
     def _skip(self, error: OffsetOutOfRange) -> int:
-        """Return the offset after the lost ones; raises OffsetsGone if failOnDataLoss is true."""
+        """Return the first offset after the lost ones, or raise OffsetsGone if so configured."""
         if error.offset < error.start:
             reason = f"deleted, the log starts at {error.start}"
             self._lose(error.offset, min(error.start, self.end_offset), reason)

@@ -1,8 +1,8 @@
-"""Directory of topics as a query's backend; and the choice of either backend.
+"""Backend of queries that read a directory of topics, and the choice between the backends.
 
-The backend answers a query's requests from the files and plans tasks that read with `tidelog.scan`.
-`open_backend` chooses between it and `broker_backend` by the options. Not owned: the protocols of
-backends and tasks (`tidelog.spark.tasks`).
+`DirectoryBackend` answers a query's requests from the files, and plans tasks that read with
+`tidelog.scan`. `open_backend` creates it or a `broker_backend.BrokerBackend`, by the options. The
+protocol classes of backends and tasks are in `tidelog.spark.tasks`.
 """
 
 import logging
@@ -51,13 +51,13 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 def source_env(options: SourceOptions) -> Env:
-    """Return files and clock of the directory to read."""
+    """Return the files of the directory to read, and the clock."""
     return env_for(options.path, None, options.store)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """Reads one split of a directory.
+    """Task that reads one split of a directory.
 
     Attributes:
         split: The split.
@@ -70,7 +70,7 @@ class SplitTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the split's rows; warn of lost offsets and of records without a time."""
+        """Yield the split's rows; log a warning for lost offsets and for records without a time."""
         from tidelog.scan import ReadOptions, ScanStats, read
         from tidelog.spark.rows import SparkRows
 
@@ -97,9 +97,9 @@ class SplitTask:
 
 
 class DirectoryBackend(Closing):
-    """A directory of topics, local or in an object store. A `Backend`.
+    """A directory of topics, local or in an object store. Implements `Backend`.
 
-    It opens the directory for each request, so that every response is current.
+    The directory is opened for each request, so that each result is current.
     """
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
@@ -120,18 +120,18 @@ class DirectoryBackend(Closing):
         )
 
     def partitions(self) -> list[TopicPartition]:
-        """List the partitions, see `Backend`; includes those that have no directory yet."""
+        """Return the partitions that the options choose; see `Backend.partitions`."""
         with self._open() as log_dir:
             return sorted(set(_named(log_dir, self._options)))
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the topics' ids, see `Backend`."""
+        """Return the topics' ids; see `Backend.topic_ids`."""
         with self._open() as log_dir:
             ids = {name: log_dir.topic(name).topic_id for name in topics}
         return {name: "" if topic_id is None else topic_id.hex for name, topic_id in ids.items()}
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
-        """Return the readable offsets, see `Backend`."""
+        """Return the readable offsets; see `Backend.bounds`."""
         with self._open() as log_dir:
             flushed = self._flushed()
             readers = {name: log_dir.reader(name.topic, name.partition) for name in names}
@@ -141,19 +141,19 @@ class DirectoryBackend(Closing):
             }
 
     def _visible(self, reader: "LogView", flushed: Mapping[TopicPartition, int] | None) -> int:
-        """Return the end of the readable offsets, by isolation and `readUntil`."""
+        """Return the end of the readable offsets, which depends on isolation and `readUntil`."""
         end = reader.end_offset(self._options.isolation)
         if flushed is not None:
             end = min(end, flushed.get(reader.topic_partition, 0))
         return max(end, reader.log_start_offset)
 
     def _flushed(self) -> dict[TopicPartition, int] | None:
-        """Return the recovery point of each partition; None unless `readUntil` requests it.
+        """Return the recovery point of each partition; None if `readUntil` is not `flushed`.
 
-        Records below the recovery point survive a crash. A reader without the lock knows only the
-        recovery point that the log's owner has written: records flushed since then do not count
-        until the next one. A partition without a readable recovery point is read up to offset 0,
-        that is not at all.
+        A crash can't lose records below the recovery point. A reader without the directory's lock
+        sees only the recovery points that the log's owner has written to the checkpoint: records
+        flushed since then are not read until it writes the next one. If the recovery point of a
+        partition can't be read, it counts as 0, and nothing is read.
         """
         from tidelog.storage import files, text_files
 
@@ -169,7 +169,7 @@ class DirectoryBackend(Closing):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Look up offsets by time, see `Backend`."""
+        """Look up offsets by time; see `Backend.offsets_for_times`."""
         with self._open() as log_dir:
             matches = log_dir.offsets_for_times(times, clock=self._options.clock)
             if self._options.clock is ClockName.APPEND:
@@ -190,11 +190,11 @@ class DirectoryBackend(Closing):
     def first_times(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return the first records' times, see `Backend`."""
+        """Return the times of the first records; see `Backend.first_times`."""
         times = {}
         with self._open() as log_dir:
             for name, offset in offsets.items():
-                # The task that reads a damaged partition reports it.
+                # A damaged partition is left out; the task that reads it raises the error.
                 with suppress(TidelogError):
                     reader = log_dir.reader(name.topic, name.partition)
                     records = reader.records(max(offset, reader.log_start_offset))
@@ -204,7 +204,7 @@ class DirectoryBackend(Closing):
         return times
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return leader epochs, see `Backend`; read from `leader-epoch-checkpoint`."""
+        """Return leader epochs from `leader-epoch-checkpoint`; see `Backend.leader_epochs`."""
         epochs = {}
         for name, end in ends.items():
             epoch = self._epochs(name).epoch_for(end - 1)
@@ -214,7 +214,7 @@ class DirectoryBackend(Closing):
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return ends of epochs, see `Backend`; read from `leader-epoch-checkpoint`."""
+        """Return ends of epochs from `leader-epoch-checkpoint`; see `Backend.epoch_ends`."""
         with self._open() as log_dir:
             return {
                 name: self._epochs(name).end_offset_for(
@@ -235,7 +235,7 @@ class DirectoryBackend(Closing):
             return LeaderEpochs()
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
-        """Plan a batch query, see `Backend`."""
+        """Plan a batch query; see `Backend.plan_batch`."""
         if self._options.table is not None:
             return plan_table(directory_records(self._options), self._options, self._columns, self)
         wanted = self._wanted(limits)
@@ -262,7 +262,7 @@ class DirectoryBackend(Closing):
         )
 
     def scan_plan(self, limits: FilterLimits) -> scan.ScanPlan:
-        """Return the plan of a batch query as splits; raises as `plan_batch`."""
+        """Return the plan of a batch query with splits instead of tasks; raises as `plan_batch`."""
         return self._scan_plan(self._wanted(limits), limits)
 
     def _wanted(self, limits: FilterLimits) -> "dict[TopicPartition, RequestedRange]":
@@ -288,7 +288,7 @@ class DirectoryBackend(Closing):
         )
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """Plan the tasks of offset ranges, see `Backend`."""
+        """Plan the tasks of offset ranges; see `Backend.plan`."""
         wanted = self._until_flushed(
             {
                 name: scan.RequestedRange(start_offset=start, end_offset=end)
@@ -306,7 +306,7 @@ class DirectoryBackend(Closing):
     def _until_flushed(
         self, wanted: "Mapping[TopicPartition, RequestedRange]"
     ) -> "dict[TopicPartition, RequestedRange]":
-        """End the ranges at the recovery point if `readUntil` requests it."""
+        """Return the ranges, ended at the recovery points if `readUntil` is `flushed`."""
         flushed = self._flushed()
         if flushed is None:
             return dict(wanted)
@@ -323,7 +323,7 @@ class DirectoryBackend(Closing):
         wanted: "Mapping[TopicPartition, RequestedRange]",
         bounds: Mapping[TopicPartition, tuple[int, int]],
     ) -> tuple[EmptyRange, ...]:
-        """Explain why nothing, or hardly anything, is read from these partitions."""
+        """Return the reason why each of these ranges has no records, or only out-of-order ones."""
         if not wanted:
             return ()
         flushed = self._flushed()
@@ -357,11 +357,11 @@ class DirectoryBackend(Closing):
         return LogDir.open(self._options.path, env=self._env)
 
     def close(self) -> None:
-        """Do nothing: no files stay open between requests."""
+        """Do nothing: no file is open between requests."""
 
 
 def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
-    """Return the partitions that the options select."""
+    """Return the partitions that the options choose."""
     if options.assigned:
         return list(options.assigned)
     topics = matching_topics(options, log_dir.topics())
@@ -369,14 +369,14 @@ def _named(log_dir: "LogDir", options: SourceOptions) -> list[TopicPartition]:
 
 
 def open_backend(options: SourceOptions, columns: Sequence[str]) -> Backend:
-    """Open the backend that the options name.
+    """Open the backend for the place in the options.
 
     Args:
         options: Options of the query.
         columns: Columns of the rows that tasks will read.
 
     Raises:
-        ConfigError, InvalidRequest: Settings or columns that this backend does not support.
+        ConfigError, InvalidRequest: The backend does not support a setting or a column.
         MissingDependency: The package for brokers or for the object store is not installed.
     """
     if not options.is_broker:

@@ -1,17 +1,18 @@
 """Sink to a directory, batch and stream: tasks stage segments, one commit makes them visible.
 
-Owns a task's writer (`TaskWriter`: rows to partitions, partitions to staged segments, no object per
-row), the driver's commit, and the ids of commits. Not owned: the form of staged files
-(`storage.directory.staging`) and attaching them (`storage.directory.attach`).
+Contains a task's writer (`TaskWriter`), which converts rows to staged segments of partitions
+without an object per row, the driver's commit, and the ids of commits. The names of staged files
+are defined in `storage.directory.staging`; `storage.directory.attach` attaches them.
 
-Each task writes log files beside the partitions of its rows. Their names contain the commit and the
-attempt, so attempts never collide. The driver then attaches the files of the attempts that Spark
-has chosen, all together. It does so under the directory's lock or, if another process has the lock,
-by a request to this process through the control channel (`tidelog.control`). If that process serves
-no control channel, the driver retries for a while: another writer's commit takes seconds at most.
+Each task writes segment files next to the partitions of its rows. The file names contain the commit
+and the attempt, so attempts never collide. The driver then attaches the files of the attempts that
+Spark has chosen, all together. It holds the directory's lock for this or, if another process has
+the lock, sends a request to that process through the control channel (`tidelog.control`). If that
+process serves no control channel, the driver retries for a while, since the commit of another
+writer takes only seconds.
 
-Invariants: a failed write leaves nothing visible. The commit of a streaming query carries its
-batch's number, so a batch that is repeated after a crash adds nothing.
+Invariants: after a failed write, none of its rows is visible. The commit of a streaming query
+contains the batch's number, so a batch that is repeated after a crash adds nothing.
 """
 
 import hashlib
@@ -63,18 +64,18 @@ def attach_staged(
     commit_id: str,
     version: WriterVersion | None,
 ) -> AttachResult:
-    """Add staged segments to the directory, all together; return the outcome.
+    """Attach staged segments to the directory, all together, and return the outcome.
 
     Args:
         options: Options of the write.
         staged: Segments that the chosen attempts of all tasks have staged.
         commit_id: 32 hexadecimal digits.
-        version: Writer and number of a numbered write; None for a write without a number.
+        version: Application and number of a numbered write; None for a write without a number.
 
     Raises:
-        DirectoryLocked: Another process has the directory open for writing, serves no control
-            channel, and did not release the lock in time. Nothing was changed.
-        TidelogError: An error of `attach`, here or in the process that holds the lock.
+        DirectoryLocked: Another process has locked the directory, serves no control channel, and
+            did not release the lock in time. Nothing was changed.
+        TidelogError: An error of `attach`, from here or from the process that holds the lock.
     """
     env, segments = options.env(), list(staged)
 
@@ -93,13 +94,13 @@ def attach_staged(
 
 
 def ensure_reachable(options: "SinkOptions") -> None:
-    """Check before the tasks run that the commit will be possible.
+    """Check before the tasks run that the driver will be able to commit.
 
     Raises:
-        InvalidRequest: There is no such directory.
-        UnknownTopic: There is no such topic.
-        DirectoryLocked: Another process has the directory open for writing, serves no control
-            channel, and did not release the lock in time.
+        InvalidRequest: The directory does not exist.
+        UnknownTopic: The topic does not exist.
+        DirectoryLocked: Another process has locked the directory, serves no control channel, and
+            did not release the lock in time.
     """
     env = options.env()
     with LogDir.open(options.path, env=env) as log_dir:
@@ -121,9 +122,9 @@ def ensure_reachable(options: "SinkOptions") -> None:
 
 
 def is_committed(options: "SinkOptions", version: WriterVersion) -> bool:
-    """Whether a version is known to be in all of its topics.
+    """Return whether all topics of a numbered write are known to have that number or a later one.
 
-    False also while it is being committed, and if its topics are not known yet.
+    Also returns False if the write is being committed, or its topics are not known yet.
     """
     marks, topics = commits.read_marks(options.env().files, options.path), version.topics or ()
     done = commits.find_done_topics(marks, version.writer, version.version, topics)
@@ -151,7 +152,7 @@ def _by_lock_or_holder(
 
 
 def _tries(wait_ms: int) -> Iterator[None]:
-    """Yield once, then again after each pause until the wait is over."""
+    """Yield at once, then again after each pause until the wait is over."""
     yield
     for _ in range(wait_ms // _PAUSE_MS):
         threading.Event().wait(_PAUSE_MS / 1000)
@@ -169,7 +170,7 @@ _ID_BYTES: Final = 16
 
 
 class StagedMessage(WriterCommitMessage):
-    """Message of a task to the driver: the segments that it has staged, and their batch."""
+    """Message from a task to the driver: the segments that it has staged, and their batch."""
 
     def __init__(self, staged: "Sequence[StagedSegment]", batch: StreamBatch | None = None) -> None:
         self.staged = tuple(staged)
@@ -178,18 +179,18 @@ class StagedMessage(WriterCommitMessage):
 
 @hides_tracebacks
 class DirectoryWriter(DataSourceArrowWriter):
-    """Batch writer: stages in the workers, commits on the driver."""
+    """Batch writer: workers stage segments, the driver commits them."""
 
     def __init__(self, options: SinkOptions, commit_id: str) -> None:
         self._options = options
         self._commit_id = commit_id
-        # Saves the tasks their work; the commit decides.
+        # If it is done, the tasks write nothing. Otherwise the commit checks each topic again.
         self._is_done = (version := self._version(())) is not None and is_committed(
             options, version
         )
 
     def _version(self, staged: "Sequence[StagedSegment]") -> WriterVersion | None:
-        """Return the numbered write, None without a number. Each of its topics counts alone."""
+        """Return application, number and topics of a numbered write; None if it has no number."""
         txn, topic = self._options.txn, self._options.topic
         if txn is None:
             return None
@@ -199,7 +200,7 @@ class DirectoryWriter(DataSourceArrowWriter):
     def write(  # type: ignore[override] # Spark's own hint is that of its row writers
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; on failure remove the files it wrote."""
+        """Stage the rows of one task; after a failure its files are removed."""
         refuse_new_table()
         if self._is_done:
             for _ in iterator:
@@ -208,7 +209,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         return StagedMessage(stage(self._options, iterator, self._commit_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the rows of all tasks visible, together; log topics that had them already."""
+        """Make the rows of all tasks visible together; log topics that already had them."""
         staged = _staged(messages)
         version = self._version(staged)
         attached = attach_staged(self._options, staged, commit_id=self._commit_id, version=version)
@@ -217,13 +218,13 @@ class DirectoryWriter(DataSourceArrowWriter):
             log_skipped(self._options.txn, attached.skipped, self._options.path)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - Spark's signature
-        """Remove all files that the tasks have staged, of failed and repeated attempts too."""
+        """Remove all files that the tasks have staged, also in failed and repeated attempts."""
         drop_staged(self._options, self._commit_id)
 
 
 @hides_tracebacks
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """Stream writer: stages and commits each batch. Spark commits and aborts in other processes."""
+    """Writer of a streaming query. Spark stages, commits and aborts in different processes."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -231,7 +232,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
     def write(  # type: ignore[override] # as above
         self, iterator: "Iterator[pa.RecordBatch]"
     ) -> WriterCommitMessage:
-        """Stage the rows of one task; on failure remove the files it wrote."""
+        """Stage the rows of one task; after a failure its files are removed."""
         batch = stream_batch()
         return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
 
@@ -239,7 +240,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         """Make the batch visible, unless it is visible already."""
         batch = _batch_of(messages)
         if batch is None:
-            return  # no task, no rows
+            return  # without tasks there are no rows
         assert batch.number == batchId
         commit_id = batch_commit_id(batch)
         version = WriterVersion(f"query/{batch.query_id}", batch.number)
@@ -251,18 +252,18 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         drop_staged(self._options, commit_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Remove all files that the tasks have staged, of failed and repeated attempts too."""
+        """Remove all files that the tasks have staged, also in failed and repeated attempts."""
         batch = _batch_of(messages)
         if batch is not None:
             drop_staged(self._options, batch_commit_id(batch))
 
 
 def new_commit_id(options: SinkOptions) -> str:
-    """Return the id of a batch write's commit; only a numbered write to one topic can repeat it.
+    """Return the commit id of a batch write: random, except for a numbered write to one topic.
 
-    Such a write always has the same id, so that its commit also removes the files that a crashed
-    driver has staged for it. Writes whose rows name their topics may run concurrently with one
-    number, so each has an id of its own.
+    A numbered write to one topic always has the same id, so that its commit also removes files that
+    a crashed driver has left staged. Numbered writes whose rows name their topics may run at the
+    same time with the same number, so each gets a random id.
     """
     if options.txn is not None and options.topic is not None:
         return numbered_commit_id(options.txn.app_id, options.txn.version, options.topic)
@@ -275,12 +276,12 @@ def numbered_commit_id(app_id: str, version: int, topic: str) -> str:
 
 
 def app_writer(app_id: str) -> str:
-    """Return an application's name as a writer of the directory."""
+    """Return the name under which the directory counts an application's numbered writes."""
     return f"app/{app_id}"
 
 
 def batch_commit_id(batch: StreamBatch) -> str:
-    """Return the commit id of a streaming batch, equal whenever the batch is repeated."""
+    """Return the commit id of a streaming batch, the same whenever the batch is repeated."""
     return _same_id("query", batch.query_id, batch.number)
 
 
@@ -292,13 +293,13 @@ def _same_id(kind: str, name: str, number: int) -> str:
 def stage(
     options: SinkOptions, batches: "Iterator[pa.RecordBatch]", commit_id: str
 ) -> "list[StagedSegment]":
-    """Stage the rows of one task; on failure remove the files it wrote."""
+    """Stage the rows of one task; after a failure its files are removed."""
     make_ready(to_write=True)
     from tidelog.record.columns.serdes import encode_fields
 
     task = task_number()
-    # Spark numbers attempts from 0 in each driver, and an attempt of an older driver may still
-    # write.
+    # Random, because Spark numbers attempts from 0 in each driver, and an attempt of an older
+    # driver may still be writing.
     attempt = f"{options.env().random.getrandbits(64):016x}"
     writer = TaskWriter(options, name=f"{commit_id}-{task}-{attempt}", task=task)
     try:
@@ -322,7 +323,7 @@ def _staged_messages(messages: "Iterable[WriterCommitMessage | None]") -> "list[
 
 
 def _staged(messages: "Iterable[WriterCommitMessage | None]") -> "list[StagedSegment]":
-    """Return the segments of all tasks; a task without rows may send no message."""
+    """Return the staged segments of all tasks; a task without rows may send no message."""
     return [segment for message in _staged_messages(messages) for segment in message.staged]
 
 
@@ -337,16 +338,17 @@ if TYPE_CHECKING:
     Column = pa.Array[pa.Scalar[pa.DataType]]
 
 
-# Rows of a partition are collected up to this size, so that batches are full.
+# Number of bytes of collected rows after which a partition's rows are encoded, so that batches are
+# full.
 ENCODE_BYTES: Final = 1 << 20
 
 
-# Maximum size of the collected rows of all partitions.
+# Maximum number of bytes of collected rows in all partitions.
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
 class _PartitionRows:
-    """Rows of one partition that are collected until they are encoded, and their segment writer."""
+    """Rows of one partition that wait to be encoded, and the partition's segment writer."""
 
     def __init__(self, writer: StagedWriter, config: "TopicConfig", options: "SinkOptions") -> None:
         self.writer = writer
@@ -359,12 +361,12 @@ class _PartitionRows:
         self._batch_bytes = min(options.batch_bytes, limit)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Collect rows, in order."""
+        """Add rows to the collected ones."""
         self._waiting.append(rows)
         self.waiting_bytes += rows.nbytes
 
     def encode(self, now_ms: int) -> None:
-        """Encode and write the collected rows."""
+        """Encode the collected rows and write them to the segment."""
         if not self._waiting:
             return
         table = pa.Table.from_batches(self._waiting).combine_chunks()
@@ -380,7 +382,7 @@ class _PartitionRows:
 
 
 def row_facts(table: pa.Table, now_ms: int) -> RowFacts:
-    """Return what the topic's rules check: the earliest create time, and whether a key is null."""
+    """Return the facts that a topic's rules check: the earliest create time, and any null key."""
     keys = table.column("key") if "key" in table.schema.names else None
     has_null_key = table.num_rows > 0 if keys is None else keys.null_count > 0
     return RowFacts(min_timestamp=_earliest(table, now_ms), has_null_key=has_null_key)
@@ -399,7 +401,7 @@ def _earliest(table: pa.Table, now_ms: int) -> int:
 
 
 class TaskWriter:
-    """Writer of one task's rows. Not thread-safe."""
+    """Writer that stages the rows of one task. Not thread-safe."""
 
     def __init__(self, options: "SinkOptions", *, name: str, task: int) -> None:
         """Create it and open the directory.
@@ -407,7 +409,7 @@ class TaskWriter:
         Args:
             options: Options of the write.
             name: Prefix of the files' names, unique for this attempt.
-            task: Number of the task, by which segments are ordered.
+            task: Number of the task, which determines the order of segments.
         """
         self._options = options
         self._name = name
@@ -457,10 +459,10 @@ class TaskWriter:
             rows.encode(self._env.clock.now_ms())
 
     def finish(self) -> list[StagedSegment]:
-        """Write the collected rows; return the staged segments.
+        """Write the rows that are still collected, and return all staged segments.
 
         Raises:
-            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: The topic's rules or the disk
+            MessageTooLarge, InvalidRecord, InvalidTimestamp, OSError: A topic's rules or the disk
                 refuse the rows; call `discard`.
         """
         self._encode_all()
@@ -470,7 +472,7 @@ class TaskWriter:
         return staged
 
     def discard(self) -> None:
-        """Remove the staged segments."""
+        """Remove all staged segments."""
         for rows in self._partitions.values():
             rows.writer.discard(self._env.files)
         self._close()

@@ -1,4 +1,4 @@
-"""Runs every kernel of Spark's tasks on a few records, so that all of them are compiled."""
+"""Calls of every kernel that Spark's tasks use, with a few records, so that all get compiled."""
 
 from typing import Final
 
@@ -28,14 +28,14 @@ def run_encoders() -> None:
 
 
 def run_decoders() -> None:
-    """Run the kernels that decode records, compressed or not, with each type of time."""
+    """Run the kernels that decode records, with and without compression, of each timestamp type."""
     for codec in Codec.NONE, Codec.LZ4:
         for kind in TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME:
             _decode(_batch(codec, kind))
 
 
 def run_digests() -> None:
-    """Run the kernels that reduce records to rows by key, add the rows to a table and find them."""
+    """Run the kernels that reduce records to one row per key, and build and search a table."""
     seeds = np.arange(SEEDS, dtype=np.int64)
     reducer = Reducer(seeds, 0, _NOW_MS, lambda _rows: None, rows_max=1)
     for codec in Codec.NONE, Codec.LZ4:
@@ -52,7 +52,7 @@ def run_digests() -> None:
 
 
 def _batch(codec: Codec, kind: TimestampType) -> bytes:
-    """Return three records as a batch, built without the encoder, which reads don't need."""
+    """Return a batch of three records, built without the encoder, which reads don't need."""
     records = [
         NewRecord(key=b"k", value=b"v", timestamp=_NOW_MS, headers=(Header("h", b"1"),)),
         NewRecord(key=None, value=b"vv", timestamp=-1),

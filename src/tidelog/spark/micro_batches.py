@@ -1,16 +1,16 @@
-"""Micro-batches of one query: new records, how many to read now, and what was lost.
+"""Micro-batches of a streaming query: start and end offsets, tasks, lost offsets, progress.
 
-Owns the start of a new query in each partition, the next offset, and the progress that Spark shows.
-Not owned: the text of offsets and the check for losses (`stream_offset`), limits
-(`stream_options`), the log (`stream_log`). Imports nothing of Spark: it takes and returns offsets
-as the JSON that Spark keeps.
+Contains the start of a new query in each partition, the end of each batch, and the progress that
+Spark shows. The JSON of offsets and the check for lost records are in `stream_offset`, limits in
+`stream_options`, access to the log in `stream_log`. This module imports nothing of Spark; it
+receives and returns offsets as the JSON objects that Spark stores.
 
-The start follows from the options and a snapshot of the log; the caller passes a function that
-looks up times. A query that continues from a checkpoint doesn't use it.
+The start is computed from the options and a snapshot of the log, with a function that looks up
+times. A query that continues from a checkpoint doesn't need it.
 
-Spark takes no metrics from Python sources, but shows the result of `reportLatestOffset` as the
-source's `latestOffset`. So this offset carries the Kafka connector's metrics under their names: the
-ends of the log, how far behind the query is, what was lost.
+Spark accepts no metrics from Python sources, but shows the result of `reportLatestOffset` as the
+source's `latestOffset`. So this result contains the metrics of Spark's Kafka connector under their
+names: the log ends, how far the query is behind, and lost ranges.
 """
 
 import logging
@@ -42,7 +42,7 @@ from tidelog.spark.stream_options import (
 from tidelog.spark.tasks import Task
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 
-# Number of lost ranges named in the progress; it is kept in memory, so further ones are only
+# Maximum number of lost ranges that the progress names, to limit its memory; the others are only
 # counted.
 _LOST_LIMIT: Final = 20
 
@@ -53,7 +53,7 @@ Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
 def left_over(
     snapshot: LogSnapshot, consumed: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the next offset of each partition that has records after this batch."""
+    """Return the next offset of each partition that has unread records after this batch."""
     return {
         name: max(consumed.get(name, start), start)
         for name, (start, end) in snapshot.extents.items()
@@ -66,11 +66,11 @@ def seconds_behind(first_offsets: Mapping[TopicPartition, int], times: Times, no
 
     Args:
         first_offsets: Result of `left_over`.
-        times: Record and append time in ms of the first unread record of each partition.
+        times: Record time and append time, in ms, of the first unread record of each partition.
         now_ms: The current time in ms.
 
     Returns:
-        `record` and `append`; 0 if nothing is left, None if no time is known.
+        Keys `record` and `append`, in seconds; 0 if no record is unread, None if no time is known.
     """
     seconds: Json = {}
     for number, clock in enumerate(("record", "append")):
@@ -86,18 +86,17 @@ def report(
     lost: Iterable[LostOffsets],
     seconds: Json,
 ) -> Json:
-    """Return the progress of a micro-batch.
+    """Return the progress after a micro-batch.
 
     Args:
-        snapshot: The log when the batch was planned.
-        consumed: End offsets of this batch, exclusive; a partition without one counts from its log
-            start.
-        lost: Ranges found lost while planning.
+        snapshot: State of the log when the batch was planned.
+        consumed: End offset of the batch in each partition, exclusive; the log start if missing.
+        lost: Lost ranges that the planning has found.
         seconds: Result of `seconds_behind`.
 
     Returns:
-        `latest`: the log ends; `behind`: offsets left, by topic and partition; `secondsBehind` by
-            clock; `metrics` over all partitions; `lost`: ranges in words.
+        `latest`: log ends; `behind`: number of unread offsets by topic and partition;
+            `secondsBehind` by clock; `metrics` over all partitions; `lost`: lost ranges as text.
     """
     latest: dict[str, dict[str, int]] = {}
     behind: dict[str, dict[str, int]] = {}
@@ -133,16 +132,16 @@ TimeLookup: TypeAlias = Callable[
 def start_offsets(
     start: Start, snapshot: LogSnapshot, offsets_for_times: TimeLookup
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return the start offset of each partition, and the requested offsets that do not exist.
+    """Return the start offset of each partition, and requested ranges that do not exist.
 
     Args:
-        start: Start from the options.
-        snapshot: The partitions and their offsets.
+        start: Start of a new query, from the options.
+        snapshot: Existing partitions and their offsets.
         offsets_for_times: Returns the first offset at or after a time, None if there is none.
 
     Raises:
-        InvalidRequest: An option by partition does not name all partitions, or names others; or no
-            record is at or after the requested time and the strategy is `error`.
+        InvalidRequest: An option by partition lacks a partition or has one too many; or no record
+            is at or after the requested time, and the strategy is `error`.
     """
     if start.times is not None:
         times = _spread("start times", start.times, snapshot)
@@ -175,7 +174,7 @@ def _by_time(
 
 
 def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, list[LostOffsets]]:
-    """Clamp a requested offset to the log; return it with the range that does not exist."""
+    """Return an offset clamped to the log, and the requested range that does not exist, if any."""
     start, end = extent
     if offset == EARLIEST_OFFSET:
         return start, []
@@ -191,7 +190,7 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
 
 
 def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartition, int]:
-    """Return one value for each partition."""
+    """Return an option's value for each partition; raises InvalidRequest if one is missing."""
     assert values is not None
     if isinstance(values, int):
         return dict.fromkeys(snapshot.extents, values)
@@ -216,7 +215,7 @@ Ranges = dict[TopicPartition, tuple[int, int]]
 
 
 class MicroBatches:
-    """The micro-batches of one query. Lives on the driver; one owner, one thread."""
+    """The micro-batches of one streaming query, on the driver. Not thread-safe."""
 
     def __init__(self, options: StreamOptions, log: StreamLog, clock: Clock) -> None:
         self._options = options
@@ -235,17 +234,17 @@ class MicroBatches:
 
     @property
     def progress(self) -> Json | None:
-        """The log ends and what is left, as of the last `next_offset`; None before."""
+        """Log ends and backlog as of the last `next_offset`; None before the first call."""
         return self._progress
 
     def freeze(self) -> None:
-        """Fix the end of the query: offer no record that is not in the log now."""
+        """Set the end of the query to the current log ends: later records are not read."""
         self._frozen = self._log.snapshot()
 
     # -- the first offset --------------------------------------------------------------------
 
     def initial_offset(self) -> Json:
-        """Return the initial offset of a new query; constant while the process lives.
+        """Return the initial offset of a new query, which is the same in each call.
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.
@@ -272,11 +271,11 @@ class MicroBatches:
     # -- the next one ------------------------------------------------------------------------
 
     def next_offset(self, start_json: Json, limits: BatchLimits) -> Json:
-        """Return the end of the batch that begins at `start_json`; the same if nothing is new.
+        """Return the end of the batch that begins at `start_json`; `start_json` if nothing is new.
 
         Raises:
-            OffsetsGone: The log was replaced or lost unread records, and `failOnDataLoss` is true.
-                Names each range.
+            OffsetsGone: The log was rewritten or has lost unread records, and `failOnDataLoss` is
+                true. The message has each range.
         """
         start = StreamOffset.decode(start_json)
         if not start.is_initial:
@@ -309,10 +308,10 @@ class MicroBatches:
         *,
         has_to_move: bool,
     ) -> dict[TopicPartition, int]:
-        """Return the batch's end in each partition; its start if the batch must wait."""
+        """Return the batch's end in each partition, equal to its start if the batch is delayed."""
         backlogs = {name: max(snapshot.extents[name].end - at, 0) for name, at in begins.items()}
         backlog = sum(backlogs.values())
-        # AvailableNow never offers more than is there now, so waiting for more would never end.
+        # With AvailableNow, the backlog never grows, so a wait for more records would never end.
         may_wait = limits.min_offsets is not None and self._frozen is None and not has_to_move
         if not backlog or (may_wait and not self._gate.passes(backlog)):
             return dict(begins)
@@ -333,8 +332,8 @@ class MicroBatches:
         ends: Mapping[TopicPartition, int],
         snapshot: LogSnapshot,
     ) -> StreamOffset:
-        """Return the offset of these ends; unmoved positions keep their epochs, so their text."""
-        # A new partition is added once some of it is read.
+        """Return the stream offset of these ends; a position that did not move keeps its epoch."""
+        # A new partition is included once a batch reads some of it.
         names = [name for name, end in ends.items() if name not in fresh or end > fresh[name]]
         unmoved = {
             name: checked.positions[name]
@@ -369,7 +368,7 @@ class MicroBatches:
             OffsetsGone: Records of the batch are lost, see `next_offset`.
         """
         if start == end:
-            return []  # `from` is ignored: it belongs to the batch before
+            return []  # `from` in the offset is ignored, since it belongs to the previous batch
         until = StreamOffset.decode(end)
         ranges = until.ranges_after(StreamOffset.decode(start))
         if (start, end) != self._planned:
@@ -377,10 +376,10 @@ class MicroBatches:
         return self._log.backend.plan(ranges) if ranges else []
 
     def _recheck(self, until: StreamOffset, ranges: Ranges) -> Ranges:
-        """Return the ranges that are still valid of a batch that an earlier process planned.
+        """Return the ranges of a batch, planned by an earlier process, that can still be read.
 
-        If the log was rewritten inside the batch, only the offsets up to the divergence are read.
-        The next batch finds the same loss at its start and continues from there.
+        If the log was rewritten inside a range, only the offsets before the rewritten part are
+        read. The next batch finds the same loss at its start and continues from there.
         """
         snapshot = self._log.snapshot()
         planned = {name: until.positions[name] for name in ranges}
@@ -408,7 +407,7 @@ class MicroBatches:
     # -- reporting ---------------------------------------------------------------------------
 
     def _report_lost(self, lost: Iterable[LostOffsets]) -> None:
-        """Raise OffsetsGone for lost ranges, or log a warning for each."""
+        """Raise OffsetsGone if there are lost ranges, or log a warning for each."""
         ranges = tuple(lost)
         if ranges and self._options.source.fail_on_data_loss:
             error = OffsetsGone(ranges)
@@ -418,10 +417,10 @@ class MicroBatches:
             _LOG.warning("not in the log any more: %s", one)
 
     def commit(self, done: Json) -> None:
-        """Commit the offset to the query's consumer group, if one is set.
+        """Commit an offset to the query's consumer group, if it has one.
 
-        Spark reports a batch as done when it plans the next one, and the last batch when it
-        requests the offset after it.
+        Spark reports the end of a batch when it plans the next one, and the end of the last batch
+        when it requests another offset.
         """
         group = self._options.commit_group
         if group is not None and done != self._committed:
@@ -434,7 +433,7 @@ class MicroBatches:
 
 
 def _says_the_same(start: StreamOffset, end: StreamOffset) -> bool:
-    """Return whether the end adds nothing to the offset before it."""
+    """Return whether `end` is equivalent to `start`, so that no batch is needed."""
     return not start.is_initial and start.positions == end.positions and not end.starts
 
 

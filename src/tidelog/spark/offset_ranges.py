@@ -1,7 +1,7 @@
 """Ranges of offsets, and the split of large ranges into tasks. Needs no Spark.
 
-Ranges are split by numbers of offsets, as in Spark's Kafka connector: only the broker knows the
-number of records or bytes in a range.
+Ranges are split by their numbers of offsets, as in Spark's Kafka connector, because the number of
+records or bytes in a range is known only to the broker.
 
 Source: minPartitions and maxRecordsPerPartition in the guide of Spark's Kafka connector.
 """
@@ -32,8 +32,8 @@ def split_ranges(
 
     Args:
         ranges: One range for each partition.
-        min_partitions: Approximate minimum number of parts, if there are as many offsets; larger
-            ranges are split in proportion to their spans.
+        min_partitions: Minimum number of parts, approximately, if there are as many offsets; large
+            ranges get parts in proportion to their offsets.
         max_records: Maximum number of offsets in a part; None for no maximum.
     """
     parts = [one for one in ranges if one.offsets > 0]
@@ -46,9 +46,9 @@ def split_ranges(
 
 
 def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
-    """Return the number of parts of each range, about `count` in all.
+    """Return the number of parts for each range, about `count` in total.
 
-    Ranges too small for two parts stay whole; the others share the remaining parts.
+    Ranges too small for two parts are not split; the others get the remaining parts.
     """
     total = sum(one.offsets for one in ranges)
     is_whole = [_share(one.offsets, total, count) == 1 for one in ranges]
@@ -61,12 +61,12 @@ def _shares(ranges: list[OffsetRange], count: int) -> list[int]:
 
 
 def _share(span: int, total: int, count: int) -> int:
-    """Return `span / total` of `count`, halves rounded up, at least 1."""
+    """Return `span / total` of `count`, at least 1; halves are rounded up."""
     return max((2 * span * count + total) // (2 * total), 1)
 
 
 def _cut(one: OffsetRange, count: int) -> Iterator[OffsetRange]:
-    """Split the range into `count` parts; the first ones may be smaller by one."""
+    """Split a range into `count` parts, whose numbers of offsets differ by at most one."""
     start = one.start
     for number in range(count):
         end = start + (one.end - start) // (count - number)

@@ -1,14 +1,14 @@
-"""Options of `format("tidelog")`: their names, how their text is read, and the request of a read.
+"""Options of `format("tidelog")`: names and parsing, and the options of a read.
 
-Owns the options of reads, including the start and end of ranges: offsets and times, for all
-partitions or for each. Not owned: options of streams (`stream_options`), of sinks (`sink_options`),
-of clients (`broker_settings`).
+Contains the options of reads, including the start and end of ranges as offsets or times, for all
+partitions or for each. Options of streams are in `stream_options`, of sinks in `sink_options`, of
+clients in `broker_settings`.
 
-Invariants: an option with the meaning of one of the Kafka connector has its name. Names are
-case-insensitive. An unknown option is an error that names the nearest known one: a misspelled
-filter would otherwise read a whole topic, or write elsewhere. Times without a zone are refused;
-numbers are ms, as in the Kafka connector. An option that only one kind of source supports is
-refused for the other, with the reason.
+Invariants: an option that means the same as one of Spark's Kafka connector has the same name. Names
+are case-insensitive. An unknown option is an error that names the nearest known one: with a
+misspelled filter, a query would read a whole topic, or write elsewhere. Times as text need a zone;
+numbers are times in ms, as in the Kafka connector. An option for only one kind of source is refused
+for the other, with the reason.
 """
 
 import difflib
@@ -109,15 +109,15 @@ WRITE_OPTIONS: Final = {
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
 
 
-# Prefixes of options that are checked by the client or the object store.
+# Prefixes of options that the client or the object store checks.
 PREFIXES: Final = ("kafka.", "store.")
 
 
-# Spark reads these itself, and also passes them to the sink of a streaming query.
+# Options that Spark uses itself, but also passes to the sink of a streaming query.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
-# Option that Spark's catalog passes for a table of its own (`CREATE TABLE ... USING tidelog`).
+# Option that Spark passes for a table of its catalog (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
 
 
@@ -136,14 +136,14 @@ _Value = TypeVar("_Value")
 
 
 class Options:
-    """Option texts by case-insensitive name. Parses them, with errors that name the option."""
+    """Options by case-insensitive name. Parses their values; errors name the option."""
 
     def __init__(self, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         """Check the names of the options.
 
         Raises:
-            InvalidRequest: An option is unknown; names the nearest known one. Or there are no
-                options.
+            InvalidRequest: An option is unknown (the message names the nearest known one), or there
+                are no options.
         """
         self._given = {name.lower(): text for name, text in texts.items()}
         self._names = {name.lower(): name for name in names}
@@ -163,7 +163,7 @@ class Options:
         raise InvalidRequest(f"unknown option {name!r}: {nearest(name, self._names.values())}")
 
     def text(self, name: str) -> str | None:
-        """Return the option's text, None if it is not given."""
+        """Return the option's text; None if it is not given."""
         return self._given.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -172,7 +172,7 @@ class Options:
         return default if value is None else self._choose(name, value, _TRUTH)
 
     def choice(self, name: str, allowed: Mapping[str, _Value], default: str) -> _Value:
-        """Return the value of one of the allowed words, in any case."""
+        """Return the value for one of the allowed words, which are case-insensitive."""
         return self._choose(name, self.text(name) or default, allowed)
 
     def _choose(self, name: str, text: str, allowed: Mapping[str, _Value]) -> _Value:
@@ -191,26 +191,27 @@ class Options:
         return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """Return words separated by commas; empty if not given."""
+        """Return a list of words separated by commas; empty if not given."""
         words = (word.strip() for word in (self.text(name) or "").split(","))
         return tuple(word for word in words if word)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """Return the options with a prefix; names are in lower case and without it."""
+        """Return the options with a prefix; their names in lower case, without the prefix."""
         items = self._given.items()
         return {name.removeprefix(prefix): text for name, text in items if name.startswith(prefix)}
 
     def place(
         self, not_of_brokers: Mapping[str, str], of_brokers: Mapping[str, str]
     ) -> tuple[str, str]:
-        """Return path and brokers, one of them empty.
+        """Return the path and the brokers, of which one is empty.
 
         Args:
             not_of_brokers: Options that only directories support, with the reason.
             of_brokers: Options that only brokers support, with the reason.
 
         Raises:
-            InvalidRequest: Both or neither are given, or an option of the other kind.
+            InvalidRequest: Both or neither are given, or an option that the given one doesn't
+                support.
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
@@ -222,13 +223,13 @@ class Options:
         return path, bootstrap
 
     def refuse(self, reasons: Mapping[str, str]) -> None:
-        """Raise InvalidRequest with the reason if one of these options is given."""
+        """Raise InvalidRequest if one of these options is given, with its reason."""
         for name, reason in reasons.items():
             if self.text(name) is not None:
                 raise InvalidRequest(f"option {name} {reason}")
 
     def client(self, refused: Mapping[str, str]) -> dict[str, str]:
-        """Return the client's settings; raises InvalidRequest with the reason for a refused one."""
+        """Return the client's settings; raises InvalidRequest for a refused one, with reason."""
         settings = self.prefixed("kafka.")
         for name, reason in refused.items():
             if name in settings:
@@ -237,7 +238,7 @@ class Options:
         return settings
 
     def json(self, name: str) -> dict[str, object]:
-        """Return a given option's JSON object."""
+        """Return the value of a given option as a JSON object."""
         text = self.text(name)
         assert text is not None
         try:
@@ -251,7 +252,7 @@ class Options:
 
 
 def read_serdes(options: Options) -> dict[str, str]:
-    """Return the serializers' names of `key` and `value` if `keyAs` and `valueAs` are given.
+    """Return the names of serializers in `keyAs` and `valueAs`, by column, if given.
 
     Raises:
         InvalidRequest: There is no serializer of that name.
@@ -265,14 +266,15 @@ def read_serdes(options: Options) -> dict[str, str]:
 
 
 def nearest(name: str, names_known: Iterable[str]) -> str:
-    """Return a hint for an unknown name: the nearest known name, if any, and all known names."""
+    """Return a hint for an unknown name: the nearest known name, if any, and all known ones."""
     names = {one.lower(): one for one in names_known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]]}? " if near else ""
     return f"{hint}there are: {', '.join(names.values())}"
 
 
-# Option of each side of a batch, the word for the log's beginning or end, and its number.
+# Option of a batch's start: name, the word for the log's beginning, and the number that means it.
+# `END` is the same for the end.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
 
@@ -282,19 +284,19 @@ END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
 PerPartition = Mapping[TopicPartition, int]
 
 
-# One number for all partitions, or one for each; None if not given.
+# One value for all partitions, or one for each; None if not given.
 Given = int | PerPartition | None
 
 
 def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
-    """Return the numbers of an offset option, given as its one word or as JSON by partition.
+    """Return the value of an offset option: its word, or JSON with an offset per partition.
 
     Args:
         options: Options of the read.
         side: `START` or `END`.
 
     Returns:
-        None if the option is not given, or is its one word.
+        None if the option is not given, or is the word.
     """
     name, word, special = side
     text = options.text(name)
@@ -304,7 +306,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
         raise InvalidRequest(f"option {name}={text}: {READ_OPTIONS[name]}")
 
     def read(where: str, value: object) -> int:
-        # The other side's word is meaningless in a batch: no batch starts at the end.
+        # The word of the other option has no meaning here: no batch starts at the log's end.
         if type(value) is int and (value >= 0 or value == special):
             return value
         raise InvalidRequest(f"{where}: offset {value!r}, a number >= 0 or {special} ({word})")
@@ -313,7 +315,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
 
 
 def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
-    """Return a time option in ms: one for all partitions, which wins, or JSON by partition."""
+    """Return a time option in ms; `name` is for all partitions and precedes `by_partition`."""
     text = options.text(name)
     if text is not None:
         return _read_time(f"option {name}", text, now_ms)
@@ -325,7 +327,7 @@ def read_time_option(options: Options, name: str, by_partition: str, now_ms: int
 
 
 def time_texts(options: Options, start_ms: Given, end_ms: Given) -> dict[int, str]:
-    """Return the texts of times that were given as text, not as a number of ms; keys are in ms."""
+    """Return the texts of times that were given as text, not as numbers; keys are times in ms."""
     texts = {}
     for name, time_ms in (("startingTimestamp", start_ms), ("endingTimestamp", end_ms)):
         text = (options.text(name) or "").strip()
@@ -346,13 +348,12 @@ def _read_time(where: str, value: object, now_ms: int) -> int:
 def read_by_partition(
     options: Options, name: str, read: Callable[[str, object], int]
 ) -> PerPartition:
-    """Return the values of `{"topic": {"0": VALUE}}` by partition.
+    """Return the values of a JSON object `{"topic": {"0": VALUE}}` by partition.
 
     Args:
         options: Options of the read.
         name: Name of the option.
-        read: Function that reads a value; its first argument is the option and partition, for
-            errors.
+        read: Reads a value. Its first argument names the option and partition, for errors.
     """
     values_by_partition: dict[TopicPartition, int] = {}
     for topic, values in options.json(name).items():
@@ -383,15 +384,15 @@ OFFSET_RETRY_MS: Final = 1_000
 GROUP_PREFIX: Final = "spark-kafka-relation"
 
 
-# Columns of the Kafka connector, in its order; headers and append time follow on request.
+# Columns of the Kafka connector, in its order. Headers and append time are added on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
 
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
 
 
-# Column with the reason why a record can't be shown, with mode=permissive. Spark's file sources use
-# this name.
+# Column with the reason why a cell is null although it has a value, for mode=permissive. Spark's
+# file sources use the same name.
 REASON: Final = "_corrupt_record"
 
 
@@ -461,11 +462,11 @@ _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Options of a table as of a time.
+    """Options of a read as a table as of a time.
 
     Attributes:
-        at_ms: The time in ms, inclusive; None for all records.
-        inexact: `refuse` or `mark`.
+        at_ms: The time in ms, inclusive; None for the whole log.
+        inexact: What to do with an inexact table: `refuse` or `mark`.
     """
 
     at_ms: int | None = None
@@ -474,47 +475,49 @@ class TableOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Request of a read. Offsets -2 and -1 mean earliest and latest.
+    """Options of a read. Offset -2 means the earliest one, -1 the latest.
 
     Attributes:
-        path: Directory of topics, "" for a read from brokers.
+        path: Directory of topics; "" for a read from brokers.
         bootstrap: Brokers, `host:port[,host:port]`; "" for a read of a directory.
-        client: Settings of the client under Kafka's names; for brokers.
+        client: Settings of the client under Kafka's names, for brokers.
         store: Settings of the object store of `path`.
         topics: Names of topics; empty if chosen by `pattern` or `assigned`.
-        pattern: Pattern of whole topic names, None if not given.
-        if_there: Named topics that don't exist are left out, not an error.
-        assigned: Partitions; empty if chosen by `topics` or `pattern`.
-        start_offsets: Start offset for all partitions, or one for each; None if not given.
-        end_offsets: End offset for all partitions, or one for each; None if not given.
-        start_ms: Start of the time range for all partitions, or for each; None if not given.
-        end_ms: End of the time range for all partitions, or for each; None if not given.
+        pattern: Regular expression for whole topic names; None if not given.
+        if_there: Whether topics that don't exist are ignored, instead of an error.
+        assigned: Partitions to read; empty if chosen by `topics` or `pattern`.
+        start_offsets: Start offset, inclusive: one for all partitions, or one for each.
+        end_offsets: End offset, exclusive: one for all partitions, or one for each.
+        start_ms: Start of the time range in ms, inclusive: for all partitions, or for each.
+        end_ms: End of the time range in ms, exclusive: for all partitions, or for each.
         clock: Clock of the time range.
-        is_exact: Times select records, not positions.
-        needs_match: A start after all records is an error (positions only).
-        strict: Records without a time are an error.
+        is_exact: Whether exactly the records in the time range are read; false to read the offsets
+            between the first records at or after its start and its end.
+        needs_match: Whether it is an error if no record is at or after the start time.
+        strict: Whether records without a time are an error.
         columns: Columns of a row, in order.
-        min_partitions: Minimum number of splits, a hint.
-        max_records: Maximum number of offsets in a split, None for no maximum.
-        split_bytes: Approximate maximum size of a split, in bytes of log.
+        min_partitions: Approximate minimum number of splits.
+        max_records: Maximum number of offsets in a split; None for no maximum.
+        split_bytes: Approximate maximum number of bytes of log in a split.
         isolation: Whether records of open and aborted transactions are read.
-        fail_on_data_loss: Whether offsets that are gone are an error, not a warning.
-        zone_cache: Folder for zone maps that the directory lacks; None for no folder.
-        until_flushed: Read only records that a crash of the log's owner can't lose.
+        fail_on_data_loss: Whether lost offsets are an error, instead of a warning.
+        zone_cache: Folder for zone maps that the directory lacks; None for none.
+        until_flushed: Whether to read only records that a crash of the log's owner can't lose.
         pushes_down: Whether Spark may push filters down.
-        poll_timeout_ms: How long a task waits for a broker's next records.
+        poll_timeout_ms: Maximum time in ms that a task waits for a broker's next records.
         offset_tries: Maximum number of attempts to request offsets from brokers.
-        offset_retry_ms: Pause between these attempts.
+        offset_retry_ms: Pause in ms between these attempts.
         group_prefix: Prefix of the client's group id.
-        table: Options of a table; None for a read of records.
-        serdes: Names of serializers of the columns `key` and `value`, if given.
-        permissive: Cells that can't be shown are null, with the reason in the column `REASON`.
-        time_texts: Texts of the range's times that were given as text, by time in ms.
+        table: Options of a table as of a time; None for a read of records.
+        serdes: Names of serializers of the columns `key` and `value`, by column, if given.
+        permissive: Whether cells that can't be converted are null, with the reason in the column
+            `REASON`, instead of an error.
+        time_texts: Texts of the range's times that were given as text; keys are times in ms.
     """
 
     path: str = ""
     bootstrap: str = ""
-    # Hidden from the repr: may contain passwords.
+    # May contain passwords, so the repr omits them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
     topics: tuple[str, ...] = ()
@@ -548,7 +551,7 @@ class SourceOptions:
     time_texts: Mapping[int, str] = field(default_factory=dict)
 
     def write_time(self, time_ms: int) -> str:
-        """Return a time as text: as it was given, else in the form of the query's other times."""
+        """Return a time as text: as the user gave it, else like the query's other times."""
         if time_ms in self.time_texts:
             return self.time_texts[time_ms]
         try:
@@ -559,7 +562,7 @@ class SourceOptions:
 
     @property
     def is_broker(self) -> bool:
-        """Whether the read is from brokers, not of a directory."""
+        """Whether the read is from brokers, not from a directory."""
         return bool(self.bootstrap)
 
     @property
@@ -569,20 +572,20 @@ class SourceOptions:
 
 
 def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Return the options of a read.
+    """Parse the options of a read.
 
     Args:
         texts: Options as Spark passes them.
-        env: Its clock is `now` in times; the machine's if None.
+        env: Environment with the clock for `now` in times; the machine's if None.
 
     Raises:
-        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed.
+        InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.
     """
     options = Options(texts, READ_OPTIONS)
     now_ms = (env or os_env()).clock.now_ms()
     start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
-    # The connector's precedence: a time wins over an offset on the same side.
+    # As in the Kafka connector, a time precedes an offset of the same side.
     start_offsets = None if start_ms is not None else read_offset_option(options, START)
     end_offsets = None if end_ms is not None else read_offset_option(options, END)
     topics, topic = options.names("subscribe"), options.text("topic")
@@ -596,7 +599,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # Brokers default to the connector's meaning: no read of all records after the start.
+        # For brokers the default is that of the Kafka connector, because `exact` reads all records
+        # after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -627,7 +631,8 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
         until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
-        # A filter on offsets or times before the table is computed would change the table.
+        # Offsets and times must not be filtered before the table is computed, since this would
+        # change the table.
         pushes_down=options.flag("pushdown", default=not options.flag("table", default=False)),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),
@@ -656,12 +661,12 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
 
 
 def not_of_directories(option: str) -> str:
-    """Return the message for an option of brokers beside the option path."""
+    """Return the error message for an option of brokers that is given with the option path."""
     return f"option {option} applies to brokers only, but path names a directory; leave it out"
 
 
 def _place(options: Options) -> tuple[str, str]:
-    """Return path and brokers, one empty; raises InvalidRequest for an option of the other."""
+    """Return path and brokers, one empty; raises InvalidRequest for an option of the other one."""
     path, bootstrap = options.place(_NOT_OF_BROKERS, _OF_BROKERS)
     others = options.prefixed("store." if bootstrap else "kafka.").keys() - {"isolation.level"}
     if others:
@@ -681,7 +686,7 @@ def _client(options: Options) -> dict[str, str]:
 
 
 def read_columns(options: Options) -> tuple[str, ...]:
-    """Return the columns of a row; the scan checks whether they exist.
+    """Return the columns of a row; the scan checks later whether they exist.
 
     Raises:
         InvalidRequest: The column `REASON` is given without mode=permissive.
@@ -701,7 +706,7 @@ def read_columns(options: Options) -> tuple[str, ...]:
 
 
 def read_mode(options: Options) -> bool:
-    """Whether a cell that can't be shown is null, with the reason beside it, not an error."""
+    """Return whether cells that can't be converted are null, instead of an error."""
     modes = {"failfast": False, "permissive": True}
     if (options.text("mode") or "").strip().lower() == "dropmalformed":
         raise InvalidRequest(
@@ -712,11 +717,11 @@ def read_mode(options: Options) -> bool:
 
 
 def scan_columns(columns: Sequence[str], serdes: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the columns that a scan reads for these rows.
+    """Return the columns that a scan has to read for these columns of a row.
 
-    The offset is among them if a cell may fail to convert: errors name the offset. For the column
-    `REASON`, columns with a serializer are read even if the query does not show them, so that a
-    record has the same reason for every choice of columns.
+    The offset is included if a cell may fail to convert, because the error contains it. For the
+    column `REASON`, columns with a serializer are read even if the query does not select them, so
+    that the reason doesn't depend on the selected columns.
     """
     names = tuple(name for name in columns if name != REASON)
     if REASON in columns:

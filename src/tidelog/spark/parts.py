@@ -1,8 +1,8 @@
-"""Work in parts: a text describes each part, a worker processes it and returns one row.
+"""Work on parts in parallel: a text describes a part; a worker processes it and returns one row.
 
 The texts are plain data (usually JSON), so only tidelog's own functions are pickled. Spark gets a
-range of numbers, one for each part, and runs a task for each; this works in local mode, on clusters
-and over Spark Connect. A job reports its progress to a `Listener`, which displays it.
+range of numbers, one for each part, and runs a task for each number; this works in local mode, on
+clusters and over Spark Connect. A job reports its progress to a `Listener`, which displays it.
 """
 
 import threading
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from tidelog.env import Env
 
 
-# From 1900 to 9998: no time zone moves these times out of the calendar. Others are given in ms
-# only.
+# Times from 1900 to 9998 stay inside the calendar in every time zone; other times are only given in
+# ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
 
@@ -35,7 +35,7 @@ _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
 
 
 def timestamp(ms: int) -> object:
-    """Return a time as Spark accepts it, None if it is before 1900 or after 9998."""
+    """Return a time as a datetime that Spark accepts; None if it is before 1900 or after 9998."""
     if not _TIMESTAMP_MS_MIN <= ms <= _TIMESTAMP_MS_MAX:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
@@ -45,7 +45,7 @@ class Listener(Protocol):
     """Receiver of a job's progress."""
 
     def note(self, text: str) -> None:
-        """Receive one line of text for the user."""
+        """Receive a line of text for the user."""
         ...
 
     def at(self, done: int, planned: int) -> None:
@@ -58,7 +58,7 @@ class _Nobody:
         """Ignore the line."""
 
     def at(self, done: int, planned: int) -> None:
-        """Ignore the progress."""
+        """Ignore the progress report."""
 
 
 NOBODY: Final = _Nobody()
@@ -67,7 +67,8 @@ NOBODY: Final = _Nobody()
 PartRow = Mapping[str, object]
 
 
-# The descriptions of parts are sent with each task's code. More parts than this run in rounds.
+# Maximum number of parts in a round, because the descriptions of all parts of a round are sent with
+# each task's code.
 PARTS_AT_ONCE: Final = 10_000
 
 
@@ -75,7 +76,7 @@ _LOOK_SECONDS: Final = 0.25
 
 
 class Work(Protocol):
-    """Work on a part in a worker. Must be picklable, and small."""
+    """Function that processes a part in a worker. Must be picklable, and small."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
         """Return the row of a part, its cells in the order of the schema."""
@@ -98,11 +99,11 @@ def run_parts(
         work: Processes one part.
         schema: Names and types of a row in Spark's notation: `records bigint, facts string`. Types
             are bigint, string and binary.
-        listener: Receives the number of finished parts at intervals; if Spark reports no progress,
-            only at the end of each round.
+        listener: Receives the number of finished parts from time to time; if Spark reports no
+            progress, only at the end of each round.
 
     Raises:
-        What Spark raises if a part fails after its retries; the worker's own error is in its text.
+        Spark's exception if a part fails after its retries; its text contains the worker's error.
     """
     rows: list[PartRow] = []
     for start in range(0, len(parts), PARTS_AT_ONCE):
@@ -117,7 +118,7 @@ def run_parts(
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """Reports finished parts to a listener: those of earlier rounds plus those of this one."""
+    """Adds the finished parts of earlier rounds to those of this round, for a listener."""
 
     listener: Listener
     before: int
@@ -130,7 +131,7 @@ class _Done:
 
 @dataclass(frozen=True, slots=True)
 class _Mapper:
-    """Maps numbers of parts to their rows, in a worker."""
+    """Function that processes numbered parts in a worker and returns their rows."""
 
     parts: tuple[str, ...]
     work: Work
@@ -156,7 +157,7 @@ class _Mapper:
 
 
 def _arrow_schema(text: str) -> "pa.Schema":
-    """Parse Spark's notation of a schema; Spark's own parser is not available in a worker."""
+    """Parse a schema in Spark's notation; Spark's own parser is not available in a worker."""
     import pyarrow as pa
 
     types = {"string": pa.string(), "bigint": pa.int64(), "binary": pa.binary()}
@@ -166,7 +167,7 @@ def _arrow_schema(text: str) -> "pa.Schema":
 
 @contextmanager
 def _watched(spark: "SparkSession", done: _Done) -> Iterator[None]:
-    """Report finished tasks while the block runs."""
+    """Report finished parts while the block runs."""
     context = None if done.listener is NOBODY else context_of(spark)
     if context is None:
         yield
@@ -188,16 +189,18 @@ def _watch(tracker: "StatusTracker", done: _Done, ended: threading.Event) -> Non
         done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
 
-# Reading a split of this size takes some seconds; for smaller ones Spark's overhead dominates.
+# Size of a split in bytes. Reading it takes some seconds; for smaller splits Spark's overhead
+# dominates.
 JOB_SPLIT_BYTES: Final = 1 << 30
 
 
-# Tasks for each core, if there is enough to read, so that all cores finish at about the same time.
+# Number of tasks for each core, if there is enough to read, so that all cores finish at about the
+# same time.
 _TASKS_PER_CORE: Final = 3
 
 
 def directory_env(place: Place) -> "Env":
-    """Return the environment to read a directory; raises InvalidRequest for brokers."""
+    """Return the environment for reading a directory; raises InvalidRequest for brokers."""
     from tidelog.objects.object_files import env_for
 
     if place.is_broker:
@@ -206,6 +209,6 @@ def directory_env(place: Place) -> "Env":
 
 
 def parallelism(spark: "SparkSession") -> int:
-    """Return how many tasks run in parallel; 1 if Spark doesn't say, as over Spark Connect."""
+    """Return the number of tasks that run in parallel; 1 if unknown, as over Spark Connect."""
     context = context_of(spark)
     return 1 if context is None else context.defaultParallelism

@@ -1,7 +1,7 @@
-"""Places that jobs read and write: a cluster of brokers, or a directory, local or remote.
+"""Locations that jobs read and write: a cluster of brokers, or a directory, local or remote.
 
-One text names either: `kafka://host:port[,host:port]`, a path, or the URL of an object store. A
-place provides the options that `format("tidelog")` needs to reach it, for reads and for writes.
+A text describes either: `kafka://host:port[,host:port]`, a path, or the URL of an object store.
+`Place.options` returns the options of `format("tidelog")` for reads and writes there.
 """
 
 import re
@@ -22,7 +22,7 @@ _SERVER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:,/\[\]]+):[0-9]{1,5}")
 @reads_arguments()
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A cluster or a directory.
+    """A cluster of brokers or a directory.
 
     Attributes:
         address: `host:port[,host:port]` of brokers; path or URL of a directory.
@@ -33,7 +33,7 @@ class Place:
 
     address: str
     is_broker: bool = False
-    # Hidden from the repr: may contain passwords.
+    # May contain passwords, so the repr omits them.
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     store: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -45,7 +45,7 @@ class Place:
         client: Mapping[str, str] | None = None,
         store: Mapping[str, str] | None = None,
     ) -> Self:
-        """Return the place that a text names.
+        """Return the place that a text describes.
 
         Args:
             text: `kafka://host:port[,host:port]`, a path, or a URL such as `s3://bucket/logs`.
@@ -53,7 +53,7 @@ class Place:
             store: Settings of the object store, for directories.
 
         Raises:
-            InvalidRequest: The text names no place, or the settings don't fit its kind.
+            InvalidRequest: The text describes no place, or the settings don't fit its kind.
         """
         if text.startswith(BROKER_SCHEME):
             if store:
@@ -71,7 +71,7 @@ class Place:
         return cls(text, store=dict(store or {}))
 
     def options(self) -> dict[str, str]:
-        """Return the options with which `format("tidelog")` reads and writes it."""
+        """Return the options of `format("tidelog")` to read from or write to this place."""
         if self.is_broker:
             settings = {f"kafka.{name}": value for name, value in self.client.items()}
             return settings | {"kafka.bootstrap.servers": self.address}
@@ -92,7 +92,7 @@ def _check_servers(text: str, servers: str) -> None:
 
 
 def as_place(value: "Place | str | PathLike[str]") -> Place:
-    """Return a place, parsed from text or a path; raises InvalidRequest for anything else."""
+    """Return a place, parsed if it is text or a path; raises InvalidRequest for anything else."""
     if isinstance(value, Place):
         return value
     if isinstance(value, str | PathLike):

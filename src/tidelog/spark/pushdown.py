@@ -1,11 +1,12 @@
-"""Filters that Spark pushes down, as limits of a read: partitions, offsets, times. No I/O.
+"""Conversion of filters that Spark pushes down to limits of partitions, offsets, times. No I/O.
 
-Owns the limits (`FilterLimits`), and the requested range of each partition from options and
-filters. Not owned: parsing of options (`options`).
+Contains the limits (`FilterLimits`), and the range of each partition that options and filters
+request. Options are parsed in `options`.
 
-Invariants: a filter that the limits apply exactly need not be applied by Spark again; a filter that
-they only narrow is returned to Spark. Topic, partition and offset are never null, so a filter on
-them is either true or false. A comparison with a time is never true for a record without a time.
+Invariants: if the limits implement a filter exactly, Spark need not apply it again; if they only
+reduce what is read, the filter is returned to Spark. Topic, partition and offset are never null, so
+a filter on them is either true or false. A comparison with a time is never true for a record
+without a time.
 """
 
 import operator
@@ -62,15 +63,15 @@ _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterLimits:
-    """Limits that filters put on a read.
+    """Limits of a read that result from filters.
 
     Attributes:
-        names: Filters on topics and partitions.
+        names: Filters on topics and partitions that are applied to the names.
         least_offset: First offset in every partition, inclusive.
         limit_offset: End offset in every partition, exclusive.
         clock: Clock of `times`.
-        times: Time range in ms, [a, b); INT64_MAX means no end. None for all records, also those
-            without a time.
+        times: Time range in ms, [a, b); INT64_MAX as end means no end. None for no limit, which
+            includes records without a time.
     """
 
     names: tuple[Filter, ...] = ()
@@ -80,7 +81,7 @@ class FilterLimits:
     times: tuple[int, int] | None = None
 
     def keeps(self, name: TopicPartition) -> bool:
-        """Whether the filters on topics and partitions keep a partition."""
+        """Return whether a partition matches the filters on topics and partitions."""
         values: dict[str, int | str] = {"topic": name.topic, "partition": name.partition}
         return all(_is_true(one, values[_column(one)]) for one in self.names)
 
@@ -96,11 +97,11 @@ NO_LIMITS: Final = FilterLimits()
 
 @dataclass(slots=True)
 class LimitMaker:
-    """Converts filters to limits.
+    """Converts filters to limits of a read.
 
     Attributes:
         options: Options of the query.
-        limits: Limits of the filters taken so far.
+        limits: Limits for the filters converted so far.
         returned: Filters that Spark has to apply.
     """
 
@@ -109,15 +110,16 @@ class LimitMaker:
     returned: list[Filter] = field(default_factory=list)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Convert the filters; those that Spark has to apply are in `returned`."""
-        # A time column is known to be non-null only once a range on it is a limit.
+        """Convert the filters; those that Spark has to apply are added to `returned`."""
+        # The filter "is not null" on a time column is implied once another filter limits that time,
+        # so filters that were not applied are tried again.
         late = [one for one in filters if not self._take(one)]
         for one in late:
             if not self._is_implied(one):
                 self.returned.append(one)
 
     def _take(self, one: Filter) -> bool:
-        """Whether the limits now apply the filter exactly."""
+        """Apply a filter to the limits; return whether they implement it exactly."""
         column = _column(one)
         kind = _NAMES.get(column)
         if kind is not None and _is_known(one, kind):
@@ -144,9 +146,9 @@ class LimitMaker:
     def _take_time(self, one: Filter, clock: ClockName) -> bool:
         options, times = self.options, self.limits.times
         if options.strict:
-            return False  # records without a time must be read, to raise the error
+            return False  # records without a time must be read, because they are an error
         if options.has_times and clock is not options.clock:
-            return False  # a plan has one clock
+            return False  # a plan has only one clock
         if times is not None and clock is not self.limits.clock:
             return False
         bounds = _bounds(one, _floor_ms, _ceil_ms)
@@ -156,26 +158,26 @@ class LimitMaker:
         before = times or (INT64_MIN, INT64_MAX)
         both = (max(before[0], start), min(before[1], end))
         self.limits = replace(self.limits, clock=clock, times=both)
-        # A time in the range that Spark can't represent is null in its row, so Spark has to check
-        # again.
+        # A time that Spark can't represent is null in the row although it is in the range, so Spark
+        # has to check again.
         return is_exact and not self.options.permissive
 
     def _is_implied(self, one: Filter) -> bool:
-        """Whether the filter only asks for a time that all remaining records have."""
+        """Return whether a filter only excludes nulls of a time that the limits require."""
         clock = _CLOCKS.get(_column(one))
         is_range = self.limits.times is not None and self.limits.clock is clock
         return isinstance(one, IsNotNull) and is_range and not self.options.permissive
 
 
 def _column(one: Filter) -> str:
-    """Return the column of a filter, "" for a nested one."""
+    """Return the name of a filter's column; "" for a nested column."""
     inner = one.child if isinstance(one, Not) else one
     path: tuple[str, ...] = getattr(inner, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 
 def _is_known(one: Filter, kind: type[int | str]) -> bool:
-    """Whether a filter on names can be evaluated here: all its constants have the column's type."""
+    """Return whether a filter can be evaluated: its constants have the column's type."""
     inner = one.child if isinstance(one, Not) else one
     if isinstance(inner, IsNotNull | IsNull):
         return True
@@ -187,7 +189,7 @@ def _is_known(one: Filter, kind: type[int | str]) -> bool:
 
 
 def _is_true(one: Filter, value: int | str) -> bool:
-    """Whether a filter keeps this value, which is never null."""
+    """Return whether a filter is true for a value, which is never null."""
     if isinstance(one, Not):
         return not _is_true(one.child, value)
     if isinstance(one, IsNotNull | IsNull):
@@ -200,10 +202,10 @@ def _bounds(
     floor: Callable[[object], int | None],
     ceil: Callable[[object], int | None],
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the whole numbers [a, b) that a filter can match, and whether it matches all of them.
+    """Return the integers [a, b) that a filter can match, and whether it matches all of them.
 
-    None if it does not limit a range. `floor` and `ceil` convert a constant, which may lie between
-    two whole numbers; they return None if it is no value of the column.
+    None if the filter is not a limit. `floor` and `ceil` round a constant to integers, since it may
+    be between two of them; they return None if it has another type than the column.
     """
     if isinstance(one, In):
         return _hull(one, floor, ceil)
@@ -219,7 +221,7 @@ def _bounds(
         start = low + 1
     elif isinstance(one, LessThan):
         end = high
-    else:  # a constant between two whole numbers equals none
+    else:  # if the constant is between two integers, the range of equality is empty
         start = INT64_MIN if isinstance(one, LessThanOrEqual) else high
         end = INT64_MAX if isinstance(one, GreaterThanOrEqual) else low + 1
     return (start, end), True
@@ -228,7 +230,7 @@ def _bounds(
 def _hull(
     one: In, floor: Callable[[object], int | None], ceil: Callable[[object], int | None]
 ) -> tuple[tuple[int, int], bool] | None:
-    """Return the range from the smallest to the largest value of a list, marked as inexact."""
+    """Return the range from the smallest to the largest value of an IN filter, as inexact."""
     lows = [floor(value) for value in one.value]
     highs = [ceil(value) for value in one.value]
     known_lows = [low for low in lows if low is not None]
@@ -245,7 +247,8 @@ def _whole(value: object) -> int | None:
 def _microseconds(value: object) -> int | None:
     if not isinstance(value, datetime):
         return None
-    # Spark passes aware times. Naive ones would be in the session's zone, which is unknown here.
+    # Spark passes times with a zone. Times without one would be in the session's zone, which is
+    # unknown here.
     return (value - EPOCH) // _MICROSECOND if value.tzinfo is not None else None
 
 
@@ -284,10 +287,10 @@ def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: Fi
 def scan_ranges(
     options: SourceOptions, names: list[TopicPartition], limits: FilterLimits
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the requested range of each partition that the limits keep.
+    """Return the requested range of each partition that the limits don't exclude.
 
     Raises:
-        InvalidRequest: An option by partition does not name all partitions, or names others.
+        InvalidRequest: An option by partition lacks a partition, or has one that is not read.
     """
     sides = {
         "start_offset": _spread("startingOffsets", options.start_offsets, names),
@@ -311,7 +314,7 @@ def scan_ranges(
 
 
 def _spread(what: str, values: Given, names: list[TopicPartition]) -> list[int | None]:
-    """Return one value for each partition."""
+    """Return an option's value for each partition; raises InvalidRequest if one is missing."""
     if values is None or isinstance(values, int):
         return [values] * len(names)
     if missing := [name for name in names if name not in values]:

@@ -1,4 +1,4 @@
-"""Progress of a streaming query, from Spark's own: `tidelog.spark.progress(query)`."""
+"""Progress of a streaming query from Spark's progress reports: `tidelog.spark.progress(query)`."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,15 +18,16 @@ class Progress:
     Attributes:
         topics: Topics that it reads.
         batch: Number of the micro-batch, -1 before the first one.
-        offsets_behind: Number of offsets left to read.
-        seconds_behind: Age of the oldest unread record, by create time; 0 if nothing is unread,
-            None if unknown (brokers don't report times of offsets).
-        append_seconds_behind: Age of the oldest unread record, by append time; 0 if nothing is
-            unread, None if unknown.
-        rows_read: Rows read, in the micro-batches that Spark remembers (100 by default).
-        rows_written: Rows that the sink reports as written in them; `rows_read` if it reports none,
-            as sinks in Python.
-        lost: Ranges of offsets lost in them, in words.
+        offsets_behind: Number of unread offsets.
+        seconds_behind: Age of the oldest unread record in seconds, by create time; 0 if none is
+            unread, None if unknown (brokers don't report times of offsets).
+        append_seconds_behind: Age of the oldest unread record in seconds, by append time; 0 if none
+            is unread, None if unknown.
+        rows_read: Number of rows read in the micro-batches that Spark still reports (the last 100
+            by default).
+        rows_written: Number of rows that the sink reports as written in them; `rows_read` if it
+            reports none, as sinks written in Python.
+        lost: Ranges of offsets lost in them, as text.
     """
 
     topics: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class Progress:
     lost: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        """Return one line, for a log."""
+        """Return the progress as one line for a log."""
         ages = [("created", self.seconds_behind), ("appended", self.append_seconds_behind)]
         ages_text = [f"{word} {age:,.1f} s ago" for word, age in ages if age is not None]
         oldest = (
@@ -59,7 +60,7 @@ def progress(query: "StreamingQuery") -> Progress:
         query: The query, running or ended.
 
     Raises:
-        InvalidRequest: It does not read from `format("tidelog")`.
+        InvalidRequest: The query does not read from `format("tidelog")`.
     """
     return read_progress([json.loads(one.json) for one in query.recentProgress])
 
@@ -91,7 +92,7 @@ def read_progress(batches: "Sequence[Mapping[str, object]]") -> Progress:
 
 
 def _source_reports(batch: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """Return the reports of this package's sources in a micro-batch's progress."""
+    """Return the reports of sources of this package in a micro-batch's progress."""
     sources = batch.get("sources")
     reports = []
     for source in sources if isinstance(sources, list) else []:

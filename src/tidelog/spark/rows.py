@@ -1,12 +1,12 @@
-"""Rows in Spark's form: types, names and the exact Arrow schema; and the partition of written rows.
+"""Rows of Spark: their types, exact Arrow schema and conversion; topic and partition for writes.
 
-Owns the conversion of reads (`SparkRows`) and the choice of topic and partition for each row of a
-write (`Router`), without an object per row.
+Contains the conversion of columns that are read (`SparkRows`), and the choice of topic and
+partition for each row that is written (`Router`), without an object per row.
 
 Invariants: Spark compares names, order, types and nullability of the first record batch with its
-own schema and doesn't check the rest, so every batch has exactly this schema. Times become
-microseconds. A time that then does not fit into 64 bits (some 292,000 years away) is an error that
-names the record, or null with the reason beside it (`mode=permissive`).
+own schema and doesn't check later batches, so every batch has exactly this schema. Times are
+converted to microseconds. A time that does not fit into 64 bits then (some 292,000 years away) is
+an error with partition and offset, or null with a reason (`mode=permissive`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,7 +90,7 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
         serdes: Names of serializers of the columns `key` and `value`; bytes without one.
 
     Raises:
-        InvalidRequest: A column does not exist, or is named twice.
+        InvalidRequest: A column does not exist, or occurs twice.
     """
     if unknown := [name for name in columns if name not in TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(TYPES)}")
@@ -101,7 +101,7 @@ def row_type(columns: Sequence[str], serdes: Serdes = NO_SERDES) -> StructType:
 
 
 def check_row_type(requested: StructType, serdes: Serdes = NO_SERDES) -> tuple[str, ...]:
-    """Return the columns of a user's schema; raises InvalidRequest if a type differs."""
+    """Return the column names of a user's schema; raises InvalidRequest if a type differs."""
     columns = tuple(requested.fieldNames())
     for ours, theirs in zip(row_type(columns, serdes), requested, strict=True):
         if ours.dataType != theirs.dataType:
@@ -116,7 +116,7 @@ class SparkRows:
     """Converts record batches of a scan to record batches for Spark.
 
     Attributes:
-        scanned: Columns of the scan's batches, in order.
+        scanned: Columns of the scan's batches that `convert` expects, in order.
     """
 
     def __init__(
@@ -127,7 +127,8 @@ class SparkRows:
         Args:
             columns: Columns of Spark's rows, in order.
             serdes: Names of serializers of the columns `key` and `value`.
-            permissive: Cells that can't be shown are null, with the reason in the column `REASON`.
+            permissive: Whether cells that can't be converted are null, with the reason in the
+                column `REASON`, instead of an error.
         """
         self.scanned = scan_columns(columns, serdes)
         self._schema = to_arrow_schema(row_type(columns, serdes), timezone="UTC")
@@ -136,7 +137,7 @@ class SparkRows:
             _converter(field.name, field.type, serdes.get(field.name, "bytes"))
             for field in self._schema
         ]
-        # Columns that are read only for the column `REASON`.
+        # Columns that are read only to fill the column `REASON`.
         self._hidden = {
             column: _serde_converter(column, serdes[column])
             for column in self.scanned
@@ -148,11 +149,12 @@ class SparkRows:
 
         Args:
             batch: Rows with the columns `scanned`.
-            name: Their partition, for errors.
+            name: The rows' partition, for errors.
 
         Raises:
-            InvalidTimestamp: A time that Spark can't represent; names partition and offset.
-            SerdeError: A key or value that its serializer can't decode; names partition and offset.
+            InvalidTimestamp: Spark can't represent a time; the message has partition and offset.
+            SerdeError: A serializer can't decode a key or value; the message has partition and
+                offset.
         """
         reasons: dict[int, list[str]] = {}
         arrays = {
@@ -200,16 +202,16 @@ def _reason_column(reasons: Mapping[int, Sequence[str]], count: int) -> "Column"
 
 
 def _place(batch: pa.RecordBatch, name: TopicPartition, row: int) -> str:
-    """Return a record's partition and offset as text."""
+    """Return a record's partition and offset as text, for errors."""
     return f"{name} offset {batch.column('offset')[row].as_py()}"
 
 
 class _Converter(NamedTuple):
-    """Conversion of a column to Spark's type.
+    """Conversion of a column to one of Spark's types.
 
     Attributes:
-        convert: Converts a column; raises SerdeError or ArrowInvalid if a cell can't be shown.
-        find_wrong: Returns the rows of such cells, in order, with their errors.
+        convert: Converts a column; raises SerdeError or ArrowInvalid if a cell can't be converted.
+        find_wrong: Returns the rows whose cells can't be converted, in order, with their errors.
     """
 
     convert: "Callable[[Column], Column]"
@@ -246,7 +248,7 @@ def _none_wrong(_: "Column") -> "Iterable[tuple[int, RequestError]]":
 
 
 def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestError]]":
-    """Yield the rows whose times in ms are too large for 64 bits in microseconds."""
+    """Yield the rows whose times in ms do not fit into 64 bits as microseconds."""
     times = np.asarray(column.cast(pa.int64()).fill_null(0))
     most = INT64_MAX // US_PER_MS
     for row in np.flatnonzero((times > most) | (times < -most)).tolist():
@@ -261,9 +263,10 @@ def _wrong_times(name: str, column: "Column") -> "Iterator[tuple[int, RequestErr
 
 
 def _headers(column: "Column", kind: pa.DataType) -> "Column":
-    """Return headers as Spark's list of structs over the same buffers; null without headers.
+    """Return headers as Spark's list of structs, over the same buffers; null if there are none.
 
-    The connector has null too. The child's nullability differs from ours, and Spark compares it.
+    Spark's Kafka connector returns null, too. The column's schema differs in the nullability of its
+    children, which Spark compares.
     """
     assert isinstance(column, pa.ListArray)
     assert isinstance(kind, pa.ListType)
@@ -286,7 +289,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int32]
 
 
-# Columns of a record; the other columns of a row choose its topic and partition.
+# Columns of a record. The remaining columns of a written row determine its topic and partition.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
 
 
@@ -294,15 +297,16 @@ _UINT16_MAX: Final = (1 << 16) - 1
 
 
 class Router:
-    """Chooses topic and partition of each row, as Kafka's clients do. Not thread-safe."""
+    """Chooses topic and partition of each row like Kafka's clients. Not thread-safe."""
 
     def __init__(self, topic: str | None, count_of: Callable[[str], int], *, task: int) -> None:
         """Create it.
 
         Args:
             topic: Topic of all rows; None if each row names its own.
-            count_of: Returns the number of a topic's partitions; raises UnknownTopic.
-            task: Number of the task; tasks start their round-robin at different partitions.
+            count_of: Returns the number of partitions of a topic; raises UnknownTopic.
+            task: Number of the task. Tasks assign rows without a key to partitions in turn, and
+                each begins with another partition.
         """
         self._topic = topic
         self._count_of = count_of
@@ -310,7 +314,7 @@ class Router:
         self._turn = task
 
     def route(self, batch: pa.RecordBatch) -> "Iterator[tuple[str, Numbers, pa.RecordBatch]]":
-        """Yield each topic's rows, in order: topic, partition of each row, columns of the records.
+        """Yield each topic's rows, in order: topic, each row's partition, the columns of records.
 
         Raises:
             UnknownTopic, InvalidRequest: A row's topic or partition does not exist, or a row has no
@@ -336,7 +340,7 @@ class Router:
             yield str(name), rows
 
     def _numbers(self, topic: str, batch: pa.RecordBatch) -> "Numbers":
-        """Return each row's partition: its own if given, else chosen as Kafka's clients do."""
+        """Return each row's partition: the given one, or chosen like Kafka's clients."""
         count = self._counts.get(topic) or self._count_of(topic)
         self._counts[topic] = count
         if "partition" not in batch.schema.names:
@@ -358,8 +362,8 @@ class Router:
         return np.where(is_given, numbers.astype(np.int32), self._chosen(batch, count))
 
     def _chosen(self, batch: pa.RecordBatch, count: int) -> "Numbers":
-        # Rows without a key go to one partition per record batch, in turn, so that log batches are
-        # full.
+        # All rows of a record batch without a key go to one partition, so that log batches are
+        # full; the next record batch uses the next partition.
         keyless = self._turn % count
         if count == 1 or "key" not in batch.schema.names:
             return np.full(batch.num_rows, keyless, np.int32)
@@ -367,12 +371,12 @@ class Router:
 
 
 def by_partition(numbers: "Numbers", rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each partition, in their order."""
+    """Yield the rows of each partition, in their original order."""
     first = int(numbers[0])
     if (numbers == first).all():
         yield first, rows
         return
-    # numpy sorts 16-bit numbers by counting.
+    # numpy sorts 16-bit integers by counting, which is faster.
     narrow = numbers.astype(np.uint16) if numbers.max() <= _UINT16_MAX else numbers
     ordered = rows.take(np.argsort(narrow, kind="stable"))
     counts = np.bincount(numbers)

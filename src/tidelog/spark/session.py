@@ -1,16 +1,17 @@
-"""Spark sessions: starting one, settings for tidelog, and the supported versions of Spark and Java.
+"""Spark sessions: start, settings for tidelog, and supported versions of Spark and Java.
 
-Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another. That Python may
-lack tidelog, and Spark's own error does not say so clearly. Sessions started here set
-PYSPARK_PYTHON. For other sessions, `setup` and the checks set or report what is still possible.
+Spark's workers run the `python3` on the PATH unless PYSPARK_PYTHON names another Python. That
+Python may lack tidelog, and Spark's own error does not say so clearly. Sessions started here set
+PYSPARK_PYTHON. For other sessions, `setup` and the checks set what can still be set, and report
+what can't.
 
-The source is tested with the supported versions and refuses all others: Spark's Python data sources
-change from one version to the next, and would otherwise fail during the work, not at the start.
-Spark's version is known in every process of ours. Java's version comes from the process that
-started Spark's Python (`driver_java`) or, if there is a session, from Spark (`check_session`),
-which also works over Spark Connect.
+The data source is tested with the supported versions and refuses all others: Spark's Python data
+sources change from one version to the next, and would otherwise fail later, during the work. All
+our processes know Spark's version. Java's version is read from the process that started Spark's
+Python (`driver_java`) or, if there is a session, from Spark (`check_session`), which also works
+over Spark Connect.
 
-Not owned: Python and packages of the workers (`workers`).
+Python and packages of the workers are handled in `workers`.
 """
 
 import importlib
@@ -49,19 +50,20 @@ _ASK_JAVA: Final = (
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="([0-9.]+)', re.MULTILINE)
 
 
-# The driver's JVM is the parent of the planning process or, with Spark's daemon, its grandparent.
+# Maximum number of parent processes that are checked: the driver's JVM is the parent of the
+# planning process or, with Spark's daemon, its grandparent.
 _PARENTS_MAX: Final = 4
 
 
 def check_versions(spark: str, java: str | None) -> None:
-    """Refuse an unsupported version of Spark or Java.
+    """Raise an error for an unsupported version of Spark or Java.
 
     Args:
         spark: Spark's version, e.g. `4.3.0`.
-        java: Java's version, e.g. `17` or `17.0.15`; None if unknown, which passes.
+        java: Java's version, e.g. `17` or `17.0.15`; None if unknown, which is accepted.
 
     Raises:
-        UnsupportedVersion: The text names the supported versions and how to choose one.
+        UnsupportedVersion: The message has the supported versions and how to choose one.
     """
     if ".".join(spark.split(".")[:2]) not in SPARK_VERSIONS:
         versions = " and ".join(SPARK_VERSIONS)
@@ -79,7 +81,7 @@ def check_versions(spark: str, java: str | None) -> None:
 
 
 def check_driver() -> None:
-    """Refuse this process's Spark, or the Java that started the process, if unsupported.
+    """Raise an error if Spark here, or the Java that started this process, is unsupported.
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
@@ -90,7 +92,7 @@ def check_driver() -> None:
 
 
 def check_session(spark: "SparkSession") -> None:
-    """Refuse a session with an unsupported Spark or Java; runs one small query.
+    """Raise an error if a session's Spark or Java is unsupported; runs one small query.
 
     Raises:
         UnsupportedVersion: The version of Spark or Java is not supported.
@@ -101,15 +103,14 @@ def check_session(spark: "SparkSession") -> None:
 
 
 def refusing_source() -> "type[DataSource]":
-    """Return a data source `tidelog` that only raises errors, for Sparks without our base classes.
+    """Return a data source `tidelog` that only raises errors, if the real one can't be imported.
 
-    The error is an unsupported version or, if Spark's version is supported, the import error of the
-    real data source.
+    The error is UnsupportedVersion or, if Spark's version is supported, the error of that import.
     """
     from pyspark.sql.datasource import DataSource
 
     class RefusingSource(DataSource):
-        """Data source that refuses every use."""
+        """Data source whose methods raise an error."""
 
         @classmethod
         def name(cls) -> str:
@@ -117,7 +118,7 @@ def refusing_source() -> "type[DataSource]":
             return "tidelog"
 
         def schema(self) -> "str":
-            """Raise the reason."""
+            """Raise the error."""
             check_driver()
             try:
                 importlib.import_module("tidelog.spark.source")
@@ -128,7 +129,7 @@ def refusing_source() -> "type[DataSource]":
             raise AssertionError("it can be imported after all")
 
         def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's
-            """Raise the reason."""
+            """Raise the error."""
             self.schema()
             raise AssertionError
 
@@ -136,19 +137,19 @@ def refusing_source() -> "type[DataSource]":
 
 
 def driver_java(proc: Path = Path("/proc"), pid: int | None = None) -> str | None:
-    """Return the version of the Java among a process's parents.
+    """Return the version of the Java process among the parents of a process.
 
     Args:
-        proc: Root of the proc file system; without one (macOS) the version is unknown.
+        proc: Root of the proc file system. Without one (macOS), the version is unknown.
         pid: Process whose parents are searched; this process if None.
 
     Returns:
-        None if no parent is a Java, or its version is unknown.
+        None if no parent is a Java process, or its version is unknown.
     """
     current = os.getpid() if pid is None else pid
     for _ in range(_PARENTS_MAX):
         try:
-            # `pid (name) state ppid ...`; the name may contain any character.
+            # Format: `pid (name) state ppid ...`; the name may contain any character.
             fields = (proc / str(current) / "stat").read_text().rpartition(")")[2].split()
             current = int(fields[1])
             program = (proc / str(current) / "exe").readlink()
@@ -167,8 +168,8 @@ def _release_of(home: Path) -> str | None:
     return None if match is None else match[1]
 
 
-# Setting with which Spark pushes filters down to the source, which then returns a reader that
-# accepts them.
+# Setting that makes Spark push filters down to a source; only then Spark accepts readers with
+# `pushFilters`.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 
@@ -184,7 +185,7 @@ _DESCRIPTION: Final = "spark.job.description"
 _TOPICS_SHOWN: Final = 5
 
 
-# One line per error, not Spark's whole log.
+# Log configuration: one line per error, and nothing below that level.
 _LOGGING: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -199,7 +200,7 @@ appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 _STDERR: Final = 2
 
 
-# An error of ours in Spark's message: alone, or as the last line of a traceback.
+# Pattern of a tidelog error in Spark's message: alone, or as the last line of a traceback.
 _OURS: Final = re.compile(r"(?:^|\s)(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)
 
 
@@ -208,10 +209,10 @@ class SessionOptions:
     """Options of a session.
 
     Attributes:
-        master: Spark's master, or `sc://HOST:PORT` for Spark Connect; all local cores if None.
+        master: Spark's master, or `sc://HOST:PORT` for Spark Connect; None for all local cores.
         name: Name of the application in Spark's UI.
-        time_zone: Zone of times without a zone.
-        conf: Settings of Spark; they override ours.
+        time_zone: Zone of times that are given without one.
+        conf: Settings of Spark, which take precedence over tidelog's.
     """
 
     master: str | None = None
@@ -226,22 +227,22 @@ class SessionOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in processes of this machine."""
+        """Whether Spark runs in processes on this machine."""
         return (self.master or LOCAL).startswith("local")
 
 
 def start(
     options: SessionOptions, directory: Path, *, messages: Path | None = None
 ) -> "SparkSession":
-    """Start a session; Spark, its JVM and its workers write messages to a file, not the terminal.
+    """Start a session whose Spark, JVM and workers write their messages to a file.
 
     Args:
         options: Options of the session.
         directory: Folder for Spark's files; created if missing.
-        messages: File for the messages; `spark.log` in the folder if None.
+        messages: File for the messages; None for `spark.log` in the folder.
 
     Raises:
-        UnsupportedVersion: Its version of Spark or Java is not supported.
+        UnsupportedVersion: The version of Spark or Java is not supported.
     """
     from pyspark.sql import SparkSession
 
@@ -263,7 +264,7 @@ def start(
 
 
 def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[str, str]:
-    """Return Spark's settings for a command's session."""
+    """Return Spark's settings for a session of a command."""
     values = {
         "spark.sql.session.timeZone": options.time_zone,
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -288,7 +289,7 @@ def settings(options: SessionOptions, directory: Path, logging: Path) -> dict[st
 
 @contextmanager
 def stderr_to(path: Path) -> Iterator[None]:
-    """Redirect stderr to a file for processes started within."""
+    """Redirect stderr to a file for processes that are started in the block."""
     saved = os.dup(_STDERR)
     with path.open("ab") as file:
         os.dup2(file.fileno(), _STDERR)
@@ -301,17 +302,18 @@ def stderr_to(path: Path) -> Iterator[None]:
 
 @reads_arguments()
 def setup(spark: "SparkSession", *, checks_workers: bool = True) -> "SparkSession":
-    """Configure a session for tidelog, so that filters reach the source; return the session.
+    """Configure a session for tidelog, including filter pushdown, and return it.
 
-    Workers that start after this run this Python unless another was chosen.
+    Workers that start afterwards run this Python, unless another one was chosen.
 
     Args:
         spark: The session.
-        checks_workers: Run one small task to check that the workers' Python has tidelog.
+        checks_workers: Whether to run one small task that checks that the workers' Python has
+            tidelog.
 
     Raises:
-        UnsupportedVersion: Its version of Spark or Java is not supported.
-        MissingDependency: The workers' Python lacks tidelog; the text says what to set.
+        UnsupportedVersion: The version of Spark or Java is not supported.
+        MissingDependency: The workers' Python lacks tidelog; the message says what to set.
     """
     check_session(spark)
     use_this_python()
@@ -329,7 +331,7 @@ def is_connect(spark: "SparkSession") -> bool:
 
 
 def context_of(spark: "SparkSession") -> "SparkContext | None":
-    """Return the session's SparkContext; None over Spark Connect, which has none."""
+    """Return the session's SparkContext; None over Spark Connect, which doesn't have one."""
     try:
         return spark.sparkContext
     except Exception:  # noqa: BLE001 - each release refuses it by another error
@@ -338,14 +340,14 @@ def context_of(spark: "SparkSession") -> "SparkContext | None":
 
 @contextmanager
 def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iterator[None]:
-    """Show the name of a job and its topics in Spark's UI for queries run within.
+    """Show the name of a job and its topics in Spark's UI for queries in the block.
 
-    Restores the thread's description afterwards. Does nothing in a session of Spark Connect, which
-    can't set one.
+    The description of the thread is restored afterwards. Has no effect over Spark Connect, which
+    can't set a description.
 
     Args:
         spark: The session.
-        job: Name of the job, as in the command.
+        job: Name of the job, as in its command.
         topics: Names of its topics or partitions.
     """
     context = context_of(spark)
@@ -364,7 +366,7 @@ def described(spark: "SparkSession", job: str, topics: Iterable[object]) -> Iter
 
 
 def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
-    """Check that paths mean the same to this process and, over Spark Connect, to the server.
+    """Check that paths name the same directories here and on a Spark Connect server.
 
     Jobs plan in this process, and read and write on the server. Contents are not compared: an
     absolute path is assumed to name the same directory on both machines.
@@ -384,16 +386,16 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
 
 
 def use_this_python() -> None:
-    """Let workers of sessions started from here run this Python, unless another was chosen."""
+    """Make workers of sessions started by this process run this Python, unless one was chosen."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def our_words(text: str) -> tuple[str, str] | None:
-    """Return name and text of a tidelog error in one of Spark's messages, None without one.
+    """Return class name and text of a tidelog error in a message of Spark; None without one.
 
-    A task's error reaches the driver as a traceback in text; the last tidelog error in it is the
-    cause.
+    A task's error reaches the driver as the text of a traceback; the last tidelog error in it is
+    the cause.
     """
     matches = _OURS.findall(text)
     return (matches[-1][0], matches[-1][1].strip()) if matches else None

@@ -1,7 +1,7 @@
 """Sink of `format("tidelog")`, batch and stream: chooses the writer and checks the columns.
 
-Owns, on the driver, the check of the rows' types, and the creation of a missing topic
-(`createPartitions`). Not owned: writing (`directory_sink`, `broker_sink`).
+Checks the types of rows, and creates a missing topic (`createPartitions`), on the driver. The
+writers are in `directory_sink` and `broker_sink`.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def make_missing_topic(options: "SinkOptions") -> None:
-    """Create the topic of a write if the options request it and it is missing.
+    """Create the topic of a write if it is missing and the options ask for it.
 
     Raises:
         InvalidTopic, InvalidPartitions, ConfigError: The topic can't be created with these options;
             nothing was changed.
         InvalidRequest: The directory does not exist.
-        DirectoryLocked: Another process has the directory open for writing: only that process can
-            create topics.
+        DirectoryLocked: Another process has locked the directory; only that process can create
+            topics.
         NotAuthorized, ClusterFailure: The brokers refuse, or can't be reached.
     """
     topic, partitions = options.topic, options.create
@@ -82,10 +82,11 @@ def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> Non
             try:
                 create(cluster, topic, partitions=partitions, config=options.create_config)
             except TopicExists:
-                return  # a concurrent write created it
+                return  # a write that runs at the same time has created it
 
 
-# Columns that a read returns but a write ignores: a topic can be copied without naming columns.
+# Columns that a read returns and a write ignores, so that a topic can be copied without naming
+# columns.
 _READ_ONLY: Final = frozenset(
     {
         "offset",
@@ -116,7 +117,7 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
 
 
-# Types of a column that its serializer can write.
+# Types of a column that each serializer can encode.
 _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
     "bytes": (BinaryType, StringType),
     "string": (StringType,),
@@ -131,13 +132,12 @@ _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {
 def make_writer(
     texts: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> "DataSourceArrowWriter":
-    """Return the writer of a batch, on the driver.
+    """Return the writer of a batch write; runs on the driver.
 
     Raises:
-        InvalidRequest: Options or columns that can't be written.
+        InvalidRequest: An option is invalid, or a column can't be written.
         UnknownTopic: The topic does not exist.
-        DirectoryLocked: Another process has the directory open for writing and serves no control
-            channel.
+        DirectoryLocked: Another process has locked the directory and serves no control channel.
     """
     if overwrite:
         raise InvalidRequest('a log is only appended to: use mode("append")')
@@ -156,12 +156,13 @@ def make_writer(
 def make_stream_writer(
     texts: Mapping[str, str], schema: StructType
 ) -> "DataSourceStreamArrowWriter":
-    """Return the writer of a streaming query, on the driver; Spark calls this in every batch.
+    """Return the writer of a streaming query; runs on the driver, in every batch.
 
-    Output mode `complete` appends all rows of the result in each batch, as Spark's Kafka sink does.
+    In output mode `complete`, each batch appends all rows of the result, as Spark's Kafka sink
+    does.
 
     Raises:
-        InvalidRequest: Options or columns that can't be written.
+        InvalidRequest: An option is invalid, or a column can't be written.
     """
     options = _read(texts, schema)
     if options.txn is not None:
@@ -185,11 +186,11 @@ def _read(texts: Mapping[str, str], schema: StructType) -> SinkOptions:
 def check_columns(
     schema: StructType, topic: str | None, serdes: Mapping[str, str] | None = None
 ) -> None:
-    """Check that rows of this type can be written; raises InvalidRequest.
+    """Raise InvalidRequest if rows of this type can't be written.
 
     Args:
         schema: Type of the rows.
-        topic: Topic of all rows, None if each row names its own.
+        topic: Topic of all rows; None if each row names its own.
         serdes: Names of serializers of the columns `key` and `value`.
     """
     names = schema.fieldNames()

@@ -1,7 +1,6 @@
-"""Request of a write by `format("tidelog")`, and what a task knows of itself.
+"""Options of a write by `format("tidelog")`, and a task's own number and batch.
 
-Owns the options of writes, the number of a task, and its streaming batch. Spark passes a batch's
-number only to a sink's commit; tasks read it from their local properties.
+Spark passes a batch's number only to a sink's commit, so tasks read it from their local properties.
 """
 
 import logging
@@ -18,8 +17,8 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.spark.options import WRITE_OPTIONS, Options, not_of_directories, read_serdes
 from tidelog.types import INT64_MAX, Codec
 
-# Four times the default batch size of Kafka's producer: a bulk write has its records at hand, and
-# the cost of a batch is that of several hundred records.
+# Four times the default batch size of Kafka's producer: a bulk write doesn't have to wait for
+# records, and a batch costs as much as several hundred records.
 BATCH_BYTES: Final = 65_536
 LOCK_WAIT_MS: Final = 10_000
 MARKER_TOPIC: Final = "tidelog-spark-markers"
@@ -52,19 +51,19 @@ _REFUSED_CLIENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """A numbered write of an application: topics that already have the version receive nothing."""
+    """Application and number of a write: topics that already have this number are skipped."""
 
     app_id: str
     version: int
 
 
 def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None:
-    """Log each topic that received nothing from a numbered write.
+    """Log each topic that a numbered write has skipped.
 
     Args:
         txn: The write.
-        skipped: Topics that had this version or a later one, with their last version.
-        place: The directory or brokers, for the message.
+        skipped: Topics that had this number or a later one, with their last number.
+        place: The directory or brokers, for the log line.
     """
     for topic, last in sorted(skipped.items()):
         what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({place})"
@@ -81,7 +80,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
 
 
 def log_repeated(batch: "StreamBatch", place: str) -> None:
-    """Log that a batch of a streaming query, or a later batch of the query, was written before."""
+    """Log that this batch of a streaming query, or a later one, was written before."""
     _LOG.warning(
         "batch %d of query %s to %s, or a later one, was committed before: nothing was written this"
         " time",
@@ -91,23 +90,24 @@ def log_repeated(batch: "StreamBatch", place: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Request of a write.
+    """Options of a write.
 
     Attributes:
-        path: Directory of topics, empty for a write to brokers.
-        bootstrap: Brokers, empty for a write to a directory.
+        path: Directory of topics; "" for a write to brokers.
+        bootstrap: Brokers; "" for a write to a directory.
         client: Settings of the client under Kafka's names; may contain passwords.
-        topic: Topic of all rows, None if each row names its own.
-        create: Number of partitions for creating a missing `topic`; None if it must exist.
-        create_config: Settings of a created topic.
-        codec: Compression of topics that leave it to the producer.
-        batch_bytes: Size at which a batch is closed, before compression.
-        clock_ms: Time of the log's clock in ms; None for the machine's clock.
+        topic: Topic of all rows; None if each row names its own.
+        create: Number of partitions with which a missing `topic` is created; None if it must exist.
+        create_config: Settings of the created topic.
+        codec: Codec for topics whose `compression.type` is `producer`.
+        batch_bytes: Size in bytes, before compression, at which a batch is closed.
+        clock_ms: Append time of the rows in ms, instead of the machine's clock; None for that
+            clock.
         exactly_once: Whether each task writes its rows in one transaction.
-        transactional_id_prefix: Prefix of transactional ids.
-        marker_topic: Topic for the markers of written transactions.
-        txn: Application and version of a numbered write, None for a write without a number.
-        lock_wait_ms: How long a commit waits for another writer's commit.
+        transactional_id_prefix: Prefix of the transactional ids.
+        marker_topic: Topic for the markers of written batches.
+        txn: Application and number of a numbered write; None for a write without a number.
+        lock_wait_ms: How long a commit waits for the directory's lock, in ms.
         serdes: Names of serializers of the columns `key` and `value`, if given.
     """
 
@@ -128,12 +128,12 @@ class SinkOptions:
     serdes: Mapping[str, str] = field(default_factory=dict)
 
     def env(self) -> Env:
-        """Return the files and the clock of the write."""
+        """Return the environment of the write: files and clock."""
         return os_env() if self.clock_ms is None else Env(clock=ManualClock(self.clock_ms))
 
 
 def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
-    """Return the options of a write; raises InvalidRequest if one is missing or invalid."""
+    """Parse the options of a write; raises InvalidRequest if one is missing or invalid."""
     options = Options(texts, WRITE_OPTIONS)
     path, bootstrap = options.place(_NOT_OF_BROKERS, _NOT_OF_DIRECTORIES)
     if not bootstrap:
@@ -207,7 +207,7 @@ def _txn(options: Options) -> AppVersion | None:
 
 
 def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
-    """Whether transactions write to the brokers; the default for a numbered write."""
+    """Return whether brokers are written with transactions, the default for a numbered write."""
     words = {IDEMPOTENT: False, EXACTLY_ONCE: True}
     is_asked = options.choice("delivery", words, IDEMPOTENT if txn is None else EXACTLY_ONCE)
     if txn is not None and not is_asked:
@@ -228,14 +228,14 @@ _ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
 
 
 class StreamBatch(NamedTuple):
-    """A batch of a streaming query; a query keeps its id as long as its checkpoint exists."""
+    """A batch of a streaming query. The query's id is stored in its checkpoint."""
 
     query_id: str
     number: int
 
 
 def task_number() -> int:
-    """Return this task's number, 0 outside of a task."""
+    """Return this task's number; 0 outside of a task."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
 
@@ -253,11 +253,11 @@ def stream_batch() -> StreamBatch:
 
 
 def refuse_new_table() -> None:
-    """Raise InvalidRequest if this task's batch write would fill a new table of Spark's catalog.
+    """Raise InvalidRequest if this task's batch write fills a new table of Spark's catalog.
 
-    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as it does for `save`, but runs
-    the write as an execution inside the one that creates the table. Inside `foreachBatch` every
-    write is such an inner execution, so there the check passes all writes.
+    Spark calls a sink for `saveAsTable` and `writeTo(...).create()` as for `save`, but runs the
+    write as an inner execution of the one that creates the table. In `foreachBatch` every write is
+    an inner execution, so the check accepts all writes there.
     """
     context = TaskContext.get()
     if context is None or context.getLocalProperty(BATCH_ID):

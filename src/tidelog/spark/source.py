@@ -1,8 +1,8 @@
-"""`spark.read.format("tidelog")`: planning on the driver, reading in the workers.
+"""`spark.read.format("tidelog")`: plans on the driver, reads in the workers.
 
-Spark creates a source from options alone, pickles it and its reader, and calls them in separate
-processes, so no object here holds a file or a lock. Numba and the decoder are imported by the
-workers, not by the processes that only look up the data source or plan.
+Spark creates a source from options, pickles it and its reader, and calls them in separate
+processes, so no object here has an open file or a lock. Numba and the decoder are imported only by
+workers, not by processes that only look up the data source or plan.
 
 Source: the Python Data Source API of Spark 4.3.
 """
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from tidelog.scan import ScanPlan
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-# Module that Spark runs to push filters down. In other processes Spark refuses readers that accept
-# filters.
+# Module that Spark runs in the process that pushes filters down. In other processes Spark refuses
+# readers with `pushFilters`.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 @hides_tracebacks
 class TidelogSource(DataSource):
-    """The data source `tidelog`. Refuses an unsupported Spark or Java."""
+    """The data source `tidelog`. Raises an error for an unsupported Spark or Java."""
 
     @classmethod
     def name(cls) -> str:
@@ -64,16 +64,17 @@ class TidelogSource(DataSource):
         return "tidelog"
 
     def schema(self) -> StructType:
-        """Return the type of a row, by the options."""
+        """Return the type of a row, as the options determine it."""
         check_driver()
         from tidelog.spark.rows import row_type
 
-        # Spark has not said yet whether this is a batch or a stream, so the start can't be checked.
+        # Spark has not said yet whether this is a batch or a stream, so options of the start can't
+        # be checked.
         options = read_common_options(self.options)
         return row_type(options.columns, options.serdes)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of the columns in `schema`, maybe fewer than those of the options."""
+        """Return a reader of the columns in `schema`, maybe fewer than those in the options."""
         check_driver()
         from tidelog.spark.rows import check_row_type
 
@@ -92,7 +93,7 @@ class TidelogSource(DataSource):
             options = read_stream_options(self.options)
             columns = check_row_type(schema, options.source.serdes)
         except TidelogError as error:
-            # Spark hides an error raised here behind an UnboundLocalError of its own.
+            # Spark would replace an error that is raised here by an UnboundLocalError.
             return RefusedStream(error)
         return TidelogStreamReader(options, columns)
 
@@ -117,7 +118,7 @@ class TidelogSource(DataSource):
 
 @hides_tracebacks
 class TidelogReader(DataSourceReader):
-    """Reader that plans once on the driver, then reads tasks in the workers."""
+    """Reader of a batch query: plans once on the driver, then reads tasks in the workers."""
 
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -126,14 +127,14 @@ class TidelogReader(DataSourceReader):
         self._arrival = PromptAck()
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per task; never an empty list, which Spark would replace."""
+        """Return one partition per task; at least one, because Spark replaces an empty list."""
         with open_backend(self._options, self._columns) as backend:
             plan = backend.plan_batch(self._limits)
         for lost in plan.lost:
             _LOG.warning("not in the log: %s", lost)
         for note in (*plan.empty, *plan.doubtful, *plan.reports):
             is_new = isinstance(note, EmptyRange) and note.why is WhyEmpty.NEVER_WRITTEN
-            # A partition that was never written to is normal, so no warning.
+            # A partition without any record so far is normal, so this is no warning.
             _LOG.log(logging.INFO if is_new else logging.WARNING, "%s", note)
         return [TaskPartition(task) for task in plan.tasks] or [TaskPartition(None)]
 
@@ -144,10 +145,10 @@ class TidelogReader(DataSourceReader):
 
 @hides_tracebacks
 class PushdownReader(TidelogReader):
-    """Reader for sessions that push filters down."""
+    """Reader for sessions in which Spark pushes filters down."""
 
     def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 - Spark's
-        """Take filters on topic, partition, offset and times; return those left to Spark."""
+        """Convert filters on topic, partition, offset and times; return those left to Spark."""
         maker = LimitMaker(self._options)
         maker.take(filters)
         self._limits = maker.limits
@@ -155,10 +156,10 @@ class PushdownReader(TidelogReader):
 
 
 def takes_filters() -> bool:
-    """Whether this process is Spark's worker for filters; other workers refuse `pushFilters`.
+    """Return whether this process is Spark's worker for filters; others refuse `pushFilters`.
 
-    That worker runs only if the session's setting `spark.sql.python.filterPushdown.enabled` is
-    true; the setting itself is not available here.
+    Spark starts that worker only if the session's setting `spark.sql.python.filterPushdown.enabled`
+    is true; the setting can't be read here.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", "") == _PUSHDOWN_WORKER
@@ -166,10 +167,10 @@ def takes_filters() -> bool:
 
 @reads_arguments()
 def plan_batch(options: Mapping[str, str]) -> BatchPlan:
-    """Plan a read with these options: its tasks, lost offsets, and empty ranges with the reason.
+    """Plan a batch read with these options; the result has tasks, lost offsets, empty ranges.
 
     Raises:
-        InvalidRequest, UnknownTopic: The options don't fit the log.
+        InvalidRequest, UnknownTopic: The options are invalid, or don't fit the log.
         OffsetsGone: Requested offsets are not in the log, and failOnDataLoss is true.
     """
     read = read_source_options(options)
@@ -178,6 +179,6 @@ def plan_batch(options: Mapping[str, str]) -> BatchPlan:
 
 
 def plan_splits(options: Mapping[str, str]) -> "ScanPlan":
-    """Return the splits of a read of a directory with these options; errors as `plan_batch`."""
+    """Return the plan of a read of a directory as splits; raises as `plan_batch`."""
     read = read_source_options(options)
     return DirectoryBackend(read, read.columns).scan_plan(NO_LIMITS)

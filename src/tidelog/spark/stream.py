@@ -1,18 +1,18 @@
-"""`spark.readStream.format("tidelog")`: Spark's side of a stream.
+"""`spark.readStream.format("tidelog")`: the classes that Spark calls for a stream.
 
-Spark keeps one reader in a process on the driver and calls its methods in this order. It stores the
-returned offsets in the query's checkpoint before it reads any records:
+Spark keeps one reader in a process on the driver and calls its methods in the order below. It
+stores the returned offsets in the query's checkpoint before it reads any records:
 
-1. `prepareForTriggerAvailableNow`, if the query stops at the current end of the log;
-2. `initialOffset`, for a new query, and again until its first batch is done;
-3. `latestOffset(start, limit)`: the end of the next batch; then `reportLatestOffset`, for the
-   progress;
-4. `partitions(start, end)`: the tasks. After a crash this comes first, for the batch that was
-   planned and not finished;
-5. `commit(end)`, once everything up to there is done.
+1. `prepareForTriggerAvailableNow`, if the query shall stop at the current end of the log.
+2. `initialOffset`, for a new query; called again until its first batch is done.
+3. `latestOffset(start, limit)`, for the end of the next batch; then `reportLatestOffset`, for the
+   query's progress.
+4. `partitions(start, end)`, for the tasks. After a crash this is the first call, for the batch that
+   was planned and not finished.
+5. `commit(end)`, after everything up to that offset is done.
 
-`micro_batches` decides the content of a batch. Executors get a pickled copy that only reads. The
-names of the methods are Spark's.
+`micro_batches` determines the content of a batch. Executors get a pickled copy of the reader, which
+only reads. The names of the methods are given by Spark.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -57,13 +57,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         opens: OpenBackend = open_backend,
         clock: Clock | None = None,
     ) -> None:
-        """Create it; it opens the log at the first call of a method.
+        """Create it; the log is opened by the first call of a method.
 
         Args:
             options: Options of the stream.
             columns: Columns of a row.
-            opens: Opens backends.
-            clock: Clock for delays; the machine's if None.
+            opens: Opens the backend.
+            clock: Clock for delays of batches; the machine's if None.
         """
         self._options = options
         self._columns = columns
@@ -73,7 +73,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrival = PromptAck()
 
     def __getstate__(self) -> dict[str, object]:
-        """Return the state without the driver's part: workers only read."""
+        """Return the state for workers, which only read: without the driver's part."""
         return self.__dict__ | {"_driver": None}
 
     @property
@@ -84,15 +84,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Limit all later batches to the records that are there now."""
+        """Set the end of all later batches to the current log ends."""
         self._batches.freeze()
 
     def initialOffset(self) -> Json:  # noqa: N802
-        """Return the start of a new query."""
+        """Return the initial offset of a new query."""
         return self._batches.initial_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit as one of Spark's types; `latestOffset` applies all limits."""
+        """Return the read limit as one of Spark's types; `latestOffset` applies all limits."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -108,7 +108,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._batches.next_offset(start, limits)
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        """Return the log ends and the backlog, as of the last `latestOffset`."""
+        """Return log ends and backlog as of the last `latestOffset`, for Spark's progress."""
         return self._batches.progress
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
@@ -120,7 +120,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition)
 
     def commit(self, end: Json) -> None:
-        """Commit the offsets to the consumer group of `commitGroup`, if given."""
+        """Commit the offsets to the consumer group in `commitGroup`, if given."""
         self._batches.commit(end)
 
     def stop(self) -> None:

@@ -1,13 +1,14 @@
-"""Log of a stream as seen at one moment through a backend, and its limits by bytes.
+"""Log of a stream through a backend: snapshots, epochs, and limits of batches by bytes.
 
-A batch names topics that must exist. A stream survives the deletion of one of them and finds topics
-that are created later: if a name is missing, all names are searched among the existing topics.
+In a batch query, named topics must exist. A stream continues if one of them is deleted, and finds
+topics that are created later: if a named topic is missing, the names are matched with the existing
+topics.
 
-For directories, `cut_by_bytes` computes how many bytes of log an offset range takes, and at which
-offset a number of bytes ends. Ranges are cut after whole batches, since whole batches are read.
-Only indexes and batch headers are read.
+For directories, `cut_by_bytes` computes the number of bytes of log in a range of offsets, and the
+offset at which a number of bytes ends. Ranges end after whole batches, since readers read whole
+batches. It reads only indexes and batch headers.
 
-Not owned: offsets and losses (`stream_offset`), planning (`micro_batches`).
+Offsets and lost records are handled in `stream_offset`, planning in `micro_batches`.
 """
 
 import dataclasses
@@ -35,12 +36,13 @@ if TYPE_CHECKING:
 _LOG: Final = logging.getLogger("tidelog.spark")
 
 
-# A topic may be deleted between two requests, but hardly several times in a row.
+# Maximum number of attempts, since a topic may be deleted between two requests, but hardly several
+# times in a row.
 _TRIES: Final = 5
 
 
 def tolerant(options: SourceOptions) -> SourceOptions:
-    """Return options that select the topics of these partitions and ignore missing topics."""
+    """Return options that choose the same topics, and ignore topics that don't exist."""
     if options.pattern is not None:
         return options
     names = options.topics or tuple(sorted({name.topic for name in options.assigned}))
@@ -48,7 +50,7 @@ def tolerant(options: SourceOptions) -> SourceOptions:
 
 
 class StreamLog:
-    """A log that a stream reads. One owner; on the driver."""
+    """A log that a stream reads, on the driver. Not thread-safe."""
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class StreamLog:
         Args:
             options: Options of the stream's reads.
             columns: Columns of a row.
-            open_backend: Opens a backend for them.
+            open_backend: Opens a backend for the options and columns.
         """
         self._options = options
         self._columns = columns
@@ -71,7 +73,7 @@ class StreamLog:
         self._cluster: Cluster | None = None
 
     def snapshot_named(self) -> LogSnapshot:
-        """Return a snapshot of all named partitions.
+        """Return a snapshot of all chosen partitions, which must exist.
 
         Raises:
             UnknownTopic: A named topic or partition does not exist.
@@ -79,7 +81,7 @@ class StreamLog:
         return self._snapshot(self.backend)
 
     def snapshot(self) -> LogSnapshot:
-        """Return a snapshot of the selected partitions that exist."""
+        """Return a snapshot of those chosen partitions that exist."""
         for _ in range(_TRIES - 1):
             with suppress(UnknownTopic):
                 return self.snapshot_named()
@@ -97,13 +99,14 @@ class StreamLog:
         if assigned := set(self._options.assigned):
             names = [name for name in names if name in assigned]
         bounds = backend.bounds(names)
-        # Read after the bounds: a topic created again in between then counts as lost at once. In
-        # the other order its offsets would be taken for those of its predecessor.
+        # The ids are read after the bounds: if a topic is recreated in between, the check finds
+        # another id. In the other order, the offsets of the new topic would pass as those of the
+        # old one.
         ids = backend.topic_ids({name.topic for name in names})
         return LogSnapshot(extents=bounds, topic_ids=ids)
 
     def log_ends(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the log ends, independent of isolation level and `readUntil`."""
+        """Return the log ends, whatever isolation level and `readUntil` are."""
         options = dataclasses.replace(
             self._options, isolation=IsolationLevel.READ_UNCOMMITTED, until_flushed=False
         )
@@ -111,10 +114,10 @@ class StreamLog:
             return {name: bounds.end for name, bounds in everything.bounds(names).items()}
 
     def epochs_at(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the leader epoch below each offset, -1 if the log has no epoch ends.
+        """Return the leader epoch before each offset; -1 if ends of epochs are unknown.
 
-        Without epoch ends an epoch is useless for later checks, and finding it would read a record
-        of each partition, so it is not requested.
+        Without ends of epochs the epoch could not be checked later, and finding it would read a
+        record of each partition, so it is not requested.
         """
         epoch_ends = self.backend.epoch_ends(dict.fromkeys(ends, 0)) if ends else {}
         useful = {name: end for name, end in ends.items() if epoch_ends[name][0] >= 0}
@@ -124,7 +127,7 @@ class StreamLog:
     def cut_by_bytes(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], max_bytes: int
     ) -> dict[TopicPartition, int]:
-        """Return the ends of a directory's ranges that take about `max_bytes` in all."""
+        """Return the end of each range of a directory, so that all have about `max_bytes`."""
         from tidelog.spark.directory_backend import source_env
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -134,7 +137,7 @@ class StreamLog:
     def commit(self, group: str, offset: StreamOffset) -> None:
         """Commit the query's progress to a consumer group.
 
-        The commit is only for monitoring, so a failure is a warning: the query continues from its
+        The commit is only for monitoring, so a failure is only logged: the query continues from its
         checkpoint.
         """
         from tidelog.remote.view import Committed
@@ -169,9 +172,10 @@ class StreamLog:
 
 
 def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
-    """Restrict the snapshot `then` to what exists `now`: no later records, partitions or topics.
+    """Return the snapshot `now` without records, partitions and topics that `then` lacks.
 
-    The topic ids are those of `now`, so that the check finds topics that were deleted since then.
+    The topic ids are those of `now`, so that the check finds topics that were deleted or recreated
+    after `then`.
     """
     extents = {}
     for name, (start, end) in now.extents.items():
@@ -183,7 +187,7 @@ def freeze(now: LogSnapshot, then: LogSnapshot) -> LogSnapshot:
 
 
 def _is_other(name: TopicPartition, now: Mapping[str, str], then: Mapping[str, str]) -> bool:
-    """Return whether the name now belongs to another topic."""
+    """Return whether the name belongs to another topic in `now` than in `then`."""
     ids = now.get(name.topic, ""), then.get(name.topic, "")
     return all(ids) and ids[0] != ids[1]
 
@@ -194,13 +198,13 @@ def cut_by_bytes(
     """Return the end of each range if all together are limited to about `max_bytes`.
 
     Args:
-        log_dir: The directory, opened after the ranges were found.
-        ranges: Offsets [start, end) of partitions, inside their logs.
+        log_dir: The directory, opened after the ranges were computed.
+        ranges: Offsets [start, end) of each partition, inside its log.
         max_bytes: Limit of all ranges together, shared in proportion to their sizes.
 
     Returns:
-        The end offset of each, exclusive. It is after the last batch that fits, but at least after
-        the first one, so that every partition makes progress.
+        The exclusive end offset of each range. It is after the last whole batch that fits, but at
+        least after the first one, so that every partition makes progress.
     """
     readers = {name: log_dir.reader(name.topic, name.partition) for name in ranges}
     sizes = {name: _size(readers[name], *ranges[name]) for name in ranges}
@@ -212,7 +216,7 @@ def cut_by_bytes(
 
 
 class _Part(NamedTuple):
-    """The whole batches of one segment that hold offsets of a range."""
+    """The whole batches of one segment that have offsets of a range."""
 
     segment: "Segment"
     start_position: int
@@ -225,18 +229,17 @@ class _Part(NamedTuple):
 
 
 def _parts(reader: "LogView", start: int, end: int) -> Iterator[_Part]:
-    """Yield the parts of the range in order, without what was deleted since."""
+    """Yield the parts of the range in order; segments that were deleted meanwhile are left out."""
     first, last = max(start, reader.log_start_offset), min(end, reader.log_end_offset)
     for part in reader.slices(first, last) if first < last else ():
-        # The index is sparse, so the slice has batches before the first wanted one and after the
-        # last.
+        # The index is sparse, so the slice has batches before the range and after it.
         begin = next((position for position, _ in part.batches()), None)
         if begin is not None:
             yield _Part(part.segment, begin, _end_position(part, begin))
 
 
 def _end_position(part: "LogSlice", begin: int) -> int:
-    """Return the end position of the slice's last batch that holds an offset of the range."""
+    """Return the end position of the slice's last batch that has an offset of the range."""
     from tidelog.storage.segment.index_proof import position_floor
 
     segment, end = part.segment, part.end_offset
@@ -252,7 +255,7 @@ def _size(reader: "LogView", start: int, end: int) -> int:
 
 
 def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
-    """Return the end of the whole batches within `max_bytes`: at least after the first one."""
+    """Return the end of the whole batches within `max_bytes`, at least that of the first one."""
     remaining = max_bytes
     reached: int | None = None
     for part in _parts(reader, start, end):
@@ -267,10 +270,10 @@ def _cut(reader: "LogView", start: int, end: int, max_bytes: int) -> int:
 
 
 def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
-    """Return the last offset of the last batch that ends at position `limit` or before.
+    """Return the last offset of the last batch that ends at or before the position `limit`.
 
-    If none does, return the last offset of the first batch if that is the first of all, else the
-    offset before it.
+    If no batch does, return the last offset of the part's first batch if it is the first of the
+    range (`is_first`), else the offset before the segment.
     """
     from tidelog.storage.segment.segment import iterate_batches
 
@@ -288,9 +291,9 @@ def _last_offset(part: _Part, limit: int, *, is_first: bool) -> int | None:
 
 
 def _indexed(segment: "Segment", position: int) -> int:
-    """Return the position of a batch, proven by the index, near and before `position`; else 0.
+    """Return the position of a batch before `position`, proven by the index; else 0.
 
-    It is close: the position in the entry before the last one up to there.
+    It is near `position`: that of the index entry before the last one at or below it.
     """
     from tidelog.storage.segment.index_proof import position_floor
 

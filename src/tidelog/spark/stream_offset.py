@@ -1,11 +1,11 @@
-"""Offset of a stream as Spark keeps it, and the check whether it still fits the log.
+"""Offset of a stream as Spark stores it, and the check whether it still fits the log.
 
-Owns the JSON of offsets, and the check of positions against the log (`LossCheck`). Does no I/O: the
-check receives a snapshot of the log, see `LogSnapshot`. Not owned: what a micro-batch reads
-(`micro_batches`).
+Contains the JSON of offsets, and the check of positions against the log (`LossCheck`). Has no I/O:
+the check receives a snapshot of the log, see `LogSnapshot`. The ranges of a micro-batch are
+computed in `micro_batches`.
 
-Spark compares offsets as texts. Equal offsets must have equal texts, or Spark runs empty batches.
-So all names are sorted as text, and positions that did not move keep their text.
+Spark compares offsets as text. Equal offsets must have equal text, or Spark runs empty batches. So
+all names are sorted as text, and a position that did not move keeps its text.
 
     {"from": {"tides": {"1": 0}},
      "topics": {"tides": {"id": "8f0e...", "partitions": {"0": {"epoch": 2, "offset": 57},
@@ -24,18 +24,18 @@ So all names are sorted as text, and positions that did not move keep their text
 
 Offsets of Spark's Kafka connector, `{"tides": {"0": 57}}`, are accepted too.
 
-A position is checked in this order:
+A position is checked for these cases, in this order:
 
-- the topic or partition is gone: its unread records are lost, and it is left out;
-- the topic has another id, so it was deleted and created again: its unread records are lost, and
-  the new topic is read from its start;
-- the log starts after the position: the records between were deleted unread, and reading continues
-  at the log start;
-- the log was rewritten before the position: the leader epoch of the last batch read ends earlier
-  now, or no batch of it is left (consumers learn this by OffsetForLeaderEpoch, KIP-320). The
-  records read from there on are no longer in the log. Reading continues at the offset where the old
-  and the new log diverge, so that every record now in the log is read;
-- the log ends before the position, and its epochs are unknown: the records read beyond its end are
+- The topic was deleted and recreated, so its id has changed: its unread records are lost, and the
+  new topic is read from its log start.
+- The topic or partition was deleted: its unread records are lost, and it is left out.
+- The log starts after the position: the records between were deleted unread, and reading continues
+  at the log start.
+- The log was rewritten before the position: the leader epoch of the last batch read now ends
+  earlier, or the log has no batch of it any more (consumers find this by OffsetForLeaderEpoch,
+  KIP-320). The records read after that end are no longer in the log. Reading continues at the
+  offset where the old and the new log diverge, so that every record now in the log is read.
+- The log ends before the position, and its epochs are unknown: the records read beyond its end are
   no longer in the log, and reading continues at its end.
 
 Source: KIP-320.
@@ -62,8 +62,8 @@ class Position(NamedTuple):
     """Position of a stream in a partition.
 
     Attributes:
-        offset: The next offset to read.
-        epoch: Leader epoch of the last batch before it, -1 if unknown.
+        offset: Next offset to read.
+        epoch: Leader epoch of the last batch before that offset, -1 if unknown.
     """
 
     offset: int
@@ -76,7 +76,7 @@ class StreamOffset:
 
     Attributes:
         positions: Position of each partition.
-        topic_ids: Ids of their topics in hex, "" if unknown.
+        topic_ids: Ids of the topics in hex, "" if unknown.
         starts: Start offsets of the batch that ends here, for partitions whose start does not
             follow from the previous offset.
         is_initial: Whether this is the initial offset of a query, before any batch.
@@ -88,14 +88,14 @@ class StreamOffset:
     is_initial: bool = False
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id in hex, "" if unknown."""
+        """Return the topic's id in hex; "" if unknown."""
         return self.topic_ids.get(topic, "")
 
     def ranges_after(self, before: "StreamOffset") -> dict[TopicPartition, tuple[int, int]]:
-        """Return the offsets [start, end) of the batch from `before` to here, without empty ranges.
+        """Return the ranges [start, end) of the batch between two offsets, without empty ranges.
 
         Raises:
-            InvalidRequest: Neither offset contains a start of a partition.
+            InvalidRequest: The start in a partition is in neither of the two offsets.
         """
         ranges = {}
         for name, (end, _) in self.positions.items():
@@ -130,11 +130,11 @@ class StreamOffset:
 
     @classmethod
     def decode(cls, encoded: Mapping[str, object]) -> "StreamOffset":
-        """Parse the output of `encode`, or an offset of Spark's Kafka connector.
+        """Parse a result of `encode`, or an offset of Spark's Kafka connector.
 
         Raises:
             UnsupportedVersion: A later release wrote the offset.
-            InvalidRequest: The text is neither.
+            InvalidRequest: The object is neither of these.
         """
         version = encoded.get("version")
         if isinstance(version, dict) or version is None:
@@ -174,7 +174,7 @@ def _sorted(values: Mapping[str, _Value]) -> dict[str, _Value]:
 
 
 def _numbers(topics: Mapping[str, object], what: str) -> dict[TopicPartition, Position]:
-    """`{"topic": {"0": OFFSET}}`."""
+    """Return the positions in `{"topic": {"0": OFFSET}}`; `what` names the object for errors."""
     return {
         name: Position(_number(offset, f"{what}: {name}", 0))
         for topic, numbers in topics.items()
@@ -216,18 +216,19 @@ def _wrong(what: str, value: object, right: str) -> InvalidRequest:
     return InvalidRequest(f"offset of the stream: {what} is {value!r}, {right} is needed")
 
 
-# For each requested partition and epoch: the largest existing epoch up to it, and that epoch's end
-# offset, exclusive; (-1, -1) if unknown.
+# Returns for each given partition and epoch the largest existing epoch up to it, and that epoch's
+# exclusive end offset; (-1, -1) if unknown.
 EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
 
 
-# For each requested partition and offset: the leader epoch of the last batch below; -1 if unknown.
+# Returns for each given partition and offset the leader epoch of the last batch below it; -1 if
+# unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
 
-# Log end offsets, independent of isolation level and `readUntil`.
+# Returns log ends, whatever isolation level and `readUntil` are.
 LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
 
 
@@ -261,7 +262,7 @@ class LogSnapshot:
     topic_ids: Mapping[str, str]
 
     def topic_id(self, topic: str) -> str:
-        """Return the topic's id in hex, "" if unknown."""
+        """Return the topic's id in hex; "" if unknown."""
         return self.topic_ids.get(topic, "")
 
 
@@ -271,8 +272,8 @@ class StreamCheck:
 
     Attributes:
         positions: Position of each partition that still exists.
-        moved: Partitions among them whose position the check changed.
-        lost: Ranges that are no longer in the log, read or unread.
+        moved: Those of the partitions whose position was changed by the check.
+        lost: Ranges that are no longer in the log, whether they were read before or not.
     """
 
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
@@ -281,7 +282,7 @@ class StreamCheck:
 
 
 class LossCheck:
-    """Checks positions against a snapshot of the log. One for each query; one owner."""
+    """Check of positions against snapshots of the log, for one query. Not thread-safe."""
 
     def __init__(
         self, epoch_ends: EpochEnds, leader_epochs: LeaderEpochs, log_ends: LogEnds
@@ -289,7 +290,8 @@ class LossCheck:
         self._epoch_ends = epoch_ends
         self._leader_epochs = leader_epochs
         self._log_ends = log_ends
-        # Partitions whose log has no known epochs. A query for epochs costs a read of each.
+        # Partitions whose log has no known epochs; they are not requested again, since each request
+        # reads records.
         self._blind: set[TopicPartition] = set()
 
     def check(
@@ -303,8 +305,8 @@ class LossCheck:
         Args:
             offset: Progress of the stream.
             snapshot: The current state of the log.
-            last_ends: Last known end of each partition. It bounds the unread part of a deleted
-                topic.
+            last_ends: Last known end of each partition: for a deleted topic, unread records up to
+                it are lost.
         """
         checked = StreamCheck()
         candidates: dict[TopicPartition, Position] = {}
@@ -351,10 +353,10 @@ class LossCheck:
         epoch_ends: Mapping[TopicPartition, tuple[int, int]],
         snapshot: LogSnapshot,
     ) -> dict[TopicPartition, int]:
-        """Return the latest epochs of logs that have no epoch as high as the position's.
+        """Return the latest epoch of logs whose epochs are all below the position's epoch.
 
-        Such a log returns no epoch end, and neither does a log without known epochs. The epoch of
-        its last batch tells the two apart.
+        For such a log no end of an epoch is returned, nor for a log without known epochs. The epoch
+        of the last batch distinguishes the two cases.
         """
         ends = {
             name: snapshot.extents[name].end
@@ -369,7 +371,7 @@ class LossCheck:
 
 
 def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> str | None:
-    """Return why the partition no longer exists, None if it exists."""
+    """Return the reason why the partition no longer exists; None if it exists."""
     before, now = offset.topic_id(name.topic), snapshot.topic_id(name.topic)
     if before and now and before != now:
         return f"the topic was deleted and recreated: its id was {before}, now {now}"
@@ -390,10 +392,10 @@ def _add_kept(
     epoch_end: EpochEnd,
     extent: Extent,
 ) -> None:
-    """Add a partition that still exists and whose log start is not above the position.
+    """Add the result for a partition that exists and whose log starts at or below the position.
 
-    `extent` is that of the whole log. A reader of committed records may see a smaller one than an
-    earlier reader of all records did, and has lost nothing.
+    `extent` is that of the whole log: a reader with READ_COMMITTED may see an end below the
+    position that an earlier reader with READ_UNCOMMITTED reached, without a loss.
     """
     if epoch_end.epoch == position.epoch and epoch_end.end_offset >= position.offset:
         checked.positions[name] = position
@@ -406,8 +408,7 @@ def _add_kept(
             f" {position.offset} were of leader epoch {position.epoch}, now of {epoch_end.epoch}"
         )
     elif ends_before:
-        # Batches behind the end belong to later epochs than the position's, so none of them was
-        # read.
+        # Batches after that end have later epochs than the position, so none of them was read.
         lost_from = go_on = max(epoch_end.end_offset, extent.start)
         reason = (
             f"rewritten after they were read up to leader epoch {position.epoch}: of epochs up to"
@@ -427,10 +428,10 @@ def _add_kept(
 def find_new(
     offset: StreamOffset, checked: StreamCheck, snapshot: LogSnapshot
 ) -> tuple[dict[TopicPartition, int], list[LostOffsets]]:
-    """Return partitions with records that were not checked: start offsets, and lost ranges.
+    """Return start offsets of partitions that the check did not cover, and lost ranges in them.
 
-    They are read from their log start. If that is not 0, the offsets below count as lost: they may
-    have been written and deleted between two snapshots.
+    They are read from their log start. If that is above 0, the offsets before it count as lost:
+    they may have been written and deleted between two snapshots.
     """
     starts, lost = {}, []
     for name, (start, end) in sorted(snapshot.extents.items()):

@@ -1,11 +1,11 @@
-"""Options and limits of streams by `format("tidelog")`.
+"""Options and limits of streams that read with `format("tidelog")`.
 
-A stream has the options of a read except those that end it. An option that makes sense only in a
-batch, or only in a stream, is refused in the other with the reason.
+A stream has the options of a batch read except those for its end. An option that has a meaning only
+in a batch, or only in a stream, is refused in the other with the reason.
 
-Owns these options, upper limits of a micro-batch by offsets (`BatchLimits`), and its minimum size
-(`MinimumBatch`). Limits take backlogs and return shares, without I/O; they mean the same as in
-Spark's Kafka connector. Not owned: options of all reads (`options`).
+Contains these options, the maximum sizes of a micro-batch (`BatchLimits`), and its minimum size
+(`MinimumBatch`). Limits work as in Spark's Kafka connector, without I/O. Options of all reads are
+in `options`.
 
 Source: the guide of Spark's Kafka connector.
 """
@@ -39,13 +39,13 @@ _Key = TypeVar("_Key")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """Limits of one micro-batch; None for no limit.
+    """Limits of a micro-batch; None for no limit.
 
     Attributes:
-        max_offsets: Maximum number of offsets, all partitions together.
-        max_bytes: Maximum bytes of log, all partitions together.
-        min_offsets: Minimum number of offsets that starts a batch.
-        max_delay_ms: Maximum time in ms after the last batch that `min_offsets` delays the next.
+        max_offsets: Maximum number of offsets in all partitions together.
+        max_bytes: Maximum number of bytes of log in all partitions together.
+        min_offsets: Minimum number of offsets; with fewer, the batch is delayed.
+        max_delay_ms: Maximum delay in ms after the start of the previous batch.
     """
 
     max_offsets: int | None = None
@@ -55,16 +55,16 @@ class BatchLimits:
 
 
 def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
-    """Divide `limit` in proportion to the backlogs.
+    """Return the share of each key in a limit, in proportion to the backlogs.
 
     Args:
         backlogs: Backlog of each key, 0 or more.
         limit: Sum of all shares, 1 or more.
 
     Returns:
-        The backlogs themselves, if they are within the limit. Else their shares, rounded down, but
-        at least 1 for each backlog that is not empty, so that every key makes progress. The sum may
-        thus exceed the limit by at most the number of keys.
+        The backlogs themselves if their sum is within the limit. Otherwise shares, rounded down,
+        but at least 1 for each backlog that is not empty, so that every key makes progress. So the
+        sum may exceed the limit, by at most the number of keys.
     """
     total = sum(backlogs.values())
     if total <= limit:
@@ -73,10 +73,9 @@ def share_limit(backlogs: Mapping[_Key, int], limit: int) -> dict[_Key, int]:
 
 
 class MinimumBatch:
-    """Delays micro-batches that are too small, for a limited time.
+    """Delays micro-batches that are too small, for a limited time. Not thread-safe.
 
-    The first batch of a process passes whatever its size, since it is unknown how long it has
-    waited. One owner, one thread.
+    The first batch of a process is not delayed, because it is unknown how long it has waited.
     """
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int, clock: Clock) -> None:
@@ -86,7 +85,7 @@ class MinimumBatch:
         self._last_ms: int | None = None
 
     def passes(self, backlog: int) -> bool:
-        """Whether a batch of that many offsets runs now; if it does, the next delay begins."""
+        """Return whether a batch with this backlog runs now; if so, the delay starts again."""
         if self._min_offsets is None:
             return True
         now_ms = self._clock.monotonic_ms()
@@ -146,10 +145,10 @@ class Start:
     """Start of a new query.
 
     Attributes:
-        offsets: One for all partitions, or one for each; -2 earliest, -1 latest.
-        times: One time in ms for all partitions, or one for each; None if `offsets` apply.
-        needs_match: Without a record at or after a time: raise an error if true, else start at the
-            end.
+        offsets: One offset for all partitions, or one for each; -2 means earliest, -1 latest.
+        times: One time in ms for all partitions, or one for each; None to start at `offsets`.
+        needs_match: Whether it is an error if no record is at or after a time; otherwise the
+            partition is read from its end.
     """
 
     offsets: Given = LATEST_OFFSET
@@ -159,10 +158,10 @@ class Start:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """Request of a stream.
+    """Options of a stream.
 
     Attributes:
-        source: What the stream reads, and how.
+        source: Options that batches have, too.
         start: Start of a query without a checkpoint.
         limits: Limits of one micro-batch.
         commit_group: Consumer group to which offsets are committed; None for none.
@@ -175,15 +174,15 @@ class StreamOptions:
 
 
 def refuse_stream_options(texts: Mapping[str, str]) -> None:
-    """Raise InvalidRequest if a batch is given an option of streams."""
+    """Raise InvalidRequest if a batch read has an option of streams."""
     _refuse(texts, _STREAM_ONLY)
 
 
 def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> SourceOptions:
-    """Return the options that batches and streams share: all but starts and those of streams only.
+    """Parse the options common to batches and streams: without start and options of streams only.
 
     Raises:
-        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed.
+        InvalidRequest, InvalidTime: An option is missing, unknown or has an invalid value.
     """
     others = {name.lower() for name in (*_START, *STREAM_OPTIONS)}
     common = {name: text for name, text in texts.items() if name.lower() not in others}
@@ -191,15 +190,15 @@ def read_common_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
 
 
 def read_stream_options(texts: Mapping[str, str], env: Env | None = None) -> StreamOptions:
-    """Return the options of a stream.
+    """Parse the options of a stream.
 
     Args:
         texts: Options as Spark passes them.
-        env: Its clock is `now` in times; the machine's if None.
+        env: Environment with the clock for `now` in times; the machine's if None.
 
     Raises:
-        InvalidRequest, InvalidTime: An option is missing, unknown or can't be parsed, or has no
-            meaning in a stream.
+        InvalidRequest, InvalidTime: An option is missing, unknown, has an invalid value or is not
+            for streams.
     """
     options = Options(texts, READ_OPTIONS | STREAM_OPTIONS)
     _refuse(texts, _BATCH_ONLY)
@@ -237,7 +236,7 @@ def _check_place(options: Options, source: SourceOptions) -> None:
 def _start(options: Options, now_ms: int) -> Start:
     times = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     return Start(
-        # The connector's precedence: a time wins over an offset.
+        # As in the Kafka connector, a time precedes an offset.
         offsets=LATEST_OFFSET if times is not None else _offsets(options),
         times=times,
         needs_match=options.choice(

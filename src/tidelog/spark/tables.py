@@ -1,18 +1,19 @@
-"""Tables as of a time, and the changes between two, as DataFrames; reads with `table=true`.
+"""Tables as of a time, and the changes between two times, as DataFrames or with `table=true`.
 
-Owns two ways to compute the same table. Not owned: which records count in a table
-(`tidelog.scan.keyed_table`).
+There are two ways to compute the same table. `tidelog.scan.keyed_table` determines which records
+count.
 
-- DataFrames (`table`, `diff`): each split is read once by a task of its own and reduced there by a
-  kernel. One row of each key goes to Spark, tombstones too, since they may overrule rows of other
-  splits. Then Spark chooses the last row of each key of a partition, by (version, offset): exact
-  however the log is split. For few and large partitions.
-- `format("tidelog")` with `table=true`: a task for each partition reduces its keys by a kernel.
-  Each key belongs to one partition, so Spark needs no shuffle and gets only the rows of the table.
+- DataFrames (`table`, `diff`): one task reads each split and reduces it by a kernel to one row per
+  key, including tombstones, which may replace rows of other splits. Spark then chooses the row with
+  the highest (version, offset) for each key of a partition, so the result is exact for any division
+  into splits. Suits few, large partitions.
+- `format("tidelog")` with `table=true`: one task for each partition reduces the partition by a
+  kernel. All records of a key are in one partition, so Spark needs no shuffle and gets only the
+  rows of the table.
 
-Invariants: the driver plans the splits and the records that count once. So a DataFrame that is
-computed again, or a task that is repeated, reads the same records, or reports that some have been
-deleted meanwhile.
+Invariants: the driver plans the splits, and so the records that count, once. If a DataFrame is
+computed again, or a task is repeated, it reads the same records, or raises an error if some have
+been deleted since.
 """
 
 import logging
@@ -52,20 +53,20 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 class Chooser(Protocol):
-    """Lists the partitions that the options choose."""
+    """Protocol of objects that list the partitions that the options choose."""
 
     def partitions(self) -> list[TopicPartition]:
-        """List the partitions, see `Backend`."""
+        """Return the partitions; see `Backend.partitions`."""
         ...
 
 
 def directory_records(options: SourceOptions) -> DirectoryRecords:
-    """Return the directory's records; one thread is enough, since other tasks read concurrently."""
+    """Return the source of a directory; it uses one thread, since tasks run in parallel."""
     return DirectoryRecords(options.path, env_for(options.path, None, options.store), 1)
 
 
 def cluster_records(cluster: "Cluster", options: SourceOptions) -> RecordSource:
-    """Return the cluster's records."""
+    """Return the source of a cluster."""
     from tidelog.env import os_env
     from tidelog.remote.records import ClusterRecords
     from tidelog.spark.broker_settings import read_settings
@@ -91,7 +92,7 @@ def _records(options: SourceOptions) -> Iterator[RecordSource]:
 def table_of(
     source: RecordSource, name: TopicPartition, options: SourceOptions, columns: Sequence[str]
 ) -> Table:
-    """Return one partition's table, as the options request it."""
+    """Return the table of one partition, as the options request it."""
     request = options.table
     assert request is not None
     return Table(
@@ -107,11 +108,11 @@ def table_of(
 def plan_table(
     source: RecordSource, options: SourceOptions, columns: Sequence[str], chooser: Chooser
 ) -> BatchPlan:
-    """Plan a task for each partition that has records.
+    """Plan one task for each partition that has records.
 
     Raises:
-        InexactTable: Records before the time are missing, and inexact tables are refused.
-        UnknownTopic, InvalidRequest: The options don't fit the log.
+        InexactTable: Records up to the time may be missing, and inexact tables are refused.
+        UnknownTopic, InvalidRequest: The options are invalid, or don't fit the log.
     """
     tasks = []
     reports = []
@@ -131,7 +132,7 @@ class TableTask:
 
     Attributes:
         name: The partition.
-        splits: Splits with the records that count.
+        splits: Splits with all records that count.
         columns: Columns of a row, in order.
         options: Options of the query.
     """
@@ -142,13 +143,13 @@ class TableTask:
     options: SourceOptions
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows; log a warning for records that no table contains.
+        """Yield the rows; log a warning for records that can't be in a table.
 
         Raises:
-            InexactTable: Records without a time were read, and inexact tables are refused.
-            OffsetsGone: Records were compacted or deleted while the table was read.
+            InexactTable: There are records without a time, and inexact tables are refused.
+            OffsetsGone: Records were compacted or deleted during the read.
             CorruptData: A batch is damaged.
-            ClusterFailure: Brokers refuse, or can't be reached.
+            ClusterFailure: A broker refuses, or can't be reached.
         """
         from tidelog.scan.keyed_table import TableStats
         from tidelog.spark.rows import SparkRows
@@ -199,19 +200,20 @@ def table(  # noqa: PLR0913 - one keyword for each way to choose
     Args:
         spark: The session.
         source: A directory of topics, local or in an object store, or a cluster.
-        topic: The topic, or one of its partitions.
-        at: The time, inclusive; None for all records.
+        topic: The topic, or one of its partitions, as `TopicPartition`.
+        at: The time, inclusive; None for the whole log.
         clock: Clock of the time: `record` or `append`.
-        columns: Columns of a row, names out of `tidelog.scan.ALL_COLUMNS`.
-        inexact: `refuse` raises an error if records before the time are missing; `mark` returns the
-            table of the remaining ones.
-        key_as: Name of the keys' serializer, which also decides the column's type.
-        value_as: Name of the values' serializer, which also decides the column's type.
-        split_bytes: Approximate maximum bytes of log per task; partitions of brokers are not split.
+        columns: Columns of a row, from `tidelog.scan.ALL_COLUMNS`.
+        inexact: `refuse` raises an error if records up to the time may be missing; `mark` returns
+            the table of the existing records.
+        key_as: Name of the serializer for keys, which also determines the column's type.
+        value_as: Name of the serializer for values, which also determines the column's type.
+        split_bytes: Approximate maximum number of bytes of log per task; partitions of brokers are
+            not split.
 
     Raises:
-        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Raised before anything is read;
-            problems that are found while reading fail the query.
+        InvalidRequest, InvalidTime, UnknownTopic, InexactTable: Raised before anything is read.
+            Errors while records are read fail the query.
     """
     request = TableRequest.make(source, topic, at, clock, inexact, split_bytes)
     serdes = {"key": key_as, "value": value_as}
@@ -239,22 +241,23 @@ def diff(  # noqa: PLR0913 - as `table`
     Args:
         spark: The session.
         source: A directory of topics, local or in an object store, or a cluster.
-        topic: The topic, or one of its partitions.
+        topic: The topic, or one of its partitions, as `TopicPartition`.
         before: The earlier time, inclusive.
-        after: The later time, inclusive; None for all records.
+        after: The later time, inclusive; None for the whole log.
         clock: Clock of both times: `record` or `append`.
-        inexact: `refuse` raises an error if records before a time are missing; `mark` compares the
-            remaining ones.
-        key_as: Name of the keys' serializer, which also decides the column's type.
-        value_as: Name of the values' serializer, which also decides the column's type.
-        split_bytes: Approximate maximum bytes of log per task; partitions of brokers are not split.
+        inexact: `refuse` raises an error if records up to a time may be missing; `mark` compares
+            the tables of the existing records.
+        key_as: Name of the serializer for keys, which also determines the column's type.
+        value_as: Name of the serializer for values, which also determines the column's type.
+        split_bytes: Approximate maximum number of bytes of log per task; partitions of brokers are
+            not split.
 
     Returns:
-        Columns as of `tidelog.scan.keyed_table`.
+        A DataFrame with the columns of a diff in `tidelog.scan.keyed_table`.
 
     Raises:
-        InvalidRequest: The later time is before the earlier one, or as in `table`.
-        InvalidTime, UnknownTopic, InexactTable: As in `table`.
+        InvalidRequest: The later time is before the earlier one; and for the reasons in `table`.
+        InvalidTime, UnknownTopic, InexactTable: See `table`.
     """
     first = TableRequest.make(source, topic, before, clock, inexact, split_bytes)
     last = TableRequest.make(source, topic, after, clock, inexact, split_bytes)
@@ -270,7 +273,7 @@ def diff(  # noqa: PLR0913 - as `table`
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # Each key of the earlier table has a record in the later one's log, at least a tombstone.
+    # Each key of the earlier table is also among the later winners, at least with a tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
     is_changed = had & has & (f.col("old.value") != f.col("new.value"))
@@ -294,10 +297,10 @@ class TableRequest:
     Attributes:
         place: Directory or cluster.
         topic: The topic, or one of its partitions.
-        at_ms: The time in ms, inclusive; None for all records.
+        at_ms: The time in ms, inclusive; None for the whole log.
         clock: Clock of the time.
-        inexact: `refuse` or `mark`, for a table that lacks records.
-        split_bytes: Approximate maximum bytes of log per task.
+        inexact: What to do with a table that may lack records: `refuse` or `mark`.
+        split_bytes: Approximate maximum number of bytes of log per task.
     """
 
     place: Place
@@ -317,7 +320,7 @@ class TableRequest:
         inexact: str,
         split_bytes: int,
     ) -> "TableRequest":
-        """Create the request from a caller's arguments; raises InvalidRequest, InvalidTime."""
+        """Create a request from arguments of the user; raises InvalidRequest, InvalidTime."""
         from tidelog.env import os_env
 
         if isinstance(at, str):
@@ -334,7 +337,7 @@ class TableRequest:
     def winners(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the last record of each key; `value_lives` is false for tombstones."""
+        """Return the last record of each key; column `value_lives` is false for a tombstone."""
         from pyspark.sql import functions as f
 
         for name in serdes.values():
@@ -352,7 +355,7 @@ class TableRequest:
     def _reduced(
         self, spark: "SparkSession", columns: tuple[str, ...], serdes: dict[str, str]
     ) -> "DataFrame":
-        """Return the last record of each key of each split."""
+        """Return the last record of each key in each split."""
         with open_records(self.place, self.split_bytes) as source:
             planned = self.table(source, columns).plan()
         parts = [encode_split(split) for splits in planned.values() for split in splits]
@@ -365,7 +368,7 @@ class TableRequest:
         return reduce(lambda one, other: one.unionAll(other), frames)
 
     def table(self, source: RecordSource, columns: Sequence[str]) -> Table:
-        """Return the request as a table of the library."""
+        """Return the requested table as an object of the library, without Spark."""
         return Table(
             source=source,
             topic=self.topic,
@@ -387,7 +390,7 @@ def _row_type(columns: Sequence[str], serdes: dict[str, str]) -> "StructType":
 
 @contextmanager
 def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator[RecordSource]:
-    """Open the records of a place; one thread reads, since other tasks read concurrently."""
+    """Open the source of a place; it uses one thread, since tasks run in parallel."""
     if not place.is_broker:
         env = env_for(place.address, None, place.store)
         yield DirectoryRecords(place.address, env, 1, split_bytes)
@@ -404,7 +407,7 @@ def open_records(place: Place, split_bytes: int = TABLE_SPLIT_BYTES) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Reduce:
-    """Function for a worker: maps numbers of splits to the last record of each key in them."""
+    """Worker's function: maps numbers of splits to the last record of each key in the split."""
 
     parts: tuple[str, ...]
     asked: TableRequest

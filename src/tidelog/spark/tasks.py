@@ -1,15 +1,15 @@
-"""Protocols of a query: requests to a log (`Backend`), and the tasks that it plans (`Task`).
+"""Protocol classes of a query: `Backend`, a log that it reads, and `Task`, a part of the plan.
 
-Owns the protocols, and the reason why a range of a partition is empty (`explain`): nothing there,
-deleted already, or not visible yet. Not owned: the backends; `tidelog.spark.directory_backend`
-opens the one that the options name.
+Also contains the reason why a range of a partition is empty (`explain`): no records were written
+there, they were deleted, or they are not visible yet. The function
+`tidelog.spark.directory_backend.open_backend` creates the backend for a query's options.
 
 A backend belongs to one query and stays on the driver. Workers get its tasks, which are plain
 values.
 
-A reason is found from facts that the backend already has, without I/O, when a plan leaves nothing
-to read. Causes that only a read shows (all records compacted away, or aborted) are unknown to the
-plan.
+If a plan leaves nothing to read, the reason is determined from facts that the backend already has,
+without I/O. Reasons that only a read would find (all records were compacted away, or aborted)
+remain unknown.
 """
 
 import gc
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class WhyEmpty(StrEnum):
-    """Kind of reason for an empty range.
+    """Kind of reason why a range is empty.
 
     `NEVER_WRITTEN`: the partition never had a record. `DELETED`: the log starts after the range,
     because of retention, DeleteRecords or compaction. `NOT_THERE`: the log has no record in the
-    range. `NOT_VISIBLE`: there are records, but a transaction is open or they are not flushed.
-    `NOT_WANTED`: filters or options exclude the whole range.
+    range. `NOT_VISIBLE`: the range has records, but they belong to an open transaction or are not
+    flushed. `NOT_WANTED`: filters or options exclude the whole range.
     """
 
     NEVER_WRITTEN = "never written"
@@ -59,10 +59,10 @@ class EmptyRange:
 
     Attributes:
         name: The partition.
-        start: Start of the requested offsets, inclusive.
+        start: First requested offset, inclusive.
         end: End of the requested offsets, exclusive.
-        why: The kind of reason.
-        reason: The reason in words, with the log's own offsets.
+        why: Kind of the reason.
+        reason: The reason as text, with the log's offsets.
     """
 
     name: TopicPartition
@@ -77,14 +77,15 @@ class EmptyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """Known facts of a partition.
+    """Facts of a partition that a reason is based on.
 
     Attributes:
         start: Log start offset.
-        end: Log end offset (of a broker, the high watermark).
-        visible: End of the readable offsets by isolation and `readUntil`, exclusive.
-        first_ms: Time of the first record with a time on the query's clock; None without one.
-        last_ms: The largest record time, None if unknown.
+        end: Log end offset (for brokers, the high watermark).
+        visible: End of the readable offsets, exclusive, which depends on isolation and `readUntil`.
+        first_ms: Time in ms of the first record that has a time on the query's clock; None without
+            one.
+        last_ms: The largest record time in ms; None if unknown.
     """
 
     start: int
@@ -95,7 +96,7 @@ class LogFacts:
 
 
 def in_ms(time_ms: int) -> str:
-    """Return a time as text, in ms."""
+    """Return a time as text, as a number of ms."""
     return f"{time_ms} ms"
 
 
@@ -112,27 +113,27 @@ def explain(
     Args:
         name: The partition.
         wanted: The requested range.
-        bounds: The offsets that the range was resolved to.
+        bounds: The offsets of the log that the range was resolved to.
         facts: Known facts of the log.
-        write: Returns a time in ms as text.
+        write: Returns the text of a time in ms.
     """
     why, reason = _of_log(facts) or _of_offsets(wanted, facts) or _of_times(wanted, facts, write)
     return EmptyRange(name, bounds.start, bounds.end, why, reason)
 
 
 def may_be_gone(wanted: RequestedRange, bounds: Bounds) -> bool:
-    """Whether a time range with an end begins after offset 0, so its records may be deleted."""
+    """Return whether a time range ends, but begins after offset 0: its records may be deleted."""
     has_end = wanted.end_ms is not None or wanted.filter_ms is not None
     return has_end and bounds.start > 0
 
 
 def is_doubtful(empty: EmptyRange) -> bool:
-    """Whether the range is before the log's start: only records out of order can be in it."""
+    """Return whether a range is before the log start, so that only out-of-order records match."""
     return empty.why is WhyEmpty.DELETED
 
 
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """Return the reason if the whole log is empty or not visible."""
+    """Return the reason if the whole log is empty or invisible, else None."""
     if facts.end == 0:
         return WhyEmpty.NEVER_WRITTEN, "nothing was ever written to this partition"
     if facts.start >= facts.end:
@@ -154,7 +155,7 @@ def _hidden(facts: LogFacts) -> str:
 
 
 def _of_offsets(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
-    """Return the reason if the given offsets decide."""
+    """Return the reason if the requested offsets are the cause, else None."""
     start, end = wanted.start_offset, wanted.end_offset
     if end is not None and 0 <= end <= facts.start and (start or 0) < end:
         return WhyEmpty.DELETED, f"deleted already: the log starts at {facts.start}"
@@ -179,7 +180,7 @@ def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str]
 def _of_times(
     wanted: RequestedRange, facts: LogFacts, write: Callable[[int], str]
 ) -> tuple[WhyEmpty, str]:
-    """Return the reason by the times of the range."""
+    """Return the reason if the times of the range are the cause."""
     first, last = wanted.filter_ms or (None, None)
     start_ms = max((ms for ms in (wanted.start_ms, first) if ms is not None), default=None)
     end_ms = min((ms for ms in (wanted.end_ms, last) if ms is not None), default=None)
@@ -205,27 +206,27 @@ def _of_times(
     return why, reason
 
 
-# Rows in a record batch for Spark. Python's overhead is per batch, here and in Spark's worker.
-# Larger batches were not faster and need more memory on both sides.
+# Number of rows in a record batch for Spark. Python's overhead, here and in Spark's worker, is per
+# batch. Larger batches were not faster and need more memory in both.
 BATCH_ROWS: Final = 20_000
 
 
-# Internal topics of brokers; the last one is only in a controller's directory.
+# Internal topics of brokers; `__cluster_metadata` exists only in a controller's directory.
 _INTERNAL: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 )
 
 
 class Task(Protocol):
-    """Work of one task: small, and can be pickled."""
+    """A task of a query. It must be small and picklable."""
 
     def read(self) -> "Iterator[pa.RecordBatch]":
-        """Yield the rows in Spark's form."""
+        """Yield the rows as record batches for Spark."""
         ...
 
 
 class TaskPartition(InputPartition):
-    """Work of one task as Spark sends it; None for no rows."""
+    """Task as Spark sends it to a worker; None for no rows."""
 
     def __init__(self, task: Task | None) -> None:
         super().__init__(task)
@@ -233,25 +234,26 @@ class TaskPartition(InputPartition):
 
 
 def read_partition(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a `TaskPartition`, in a worker."""
+    """Yield the rows of a `TaskPartition`; runs in a worker."""
     assert isinstance(partition, TaskPartition)
     return iter(()) if partition.task is None else in_worker(partition.task.read)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPlan:
-    """Ranges that a batch query reads.
+    """Plan of a batch query.
 
     Attributes:
         tasks: Tasks in order of topic, partition and offset.
-        bounds: For each partition the requested offsets [start, end) that are in the log.
+        bounds: Requested offsets [start, end) of each partition, inside the log.
         lost: Offsets that were requested by number and are not in the log.
-        empty: Partitions from which nothing is read, with the reason.
-        doubtful: Partitions that are read although their logs start after the time range: only
-            records out of order can be found.
-        scan_bytes: Bytes of log that the tasks read; None for brokers, which don't report it.
-        log_bytes: Bytes of the whole log; None for brokers, which don't report it.
-        reports: Damage that was found and worked around, one line each.
+        empty: Partitions from which nothing is read, each with the reason.
+        doubtful: Partitions that are read although their logs start after the time range, so that
+            only out-of-order records can match.
+        scan_bytes: Number of bytes of log that the tasks read; None for brokers, which don't report
+            it.
+        log_bytes: Number of bytes of the whole log; None for brokers, which don't report it.
+        reports: One line for each damage that was found and worked around.
     """
 
     tasks: tuple[Task, ...] = ()
@@ -265,18 +267,18 @@ class BatchPlan:
 
 
 class Backend(AbstractContextManager["Backend"], Protocol):
-    """A log that a query reads. One owner, on the driver; never pickled."""
+    """A log that a query reads. Stays on the driver and is never pickled. Not thread-safe."""
 
     def partitions(self) -> list[TopicPartition]:
-        """Return the partitions that the options choose, as of now, sorted.
+        """Return the existing partitions that the options choose, sorted.
 
         Raises:
-            UnknownTopic: A named topic or partition does not exist.
+            UnknownTopic: A topic or partition in the options does not exist.
         """
         ...
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the topics' ids as 32 hexadecimal digits, "" if unknown."""
+        """Return the topics' ids as 32 hexadecimal digits; "" if unknown."""
         ...
 
     def bounds(self, names: Iterable[TopicPartition]) -> dict[TopicPartition, Extent]:
@@ -286,45 +288,46 @@ class Backend(AbstractContextManager["Backend"], Protocol):
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset with the given time in ms or a later one, None without one.
+        """Return the offset of the first record at or after each time in ms; None without one.
 
-        Times are on the clock of the options.
+        Times are on the clock that the options choose.
         """
         ...
 
     def leader_epochs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the leader epoch of the last batch below each offset, -1 if unknown."""
+        """Return the leader epoch of the last batch below each offset; -1 if unknown."""
         ...
 
     def epoch_ends(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the largest epoch up to each given one, and its end offset, exclusive.
+        """Return the largest epoch up to each given one, and its exclusive end offset.
 
-        (-1, -1) if unknown. Source: KIP-320, OffsetForLeaderEpoch.
+        The result is (-1, -1) if they are unknown. Source: KIP-320, OffsetForLeaderEpoch.
         """
         ...
 
     def first_times(
         self, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, tuple[int | None, int | None]]:
-        """Return record and append time in ms of the first record at or after each offset.
+        """Return record time and append time in ms of the first record at or after each offset.
 
-        None for an unknown time. Leaves out partitions without such a record, and those of brokers,
-        whose records would need an extra read.
+        A time is None if unknown. The result leaves out partitions without such a record, and all
+        partitions of brokers, since their records would have to be fetched for it.
         """
         ...
 
     def plan(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[Task]:
-        """Plan tasks that read the offsets [start, end) of each partition, in order.
+        """Return tasks that read the offsets [start, end) of each partition, in order.
 
-        Ignores times in the options. Applies minPartitions, maxRecordsPerPartition and splitBytes.
-        For lost offsets tasks raise OffsetsGone, or log a warning if failOnDataLoss is false.
+        Times in the options are ignored; minPartitions, maxRecordsPerPartition and splitBytes are
+        applied. For lost offsets a task raises OffsetsGone, or logs a warning if failOnDataLoss is
+        false.
         """
         ...
 
     def plan_batch(self, limits: FilterLimits) -> BatchPlan:
-        """Plan a batch query: all that the options request, within the limits.
+        """Plan a batch query: the ranges in the options, within the limits of filters.
 
         Raises:
             InvalidRequest: The options don't fit the log.
@@ -338,9 +341,9 @@ class Backend(AbstractContextManager["Backend"], Protocol):
 
 
 def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[str]:
-    """Return the topics that `subscribe` names, or those that match `subscribePattern`.
+    """Return the topics in `subscribe`, or those that match `subscribePattern`.
 
-    As in the Kafka connector, a pattern never matches internal topics.
+    A pattern never matches internal topics, as in the Kafka connector.
 
     Raises:
         InvalidRequest: The pattern is not a valid regular expression.
@@ -357,10 +360,10 @@ def matching_topics(options: SourceOptions, topics: Iterable[str]) -> Sequence[s
 
 @cache
 def freeze_garbage() -> None:
-    """Exclude all objects loaded so far from garbage collection, once in a worker's life.
+    """Exclude all objects that exist now from garbage collection; runs once in each worker.
 
-    Spark's daemon collects garbage after every task. A walk through all of Numba's objects takes
-    0.1 s each time, as long as decoding 3 million records.
+    Spark's daemon collects garbage after every task. Each time, a traversal of Numba's objects
+    would take 0.1 s, as long as decoding 3 million records.
     """
     gc.collect()
     gc.freeze()

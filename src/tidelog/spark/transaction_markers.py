@@ -1,17 +1,17 @@
-"""Markers of the rows that the sink's transactions have written, in a compacted topic.
+"""Markers in a compacted topic, which show what the sink's transactions have written.
 
-A marker is written in the same transaction as its rows: key, the transactional id; value,
+A marker is written in the same transaction as its rows. Its key is the transactional id, its value
 `{"version": 1, "batch": N, "note": TEXT}`. So the rows of a batch are in the log if and only if a
-marker of that batch (or a later one) is there and committed.
+marker of that batch, or of a later one, is committed.
 
-A numbered batch write counts each of its topics separately: it has a marker for each, under
-`topic_key`, with the topic's id if the cluster has ids (`"topic_id"`), so that a topic that is
-deleted and created again starts without markers. A marker without an id counts for the topic of its
-name. Earlier releases had no ids. Before that they had one marker for all topics of such a write,
-under the plain key; it still counts for each of them.
+A numbered batch write counts each of its topics separately. It writes a marker for each topic under
+the key `topic_key`, with the topic's id (`"topic_id"`) if the cluster has ids, so a topic that is
+deleted and recreated starts without markers. A marker without an id counts for any topic of that
+name; earlier releases wrote these. Even earlier releases wrote one marker for all topics of such a
+write, under the plain key; it still counts for each of them.
 
-The partition of a marker is a hash of its plain key by `PARTITION_COUNT`, however many partitions
-the topic has later, so that a marker is always found in the partition it was written to.
+The partition of a marker is a hash of its plain key modulo `PARTITION_COUNT`, even if partitions
+are added to the topic, so that a marker is always found.
 """
 
 import json
@@ -39,7 +39,8 @@ REPLICAS: Final = 3
 MARKER_VERSION: Final = 1
 
 
-# Small segments that are compacted soon, since each task reads one partition of markers to its end.
+# Settings that make compaction run soon on small segments, since each task reads one partition of
+# markers to its end.
 TOPIC_CONFIG: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -60,8 +61,8 @@ class Marker(NamedTuple):
     """Content of a marker.
 
     Attributes:
-        batch: Number of the batch that was written.
-        note: Text of the task, returned with the marker.
+        batch: Number of the batch whose rows were written.
+        note: Text that the task has stored, returned with the marker.
         topic_id: Id of the topic that has the rows; "" if unknown.
     """
 
@@ -79,7 +80,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(value: bytes) -> Marker:
-    """Return the marker of a record's value; raises CorruptMessage if it is not a marker."""
+    """Parse a record's value as a marker; raises CorruptMessage if it isn't one."""
     try:
         content = json.loads(value)
         version, batch = content["version"], content["batch"]
@@ -93,38 +94,38 @@ def decode_marker(value: bytes) -> Marker:
 
 
 def last_marker(current: Marker | None, read: Marker) -> Marker:
-    """Return which of two markers of a key counts: for one topic, that of the later batch.
+    """Return the one of two markers of a key that counts: if of one topic, the later batch.
 
     Args:
-        current: The marker that counted so far; None without one.
-        read: A marker at a later offset. If it is of another topic id it counts, since that topic
-            is newer.
+        current: The marker that counts so far; None without one.
+        read: A marker at a higher offset. If its topic id is another one, it counts, because that
+            topic is newer.
     """
     is_same = current is not None and current.topic_id == read.topic_id
     return max(current, read) if current is not None and is_same else read
 
 
 def topic_key(key: str, topic: str) -> str:
-    """Return the key of the marker of one topic. Topic names contain neither `@` nor `/`."""
+    """Return the key of one topic's marker. Topic names contain neither `@` nor `/`."""
     return f"{key}@{topic}"
 
 
 class Markers:
-    """The marker topic of one cluster. For one thread."""
+    """The marker topic of one cluster. Not thread-safe."""
 
     def __init__(self, cluster: "Cluster", topic: str) -> None:
         self.topic = topic
         self._cluster = cluster
 
     def partition_of(self, key: str) -> int:
-        """Return the partition of a key's marker."""
+        """Return the partition of the markers of a key."""
         return partition_of(key.encode(), PARTITION_COUNT)
 
     def ensure(self) -> None:
-        """Create the topic if it is missing; check its partitions and policy.
+        """Create the topic if it is missing; otherwise check its partitions and cleanup policy.
 
         Raises:
-            InvalidRequest: It has too few partitions, or loses markers by retention.
+            InvalidRequest: The topic has too few partitions, or retention may delete markers.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
         """
         count = self._partition_count()
@@ -165,7 +166,7 @@ class Markers:
                 raise typed_error(self._cluster, operation, error.args[0]) from error
 
     def _await_partitions(self) -> int:
-        """Wait until the brokers know the new topic; return its number of partitions."""
+        """Wait until the brokers list the new topic, and return its number of partitions."""
         time_left = self._cluster.deadline()
         while time_left():
             count = self._partition_count()
@@ -194,7 +195,7 @@ class Markers:
             )
 
     def last(self, key: str, at_least: int) -> Marker | None:
-        """Return a key's last committed marker, None if its batch is below `at_least`.
+        """Return the last committed marker of a key; None if its batch is below `at_least`.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
@@ -203,12 +204,12 @@ class Markers:
         return self.done(key, at_least).get(key)
 
     def done(self, key: str, at_least: int) -> dict[str, Marker]:
-        """Return the last committed markers of a key and its topics, of batches from `at_least` on.
+        """Return the last committed markers under a key and its topic keys, from a batch number on.
 
-        The caller has fenced the key's older producers, so no other transaction of it is open. The
-        first read includes uncommitted markers: it never waits for other keys' open transactions,
-        and almost always finds nothing. Only if it finds a marker does a second read check that its
-        transaction was committed.
+        The caller has fenced older producers of this key, so no other transaction of it is open.
+        The first read includes uncommitted markers, so it does not wait for open transactions of
+        other keys; almost always it finds no marker. Only if it does, a second read checks whether
+        the marker's transaction was committed.
 
         Raises:
             ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
@@ -221,19 +222,19 @@ class Markers:
         return {name: marker for name, marker in markers.items() if marker.batch >= at_least}
 
     def _read(self, key: str, isolation: str, end: int) -> tuple[dict[str, Marker], int]:
-        """Return the markers that count of a key and its topics, and the end of the partition.
+        """Return the markers that count under a key and its topic keys, and the partition's end.
 
         Args:
-            key: The plain key.
+            key: The plain key, without a topic.
             isolation: Isolation level by Kafka's name.
-            end: Offset up to which to read at least, exclusive.
+            end: Offset up to which the partition is read at least, exclusive.
         """
         from confluent_kafka import TopicPartition
 
         consumer = self._cluster.consumer(isolation_level=isolation, auto_offset_reset="earliest")
         markers: dict[str, Marker] = {}
         own, of_topics = key.encode(), topic_key(key, "").encode()
-        # Open transactions of crashed tasks end when these tasks are repeated, which may take a
+        # A transaction of a crashed task stays open until the task is repeated, which may take a
         # while.
         time_left = self._cluster.deadline(times=_PATIENCE if end else 1)
         try:
@@ -257,7 +258,7 @@ class Markers:
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:
-        """Return the partition's end if the message reports it, else None."""
+        """Return the offset of a message that reports the partition's end; None for a record."""
         error = message.error()
         if error is None:
             return None
@@ -269,10 +270,10 @@ class Markers:
 
 
 def partition_count(cluster: "Cluster", topic: str) -> int:
-    """Return a topic's number of partitions; never creates the topic.
+    """Return a topic's number of partitions; does not create the topic.
 
     Raises:
-        UnknownTopic: There is no such topic; names the nearest one.
+        UnknownTopic: The topic does not exist; the message names the nearest one.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     described = _described(cluster, topic)
@@ -280,10 +281,10 @@ def partition_count(cluster: "Cluster", topic: str) -> int:
 
 
 def find_topic_id(cluster: "Cluster", topic: str) -> str:
-    """Return a topic's id as Kafka prints it, "" without one; never creates the topic.
+    """Return a topic's id as Kafka prints it, "" without one; does not create the topic.
 
     Raises:
-        UnknownTopic: There is no such topic; names the nearest one.
+        UnknownTopic: The topic does not exist; the message names the nearest one.
         NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached.
     """
     time_left = cluster.deadline()
@@ -298,9 +299,9 @@ def find_topic_id(cluster: "Cluster", topic: str) -> str:
 
 
 def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
-    """Return a topic's number of partitions, and its id, "" without one.
+    """Return a topic's number of partitions, and its id, which is "" if it has none.
 
-    None if this request's broker does not know the topic, but another broker does.
+    The result is None if the broker that responds does not know the topic, but another does.
     """
     from confluent_kafka import KafkaException, TopicCollection
 
@@ -311,5 +312,5 @@ def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
     except KafkaException as error:
         if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
-    cluster.partitions(topic)  # raises if no broker knows it
+    cluster.partitions(topic)  # raises UnknownTopic if no broker knows it
     return None

@@ -1,20 +1,19 @@
-"""Python of Spark's workers: its packages, its compiled kernels, and prompt delivery of tasks.
+"""Python of Spark's workers: its packages, its compiled kernels, and fast delivery of tasks.
 
-A worker's process runs one task or many. Compiled kernels are kept on disk, so that one process of
-a machine compiles and all others load. `prepare` chooses the folder if the environment does not
-name one and the usual ones are not writable. It lets one process of the machine compile while the
-others wait. docs/deploy.md describes how to bring packages and folder to a cluster.
+A worker process runs one or more tasks. Compiled kernels are stored on disk, so that one process on
+a machine compiles them and all others load them. `prepare` chooses the folder if the environment
+doesn't name one and the usual ones are not writable, and lets one process of the machine compile
+while the others wait. docs/deploy.md describes how to install packages and the folder on a cluster.
 
-`check_workers` runs a tiny job to check that a session's workers have tidelog. Spark runs the
-Python on each machine's PATH by default, and its own errors only say that a module is missing, or
-that versions differ.
+`check_workers` runs a small job to check that a session's workers have tidelog. Spark runs the
+Python on each machine's PATH by default, and its own errors only report a missing module or
+different versions.
 
 Spark sends a task to a worker's Python over TCP as two small messages: the code, then its input.
-Nagle's algorithm holds the second message back until the first is acknowledged, and the worker's
-system delays the acknowledgement by 40 ms, hoping to send it along with a response. Reading 5 MB of
-log takes as long, and the delay comes with every task. Code that contains a `PromptAck` avoids the
-delay: the code is unpickled between the two messages, and unpickling `PromptAck` makes the system
-acknowledge at once.
+Nagle's algorithm delays the second message until the first is acknowledged, and the worker's system
+delays the acknowledgement by 40 ms, to send it along with a response. Each task has this delay, as
+long as a read of 5 MB of log takes. Code that contains a `PromptAck` avoids it: the code is
+unpickled between the two messages, and unpickling `PromptAck` makes the system acknowledge at once.
 
 Source: RFC 896 and RFC 1122, 4.2.3.2; tcp(7), TCP_QUICKACK.
 """
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
 
-# Spark sets the first variable in its Python processes, and reads the second when it formats an
-# error; the process ends with that message.
+# Environment variables of Spark. It sets the first one to this value in its Python processes. It
+# reads the second one, `_HIDE_TRACEBACK`, when it formats the error with which the process ends.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
 
@@ -56,10 +55,10 @@ Class = TypeVar("Class", bound=type)
 
 
 def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.RecordBatch]":
-    """Yield the batches of `read`, after checking packages and loading kernels.
+    """Yield the batches of `read` after a check of packages and loading of kernels.
 
     Raises:
-        MissingDependency: This Python lacks a package; names both, and what to do.
+        MissingDependency: This Python lacks a package; the message names both, and what to do.
     """
     make_ready()
     with worker_errors():
@@ -67,13 +66,13 @@ def in_worker(read: "Callable[[], Iterator[pa.RecordBatch]]") -> "Iterator[pa.Re
 
 
 def make_ready(*, to_write: bool = False) -> None:
-    """Check this process's packages and load its kernels; further calls do nothing.
+    """Check this process's packages and load its kernels, at the first call.
 
     Args:
-        to_write: True for a task that encodes records, false for one that decodes them.
+        to_write: True to load the kernels that encode records, False for those that decode them.
 
     Raises:
-        MissingDependency: This Python lacks a package; names both, and what to do.
+        MissingDependency: This Python lacks a package; the message names both, and what to do.
     """
     check_packages()
     prepare(to_write=to_write)
@@ -81,7 +80,7 @@ def make_ready(*, to_write: bool = False) -> None:
 
 @contextmanager
 def worker_errors() -> Iterator[None]:
-    """Raise MissingDependency, which names the Python, for imports that fail within."""
+    """Turn failed imports in the block into MissingDependency, which names the Python."""
     with hide_traceback():
         try:
             yield
@@ -91,7 +90,7 @@ def worker_errors() -> Iterator[None]:
 
 @contextmanager
 def hide_traceback() -> Iterator[None]:
-    """Hide our traceback in Spark's message of a TidelogError, so that it begins with its text.
+    """Hide the traceback in Spark's message of a TidelogError, so that the error's text is first.
 
     Other errors may be bugs and keep their traceback.
     """
@@ -123,7 +122,7 @@ def missing(name: str) -> MissingDependency:
 
 @cache
 def check_packages() -> None:
-    """Raise MissingDependency if a package is not installed; imports none of them."""
+    """Raise MissingDependency if a needed package is not installed; imports none of them."""
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             raise missing(name)
@@ -131,19 +130,19 @@ def check_packages() -> None:
 
 @cache
 def prepare(*, to_write: bool = False) -> None:
-    """Load this process's kernels from disk, or compile them; once.
+    """Load this process's kernels from disk, or compile them, at the first call.
 
-    Of the processes that share the folder only one compiles; the others wait, then load.
+    Only one of the processes that share the folder compiles; the others wait and then load.
 
     Args:
-        to_write: True for the kernels that encode, false for those that decode.
+        to_write: True for the kernels that encode records, False for those that decode them.
     """
     _warm("write" if to_write else "read")
 
 
 @cache
 def prepare_digests() -> None:
-    """Load the kernels that reduce records to rows by key, or compile them; once."""
+    """Load or compile the kernels that reduce records to one row per key, at the first call."""
     _warm("digest")
 
 
@@ -174,8 +173,8 @@ def check_workers(spark: "SparkSession") -> None:
     """Run one small task to check the workers' Python; later queries reuse the started worker.
 
     Raises:
-        MissingDependency: The worker's Python has no tidelog or another version of it, or its own
-            version differs from the driver's.
+        MissingDependency: The worker's Python has no tidelog, another version of tidelog, or
+            another version than the driver's Python.
     """
     from pyspark.errors import PySparkException
 
@@ -199,10 +198,10 @@ def check_workers(spark: "SparkSession") -> None:
 
 
 def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    """Return the function for the worker.
+    """Return the function that runs in the worker.
 
-    It is a closure, so that Spark pickles its code, not an import of this module, which the worker
-    may lack.
+    It is a closure, so that Spark pickles its code instead of an import of this module, which the
+    worker may lack.
     """
 
     def probe(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
@@ -226,19 +225,20 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 _DESCRIPTORS: Final = "/proc/self/fd"
 
 
-# A worker has few descriptors; those of its task are among the first.
+# Number of descriptors to check. A worker has few, and the connection of its task is among the
+# first.
 _DESCRIPTORS_MAX: Final = 64
 
 
 class PromptAck:
-    """Acknowledges received data when it is unpickled."""
+    """Object whose unpickling makes the system acknowledge received data."""
 
     def __reduce__(self) -> "tuple[Callable[[], PromptAck], tuple[()]]":
         return arrived, ()
 
 
 def arrived() -> PromptAck:
-    """Return a `PromptAck` after acknowledging, in the process that unpickles it."""
+    """Acknowledge received data in the process that unpickles it, and return a `PromptAck`."""
     acknowledge_now()
     return PromptAck()
 
@@ -247,7 +247,7 @@ def acknowledge_now() -> int:
     """Send the delayed acknowledgements of this process's TCP connections.
 
     Returns:
-        Number of TCP connections; 0 if the system has no TCP_QUICKACK.
+        Number of TCP connections; 0 if the system doesn't have TCP_QUICKACK.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None:
@@ -256,22 +256,23 @@ def acknowledge_now() -> int:
 
 
 def _sockets() -> list[int]:
-    """Return the descriptors of this process's sockets; none if the system has no /proc."""
+    """Return the descriptors of this process's sockets; none if the system doesn't have /proc."""
     descriptors = []
     with suppress(OSError):
         paths = sorted(Path(_DESCRIPTORS).iterdir(), key=lambda path: int(path.name))
         for path in paths[:_DESCRIPTORS_MAX]:
-            with suppress(OSError):  # the descriptor of the listing itself is closed by now
+            # the descriptor of the listing is in the list, but closed by now
+            with suppress(OSError):
                 if str(path.readlink()).startswith("socket:"):
                     descriptors.append(int(path.name))
     return descriptors
 
 
 def _ask(descriptor: int, option: int) -> bool:
-    """Set the option on one socket; return whether it is a TCP connection.
+    """Set a TCP option on one socket; return whether it is a TCP connection.
 
-    Calls setsockopt directly: a Python socket for the descriptor would set the process's default
-    timeout, if any, and so make the connection non-blocking for its owner, too.
+    Calls setsockopt directly: creating a Python socket for the descriptor would set the process's
+    default timeout, if any, and so make the connection non-blocking for its owner.
     """
     on = ctypes.c_int(1)
     call = ctypes.CDLL(None).setsockopt
