@@ -1,14 +1,15 @@
-"""Chunks of a replay, offsets of partitions in the order of the replay, and its rate limit.
+"""Division of a replay's offsets into chunks, and the limit of its rate.
 
-A plan of spans is fixed when a replay starts. Each chunk takes from every partition a share in
-proportion to what is left there, so that all partitions end together and progress equally in time.
-No chunk spans a hole in a partition: the offsets between two spans must not be read.
+The spans of offsets are planned once, when a replay starts. Each chunk takes offsets from every
+partition, in proportion to the rest of the partition, so that all partitions end together and
+advance equally in time. A chunk never spans a gap in a partition: the offsets between two spans
+must not be read.
 
-The rate is a number of records or bytes per second, counted from the start. Before each chunk the
-pacer waits until everything written so far is within the rate. So at any moment the amount written
-is at most what the rate allows plus one chunk.
+The rate is a number of records or bytes per second, from the start of the replay. Before each chunk
+the pacer waits until everything written so far is within the rate. So the amount written exceeds
+the rate by at most one chunk.
 
-No I/O; the pacer takes a clock and a function that waits, so tests need not wait.
+No I/O; clock and wait function are arguments, so tests need not wait.
 """
 
 import itertools
@@ -50,8 +51,8 @@ class Rate:
     """Rate limit.
 
     Attributes:
-        per_second: Records or bytes per second, above 0.
-        is_bytes: Whether it counts bytes (of keys and values), not records.
+        per_second: Number of records or bytes per second, above 0.
+        is_bytes: Whether bytes (of keys and values) are limited instead of records.
     """
 
     per_second: float
@@ -72,21 +73,21 @@ class Rate:
 
 
 def wait_seconds(seconds: float) -> None:
-    """Sleep; a signal can interrupt it."""
+    """Sleep for some seconds; a signal can interrupt the sleep."""
     threading.Event().wait(seconds)
 
 
 class Pacer:
-    """Limits a job to a rate. For one thread."""
+    """Limits a job to a rate. Not thread-safe."""
 
     def __init__(
         self, rate: Rate | None, clock: Clock, wait: Callable[[float], None] = wait_seconds
     ) -> None:
-        """Start counting time; the first chunk does not wait.
+        """Start to measure time; the first chunk is not delayed.
 
         Args:
-            rate: The limit, None for no limit.
-            clock: Clock whose monotonic time counts.
+            rate: The limit; None for no limit.
+            clock: Clock of the monotonic time.
             wait: Function that waits for a number of seconds.
         """
         self._rate = rate
@@ -96,12 +97,12 @@ class Pacer:
         self._used = 0
 
     def note(self, records: int, size_bytes: int) -> None:
-        """Count written records and bytes."""
+        """Add to the number of written records and bytes."""
         if self._rate is not None:
             self._used += size_bytes if self._rate.is_bytes else records
 
     def hold(self) -> float:
-        """Wait until everything written is within the rate; return the seconds of the wait."""
+        """Wait until everything written is within the rate; return the duration in seconds."""
         if self._rate is None:
             return 0.0
         due_ms = self._start_ms + 1000 * self._used / self._rate.per_second
@@ -111,16 +112,16 @@ class Pacer:
         return seconds
 
 
-# Planned duration of a chunk at the requested rate. A chunk is one Spark job with an overhead of
-# some tenths of a second, and the rate can't smooth what one chunk writes.
+# Planned duration of a chunk in seconds, at the requested rate. Each chunk is one Spark job with an
+# overhead of some tenths of a second, and inside a chunk the rate is not limited.
 CHUNK_SECONDS: Final = 2.0
 
 
-# Chunk size without a rate: the most that a restart repeats.
+# Number of offsets in a chunk without a rate, which is the most that a restart writes again.
 CHUNK_RECORDS: Final = 2_000_000
 
 
-# Assumed record size before the first measurement.
+# Record size in bytes that is assumed before the first chunk was measured.
 RECORD_BYTES: Final = 1_000
 
 
@@ -133,11 +134,12 @@ def total(spans: Iterable[OffsetRange]) -> int:
 
 
 def take(left: Sequence[OffsetRange], budget: int) -> tuple[Spans, Spans]:
-    """Return the next chunk, and the spans that are left after it.
+    """Return the next chunk, and the spans that remain after it.
 
     Args:
-        left: Spans to read, in ascending order within each partition.
-        budget: Approximate number of offsets in the chunk; it has at least one of each partition.
+        left: Remaining spans, in ascending order within each partition.
+        budget: Approximate number of offsets in the chunk, which has at least one of each
+            partition.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in left:
@@ -159,7 +161,7 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
     """Return the approximate number of offsets for the next chunk.
 
     Args:
-        rate: The limit, None for no limit.
+        rate: The limit; None for no limit.
         records: Number of records written so far.
         size_bytes: Bytes of their keys and values.
     """
@@ -172,7 +174,7 @@ def chunk_budget(rate: Rate | None, records: int, size_bytes: int) -> int:
 
 
 def joined(spans: Iterable[OffsetRange]) -> Spans:
-    """Return spans ordered by partition and offset; adjacent or overlapping ones are merged."""
+    """Return the spans ordered by partition and offset; adjacent or overlapping ones merged."""
     merged: list[OffsetRange] = []
     for span in sorted(span for span in spans if span.start < span.end):
         last = merged[-1] if merged else None
@@ -189,7 +191,7 @@ def as_json(spans: Iterable[OffsetRange]) -> list[list[object]]:
 
 
 def from_json(rows: object) -> Spans:
-    """Return the spans of `as_json`'s lists; raises ValueError for anything else."""
+    """Convert the lists of `as_json` to spans; raises ValueError for anything else."""
     if not isinstance(rows, list):
         raise ValueError(f"spans are {type(rows).__name__}, not a list")
     return tuple(_span(row) for row in rows)
@@ -203,7 +205,7 @@ def _span(row: object) -> OffsetRange:
 
 
 def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
-    """Return the options of a read of exactly these offsets."""
+    """Return the options for reading exactly these offsets; at most one span per partition."""
     topics: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -219,10 +221,10 @@ def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:
 
 
 def thinned(spans: Sequence[OffsetRange], per_partition: int) -> Spans:
-    """Fill the smallest holes between spans until no partition has more than `per_partition`.
+    """Fill the smallest gaps between spans until no partition has more than `per_partition` spans.
 
-    Each chunk is a Spark job of its own, so reading and filtering a small hole costs less than
-    skipping it.
+    Each chunk is a Spark job of its own, so it is faster to read a small gap and filter its records
+    than to skip it.
     """
     by_partition: dict[TopicPartition, list[OffsetRange]] = {}
     for span in joined(spans):

@@ -315,7 +315,7 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
 
 
 def read_time_option(options: Options, name: str, by_partition: str, now_ms: int) -> Given:
-    """Return a time option in ms; `name` is for all partitions and precedes `by_partition`."""
+    """Return a time option in ms; `name`, for all partitions, overrides `by_partition`."""
     text = options.text(name)
     if text is not None:
         return _read_time(f"option {name}", text, now_ms)
@@ -585,7 +585,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     now_ms = (env or os_env()).clock.now_ms()
     start_ms = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     end_ms = read_time_option(options, "endingTimestamp", "endingOffsetsByTimestamp", now_ms)
-    # As in the Kafka connector, a time precedes an offset of the same side.
+    # As in the Kafka connector, a time takes precedence over an offset of the same side.
     start_offsets = None if start_ms is not None else read_offset_option(options, START)
     end_offsets = None if end_ms is not None else read_offset_option(options, END)
     topics, topic = options.names("subscribe"), options.text("topic")
@@ -599,8 +599,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
     is_exact = options.choice(
         "timeRange",
         {"exact": True, "positions": False},
-        # For brokers the default is that of the Kafka connector, because `exact` reads all records
-        # after the start.
+        # For brokers as in the Kafka connector: `exact` reads all records after the start.
         "positions" if bootstrap else "exact",
     )
     return SourceOptions(
@@ -631,8 +630,7 @@ def read_source_options(texts: Mapping[str, str], env: Env | None = None) -> Sou
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         zone_cache=options.text("zoneCache"),
         until_flushed=options.choice("readUntil", {"written": False, "flushed": True}, "written"),
-        # Offsets and times must not be filtered before the table is computed, since this would
-        # change the table.
+        # Filters on offsets and times must not change the records that a table is computed from.
         pushes_down=options.flag("pushdown", default=not options.flag("table", default=False)),
         poll_timeout_ms=options.number("kafkaConsumer.pollTimeoutMs", POLL_TIMEOUT_MS),
         offset_tries=options.number("fetchOffset.numRetries", OFFSET_TRIES),

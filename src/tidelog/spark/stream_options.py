@@ -236,7 +236,7 @@ def _check_place(options: Options, source: SourceOptions) -> None:
 def _start(options: Options, now_ms: int) -> Start:
     times = read_time_option(options, "startingTimestamp", "startingOffsetsByTimestamp", now_ms)
     return Start(
-        # As in the Kafka connector, a time precedes an offset.
+        # As in the Kafka connector, a time takes precedence over an offset.
         offsets=LATEST_OFFSET if times is not None else _offsets(options),
         times=times,
         needs_match=options.choice(

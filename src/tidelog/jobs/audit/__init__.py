@@ -1,1 +1,1 @@
-"""Audit by key."""
+"""Comparison of two places by key."""

@@ -1,4 +1,4 @@
-"""Converts an audit's results to its report: figures, time spans, named keys."""
+"""Conversion of an audit's outcome to its report: figures, time spans, keys that differ."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -28,7 +28,7 @@ _SIDES: Final = ("a", "b")
 
 
 def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
-    """Return the report of an audit."""
+    """Return the report of an audit, from its plan and the outcome of its steps."""
     by_topic = list(zip(plan.pairs, outcome.results, strict=True))
     figures = [_figures(plan, outcome, pair, result) for pair, result in by_topic]
     notes = [
@@ -62,9 +62,9 @@ def audited(plan: AuditPlan, outcome: AuditOutcome) -> AuditResults:
 def _chance(keys: int) -> float:
     """Return an upper bound of the probability that a difference was missed, for any records.
 
-    Sums three causes: two keys share 128 bits (keys^2 / 2^129); a key differs, but one of four
-    words of 64 bits (value, sum, order, and the records without a key) is equal; two values have
-    equal sums before they are hashed.
+    The bound is the sum of three causes: two keys have the same hash of 128 bits (keys^2 / 2^129);
+    a key differs, but one of four words of 64 bits (value, sum, order, and the records without a
+    key) is equal; two values have equal sums before they are hashed.
     """
     return keys * keys / 2.0**129 + 5 * (keys + 1) / 2.0**64
 
@@ -159,7 +159,7 @@ def _last(row: Sequence[int]) -> Last | None:
 
 
 def _buckets(plan: AuditPlan, runs: Sequence[Run], pair: Pair) -> Iterator[Bucket]:
-    """Yield a topic's time spans, by partition if both sides have the same partitions."""
+    """Yield a topic's time spans, by partition if both sides have the same number of partitions."""
     if "b" not in plan.sides:
         return
     both = [_runs(runs, letter, pair) for letter in _SIDES]
@@ -194,7 +194,7 @@ def _compared(
 
 
 def _added(runs: Iterable[Run], span_ms: int) -> TimeSpans:
-    """Return the sum of the runs' time spans, of length `span_ms` or more."""
+    """Return the sums of the runs' time spans, in spans of `span_ms` or of the longest run span."""
     total = TimeSpans(span_ms)
     for run in runs:
         spans = TimeSpans(run.span_ms)

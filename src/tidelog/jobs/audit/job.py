@@ -1,9 +1,10 @@
-"""Audit of two places: compares the last record of every key, and checks what a group received.
+"""Audit of two places: compares the last record of every key, or checks what a group received.
 
-Each record of both sides is read once, by as many tasks as there are splits, and reduced there to
-one row per key. The hashes are divided among tasks, each of which compares its rows of both sides
-(see `rules` for the kinds of differences). Only keys with a difference are read in plain.
-Exact: nothing is sampled. With a state, the next run reads only new records.
+Each record of both sides is read once, by as many tasks as there are splits, and reduced in the
+task to one row per key. The hashes of keys are divided among tasks, each of which compares its rows
+of both sides (see `rules` for the kinds of differences). Only for keys with a difference the keys
+themselves are read. The result is exact: nothing is sampled. With a state, the next run reads only
+new records.
 """
 
 from collections.abc import Iterator
@@ -50,11 +51,11 @@ class Audit:
 
     Attributes:
         differences: One row for each key that differs; see `DIFFERENCES_SCHEMA`.
-        topics: One row for each topic, with the number of keys of each kind; see `TOPICS_SCHEMA`.
-        buckets: Spans of create time, equal or not; see `BUCKETS_SCHEMA`.
-        cuts: The offsets that were compared; see `CUTS_SCHEMA`.
+        topics: One row for each topic, with the number of keys for each kind; see `TOPICS_SCHEMA`.
+        buckets: One row for each span of create time, equal or not; see `BUCKETS_SCHEMA`.
+        cuts: The offsets that were compared in each partition; see `CUTS_SCHEMA`.
         found: The same result as plain objects.
-        is_equal: Whether there is no difference.
+        is_equal: Whether no difference was found.
     """
 
     differences: "DataFrame"
@@ -81,7 +82,8 @@ def audit(
         **options: Options, see `AuditOptions`.
 
     Raises:
-        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: Raised before anything is read.
+        UnknownTopic, UnknownGroup, InvalidRequest, InvalidTime: An argument is invalid; nothing was
+            read.
         ClusterFailure: Brokers can't be reached, or refuse.
         CorruptData: A batch is damaged.
     """
@@ -102,7 +104,7 @@ def _as_frames(spark: "SparkSession", found: AuditResults) -> Audit:
 
 
 def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = None) -> AuditResults:
-    """Run a planned audit; return plain objects.
+    """Run a planned audit; return the results as plain objects.
 
     Args:
         spark: The session.
@@ -132,14 +134,14 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
 
 
 def _is_local(spark: "SparkSession") -> bool:
-    """Whether workers are processes of this machine; false if Spark doesn't say."""
+    """Whether the workers are processes on this machine; False if Spark doesn't report it."""
     context = context_of(spark)
     return context is not None and str(context.master).startswith("local")
 
 
 @contextmanager
 def _folder(env: Env, state: str | None) -> Iterator[str]:
-    """Open the folder of rows: the state's folder, locked, or a temporary one without a state."""
+    """Open the folder for files of rows: the state's folder, locked, or else a temporary one."""
     if state is None:
         with TemporaryDirectory(prefix="tidelog-audit-") as folder:
             yield folder

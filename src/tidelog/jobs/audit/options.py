@@ -1,4 +1,4 @@
-"""Options of `audit`, and the kinds of differences; `rules` decides which kind applies to a key."""
+"""Options of `audit`, and the kinds of differences; `rules` determines the kind for a key."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -24,7 +24,7 @@ class Kind(StrEnum):
     UNDELIVERED = "undelivered"
 
 
-# Numbers of the kinds in found rows.
+# Number of each kind in rows of differences.
 KINDS: Final = tuple(Kind)
 
 

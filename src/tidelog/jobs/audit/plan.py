@@ -1,14 +1,14 @@
-"""Plan of an audit's reads: pairs of topics, the end of each partition, and parts for tasks.
+"""Plan of an audit: pairs of topics, the end of each partition, and parts to read by tasks.
 
-Owns the options and the two sides before anything is read (`AuditPlan`: pairs, limits, a group's
-positions), the offsets that are compared in each partition, and whether an earlier run is still
-valid. Not owned: the text of the state (`state`) and the order of steps (`run`).
+Contains the options and the two sides before anything is read (`AuditPlan`: pairs, limits, a
+group's positions), the offsets that are compared in each partition, and the check whether an
+earlier run is still valid. The file of the state is in `state`, the order of steps in `run`.
 
-Records are compared up to the end of the partition when the audit plans its reads (an offset map or
-the caller may choose an earlier offset), so later appends don't matter. Known runs that are still
-valid are kept; only the offsets between them are read.
+Records are compared up to the partition's end at the time of the plan (an offset map or the caller
+may choose an earlier offset), so records that are appended later don't matter. Valid runs of
+earlier audits are reused; only the offsets between them are read.
 
-A run is valid as long as the log still has the bytes that it was computed from. A finished segment
+A run is valid as long as the log has the bytes that the run was computed from. A finished segment
 is identified by base offset, size and, if there are zone maps, the checksum of all its bytes. Any
 segment is identified by the last bytes before the end of the run: a log is append-only, and a
 rewrite of the segment (compaction, or a truncation followed by other records) moves these bytes or
@@ -45,12 +45,13 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.segment import Segment
 
 
-# Larger than a batch's header, which has the batch's own checksum.
+# Number of bytes before a run's end that identify it: more than a batch's header, which contains
+# the batch's checksum.
 TAIL_BYTES: Final = 4096
 
 
 def mark_of(segment: "Segment", start: int, end: int) -> Mark:
-    """Return the mark of bytes [start, end) of a segment as it is now."""
+    """Return a mark that identifies the bytes [start, end) of a segment as they are now."""
     zones = None if segment.is_active else segment.zones
     return Mark(
         base_offset=segment.base_offset,
@@ -67,7 +68,7 @@ def _tail_sum(segment: "Segment", start: int, end: int) -> int:
 
 
 def still_fits(segment: "Segment", mark: Mark) -> bool:
-    """Whether a segment still has the bytes of a mark."""
+    """Return whether a segment still has the bytes that a mark identifies."""
     if mark.end > segment.size_bytes:
         return False
     now = mark_of(segment, mark.start, mark.end)
@@ -83,7 +84,7 @@ def still_fits(segment: "Segment", mark: Mark) -> bool:
 def runs_there(
     log_dir: "LogDir", runs: Iterable[Run], bounds: Mapping[TopicPartition, tuple[int, int]]
 ) -> Iterator[Run]:
-    """Yield the runs whose records are all still in the log, and inside the partition's bounds."""
+    """Yield the runs whose records are all in the log, and inside the partition's bounds."""
     for run in runs:
         name = TopicPartition(run.topic, run.partition)
         start, end = bounds.get(name, (0, 0))
@@ -102,13 +103,13 @@ def _is_there(log_dir: "LogDir", run: Run) -> bool:
 
 
 def topic_id_of(log_dir: "LogDir", topic: str) -> str:
-    """Return the topic's id as in splits, 32 hexadecimal digits; "" without one."""
+    """Return the topic's id as in splits, as 32 hexadecimal digits; "" if it has none."""
     topic_id = log_dir.topic(topic).topic_id
     return "" if topic_id is None else topic_id.hex
 
 
 def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
-    """Return the parts of offsets [start, end) that no run covers, in order.
+    """Return the ranges inside [start, end) that no run covers, in order.
 
     Args:
         runs: Runs of one partition, ordered by offset.
@@ -128,19 +129,19 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
 
-# Matches no bytes: for a file that was replaced while the audit was planned.
+# Checksum that matches no bytes, for a file that was replaced during the plan.
 _NO_SUM: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadScope:
-    """Choice of the records that are read on both sides.
+    """Selection of the records that are read on both sides.
 
     Attributes:
-        start_ms: Earliest record timestamp, inclusive; None for no bound.
-        end_ms: End of the record timestamps, exclusive; None for no bound.
+        start_ms: Earliest record timestamp in ms, inclusive; None for no bound.
+        end_ms: End of the record timestamps in ms, exclusive; None for no bound.
         isolation: Whether records of open and aborted transactions are read.
-        split_bytes: Approximate maximum bytes of log per task.
+        split_bytes: Approximate maximum number of bytes of log per task.
         tasks: Approximate minimum number of tasks for each side, if there is enough to read.
     """
 
@@ -158,13 +159,13 @@ class ReadScope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of an audit.
+    """One of the two sides of an audit.
 
     Attributes:
         letter: `a` or `b`.
         place: Its directory or cluster.
-        limits: Offsets [start, end) to which the comparison is limited; partitions without an entry
-            have no limit.
+        limits: Offsets [start, end) to which the comparison of a partition is limited; no entry
+            means no limit.
     """
 
     letter: str
@@ -174,28 +175,30 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class ReadPart:
-    """Input of one task: the run that it computes, and for a directory the split as JSON."""
+    """Input of one task: the run to compute, and for a directory the split as JSON."""
 
     run: Run
     split: str | None
 
     def encode(self) -> str:
-        """Return it as JSON, for the worker."""
+        """Return the input as JSON, for the worker."""
         return json.dumps([json.loads(encode_run(self.run)), self.split])
 
 
 @dataclass(slots=True, kw_only=True)
 class SidePlan:
-    """Plan of one side.
+    """Plan of the reads on one side.
 
     Attributes:
         cuts: Offsets [start, end) of each partition that are compared.
-        kept: Known runs that are still valid.
-        parts: Parts that have to be read.
-        compacted: Compacted topics, which may lack older records of a key.
-        stamped: Topics whose log overwrites timestamps, so that create times may be lost.
-        log_bytes: Bytes of all log files of these partitions; 0 for brokers, which don't report it.
-        reports: Damage or loss that was found, one line each.
+        kept: Runs of earlier audits that are still valid.
+        parts: Parts of the partitions that have to be read.
+        compacted: Compacted topics, in which older records of a key may be missing.
+        stamped: Topics whose log overwrites timestamps (LogAppendTime), so that create times may be
+            lost.
+        log_bytes: Number of bytes in all log files of these partitions; 0 for brokers, which don't
+            report it.
+        reports: Damage and losses that were found, one line each.
     """
 
     cuts: OffsetRanges = field(default_factory=dict)
@@ -208,7 +211,7 @@ class SidePlan:
 
 
 def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
-    """Return the names that equal a pattern, or match one as a whole; no internal names.
+    """Return the names that equal a pattern or match one as a whole, except internal topics.
 
     Raises:
         InvalidRequest: A pattern is not a valid regular expression.
@@ -227,7 +230,7 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
 
 
 def topics_of(side: Side) -> list[str]:
-    """Return all topics of a side, sorted."""
+    """Return the names of all topics on a side, sorted."""
     if side.place.is_broker:
         with open_cluster(side.place) as cluster:
             return sorted(cluster.topics())
@@ -238,13 +241,13 @@ def topics_of(side: Side) -> list[str]:
 def plan_side(
     side: Side, topics: Iterable[str], scope: ReadScope, known_runs: Iterable[Run]
 ) -> SidePlan:
-    """Plan the reads of a side.
+    """Plan the reads on one side.
 
     Args:
         side: The side.
-        topics: Names of topics on this side.
-        scope: Which records are read.
-        known_runs: Known runs of this side.
+        topics: Names of the topics on this side.
+        scope: Selection of the records.
+        known_runs: Runs of earlier audits on this side.
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
@@ -263,7 +266,7 @@ def _limited(side: Side, name: TopicPartition, start: int, end: int) -> tuple[in
 
 
 def _missing(plan_: SidePlan, runs: Iterable[Run]) -> Iterator[tuple[TopicPartition, int, int]]:
-    """Keep runs, and yield the ranges of the cuts that they leave out; drop runs that overlap."""
+    """Add runs to `kept`, without those that overlap; yield the ranges of cuts that they lack."""
     by_name: dict[TopicPartition, list[Run]] = {}
     for run in runs:
         of_partition = by_name.setdefault(TopicPartition(run.topic, run.partition), [])
@@ -296,7 +299,7 @@ def _plan_directory(
         range_wanted = RequestedRange(
             start_offset=start, end_offset=end, start_ms=scope.start_ms, end_ms=scope.end_ms
         )
-        # A plan accepts one range for each partition.
+        # A scan plan accepts only one range for each partition, so several plans may be needed.
         free_round = next((one for one in rounds if name not in one), None)
         if free_round is None:
             rounds.append({name: range_wanted})
@@ -308,7 +311,7 @@ def _plan_directory(
 
 
 def _note_settings(side_plan: SidePlan, configs: Mapping[str, TopicConfig]) -> None:
-    """Note the topics whose settings allow records or create times to be lost."""
+    """Note the topics whose settings may cause a loss of records or of create times."""
     stamp = TimestampType.LOG_APPEND_TIME
     side_plan.compacted = {name for name, config in configs.items() if config.is_compacted}
     side_plan.stamped = {
@@ -360,7 +363,7 @@ def _add_splits(
 
 
 def _run_of(log_dir: "LogDir", side: Side, split: Split) -> Run:
-    """Return the run that a split will become, with marks of its bytes as they are now."""
+    """Return the run that a task computes from a split, with marks of the current bytes."""
     from tidelog.scan.pieces import identity_text
 
     segments = {s.base_offset: s for s in log_dir.reader(split.topic, split.partition).segments}
@@ -439,44 +442,44 @@ def _topic_ids(cluster: "Cluster", topics: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A topic on both sides; None if a side does not have it."""
+    """A topic with its names on both sides; None if a side does not have it."""
 
     a: str | None
     b: str | None
 
     @property
     def name(self) -> str:
-        """Name in the results: that on A, if A has the topic."""
+        """Name in the results: the name on A or, if A does not have the topic, on B."""
         name = self.a if self.a is not None else self.b
         assert name is not None
         return name
 
     def on(self, letter: str) -> str | None:
-        """Return its name on a side, None if the side does not have it."""
+        """Return the topic's name on a side; None if the side does not have it."""
         return self.a if letter == "a" else self.b
 
 
 def pairs_of(
     a: Side, b: Side | None, patterns: Sequence[str] | None, rename: Mapping[str, str]
 ) -> list[Pair]:
-    """Return the chosen topics, with their names on both sides.
+    """Return the chosen topics with their names on both sides.
 
     Args:
         a: Side A.
-        b: Side B, None for an audit of a group alone.
-        patterns: Names or patterns of names on A; all topics if None.
-        rename: Name on A -> name on B, for topics with different names.
+        b: Side B; None if only a group is checked.
+        patterns: Names, or patterns for names on A; None for all topics.
+        rename: Name on B by name on A, for topics with different names.
 
     Raises:
         UnknownTopic: No topic of either side matches.
-        InvalidRequest: A pattern is not a valid regular expression, or two topics of A have one
-            name on B.
+        InvalidRequest: A pattern is not a valid regular expression, or two topics of A have the
+            same name on B.
     """
     if len(set(rename.values())) < len(rename):
         raise InvalidRequest(f"several topics would have one name on B: {dict(rename)}")
     on_a, on_b = set(topics_of(a)), set() if b is None else set(topics_of(b))
     back = {new: old for old, new in rename.items()}
-    # A renamed topic's old name is taken: a topic of B with that name has no counterpart on A.
+    # If a topic has another name on B, a topic of B that has its name on A has no counterpart on A.
     names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
     names = chosen(on_a | set(names_b), patterns)
     if not names:
@@ -490,13 +493,13 @@ def pairs_of(
 def _sides(
     env: Env, a: Place, b: Place | None, options: AuditOptions
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """Return the sides, and name on A -> name on B of the topics whose names differ.
+    """Return the sides, and the names on B by name on A of the topics whose names differ.
 
-    With a mirror's offset map, only the offsets that the mirror has copied are compared.
+    With the offset map of a mirror, only the offsets that the mirror has copied are compared.
 
     Raises:
-        CorruptFile, UnsupportedVersion: The map can't be read.
-        InvalidRequest: It has several sources with a topic of the same name.
+        CorruptFile, UnsupportedVersion: The offset map can't be read.
+        InvalidRequest: The offset map has several sources that have a topic of the same name.
     """
     from tidelog.jobs.offset_map import read_map
 
@@ -523,11 +526,11 @@ def _sides(
 
 
 def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
-    """Return a group's committed offsets: the next offset that it reads in each partition.
+    """Return a group's committed offsets, which are the next offsets that it reads.
 
     Raises:
-        UnknownGroup: The group does not exist, or has committed nothing.
-        InvalidRequest: The directory has no committed offsets of groups.
+        UnknownGroup: The group does not exist, or has no committed offsets.
+        InvalidRequest: The directory has no committed offsets of any group.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     if place.is_broker:
@@ -554,15 +557,15 @@ def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditPlan:
-    """Plan of an audit: its options, and its topics on both sides.
+    """Plan of an audit: its options, its sides and its topics.
 
     Attributes:
         options: The job's options.
-        sides: Sides by letter.
+        sides: Sides by letter, `a` or `b`.
         pairs: Topics with their names on both sides.
-        positions: The group's committed offsets; None without a group.
-        start_ms: Earliest record timestamp, inclusive; None for no bound.
-        end_ms: End of the record timestamps, exclusive; None for no bound.
+        positions: The group's committed offsets; None if no group is checked.
+        start_ms: Earliest record timestamp in ms, inclusive; None for no bound.
+        end_ms: End of the record timestamps in ms, exclusive; None for no bound.
         ignore: Kinds of differences that are not reported.
     """
 
@@ -581,7 +584,7 @@ class AuditPlan:
 
     @property
     def requested(self) -> dict[str, object]:
-        """Return the values that must be equal for all audits with one state."""
+        """Values that must be the same in all audits that share a state."""
         return {
             "a": str(self.sides["a"].place),
             "b": str(self.sides["b"].place) if "b" in self.sides else None,
@@ -592,10 +595,10 @@ class AuditPlan:
 
 @takes_options(AuditOptions)
 def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptions]) -> AuditPlan:
-    """Check the options and find the topics and the group, without Spark.
+    """Check the options, and look up the topics and the group; does not need Spark.
 
     Raises:
-        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: As `audit`.
+        UnknownTopic, UnknownGroup, InvalidRequest, CorruptFile, ClusterFailure: See `audit`.
         FileNotFoundError: The offset map does not exist.
     """
     _check_options(b, options)

@@ -1,4 +1,4 @@
-"""Results of an audit: as objects, as rows of its tables, and in one sentence."""
+"""Results of an audit: as objects, as rows of tables, and as a sentence."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,14 +39,14 @@ CUTS_SCHEMA: Final = "side string, topic string, partition int, start bigint, en
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Last:
-    """A key's last record on one side.
+    """Last record of a key on one side.
 
     Attributes:
-        partition: Its partition.
-        offset: Its offset.
-        create_ms: Its create time, -1 if unknown.
-        records: Number of records of the key; -1 if not counted.
-        is_deleted: Whether its value is null.
+        partition: Partition of the record.
+        offset: Offset of the record.
+        create_ms: Create time of the record in ms, -1 if unknown.
+        records: Number of records of the key, -1 if unknown.
+        is_deleted: Whether the record's value is null.
     """
 
     partition: int
@@ -58,17 +58,18 @@ class Last:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A key that differs.
+    """A key that differs between the sides.
 
     Attributes:
-        topic: Its topic's name on A, else on B.
+        topic: The topic's name on A or, if A does not have it, on B.
         kind: Kind of the difference.
-        key: The key; None if its record has been deleted since.
-        bucket_ms: Start of the span of create time of the last record on the side that has more: B
-            for extra, ahead and duplicated keys, else A. None if that record has no create time.
-        a: Its last record on A, None without one.
-        b: Its last record on B, None without one. If only a group was checked, `a` is the record
-            that it did not receive.
+        key: The key; None if its record was deleted before the key was read.
+        bucket_ms: Start of the span of create time, in ms, of the key's last record on one side: on
+            B for extra, ahead and duplicated keys, otherwise on A. None if that record has no
+            create time.
+        a: Last record of the key on A; None if A has none.
+        b: Last record of the key on B; None if B has none. If only a group was checked, `a` is the
+            record that the group did not receive.
     """
 
     topic: str
@@ -81,19 +82,20 @@ class Difference:
 
 @dataclass(slots=True, kw_only=True)
 class TopicFigures:
-    """Figures of one topic; pairs of numbers are for A and B.
+    """Figures of one topic; pairs of numbers are for side A and side B.
 
     Attributes:
-        topic: The topic's name on A, else on B.
+        topic: The topic's name on A or, if A does not have it, on B.
         keys: Number of distinct keys.
         records: Number of records.
         unkeyed: Number of records without a key, which an audit by key can't compare one by one.
-        unkeyed_equal: Whether both sides have the same records without a key; None if not compared.
-        deleted: Number of keys that are deleted on one side and unknown on the other.
-        superseded: Number of keys that differ and are not judged: some of their records may have
-            been compacted away in favor of records that are not compared.
-        history: Whether records before a key's last one were compared.
-        kinds: Number of keys of each kind.
+        unkeyed_equal: Whether both sides have the same records without a key; None if this was not
+            compared.
+        deleted: Number of keys that one side has deleted and the other side doesn't have.
+        superseded: Number of keys that differ, but don't count as differences: some of their
+            records may have been compacted away in favor of records that are not compared.
+        history: Whether the records before a key's last record were compared, too.
+        kinds: Number of keys for each kind of difference.
     """
 
     topic: str
@@ -114,14 +116,14 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A span of create time in one partition, or in all if the sides' partition numbers differ.
+    """A span of create time, in one partition or, if the numbers of partitions differ, in all.
 
     Attributes:
-        topic: Its topic.
+        topic: Name of the topic.
         partition: Number of the partition; None for all.
         start_ms: First ms of the span; None for records without a create time.
         span_ms: Length of the span.
-        records: Number of records on A and B.
+        records: Number of records on A and on B.
         is_equal: Whether both sides have the same records, in any order.
     """
 
@@ -135,19 +137,19 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditResults:
-    """Results of an audit, as plain objects.
+    """Results of an audit as plain objects.
 
     Attributes:
-        differences: Keys that differ, up to `keys_max` of each kind.
-        topics: Figures of every topic; these count all differences.
-        buckets: Time spans; empty with one side.
+        differences: Keys that differ; at most `keys_max` of each kind.
+        topics: Figures of each topic, which count all differences.
+        buckets: Spans of create time; empty if there is only one side.
         cuts: Compared offsets [start, end) by side and partition.
-        log_bytes: Bytes of log that were read; of directories only.
-        state_bytes: Bytes of rows that were read for the comparison.
-        all_bytes: Bytes of all log files of the topics.
-        kept_runs: Number of runs reused from an earlier audit.
+        log_bytes: Number of bytes of log that were read; only for directories.
+        state_bytes: Number of bytes in files of rows that were read for the comparison.
+        all_bytes: Number of bytes in all log files of the topics.
+        kept_runs: Number of runs that were reused from an earlier audit.
         chance: Upper bound of the probability that a difference was missed.
-        notes: Remarks for the user, one line each.
+        notes: Notes for the user, one line each.
     """
 
     differences: Sequence[Difference]
@@ -224,7 +226,7 @@ def cut_rows(
 
 
 class KindTexts(NamedTuple):
-    """A kind of difference in words: after a number of keys, and what exactly it means."""
+    """Texts for a kind of difference: a phrase to follow a number of keys, and its definition."""
 
     words: str
     meaning: str
@@ -255,12 +257,12 @@ KIND_TEXTS: Final = {
 
 
 def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
-    """Return whether two places are equal, else in how many keys they differ and how.
+    """Return a sentence: whether two places are equal, or how many keys differ and how.
 
     Args:
         audited: The results.
         a: Name of A.
-        b: Name of B; of a group if only one was checked.
+        b: Name of B, or of the group if only one was checked.
     """
     counts: Counter[Kind] = Counter()
     for topic in audited.topics:
@@ -283,5 +285,5 @@ def audit_verdict(audited: AuditResults, a: str, b: str) -> str:
 
 
 def _keys(topic: TopicFigures) -> int:
-    """Return the number of keys on either side, as far as it is known."""
+    """Return the number of keys on either side, as far as known."""
     return max(topic.keys[0] + topic.kinds.get(Kind.EXTRA, 0), topic.keys[1])

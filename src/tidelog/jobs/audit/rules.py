@@ -1,25 +1,25 @@
-"""Rules by which an audit judges a key, from its rows on both sides. Pure; reads no record.
+"""Rules by which an audit compares a key's rows of both sides. Pure; reads no records.
 
-A key's row has its last record (partition, offset, create time, digest of the value), its number of
-records, and two digests of all of them: one that depends on their order and one that doesn't. A key
-has the first kind below that applies; a key without one is equal.
+A key's row contains its last record (partition, offset, create time, digest of the value), its
+number of records, and two digests of all its records: one that depends on their order and one that
+does not. A key is of the first kind below that applies; if none applies, it is equal.
 
 | kind | when |
 |---|---|
 | missing | A has the key and B does not |
 | extra | B has the key and A does not |
-| reordered | both have the same records of the key in another order; or the last records of keys |
+| reordered | both have the same records of the key, in another order; or the last records of keys |
 | | are in another order in their partition, see `displaced` |
 | stale | the last records differ, and B's is older by create time |
 | ahead | the last records differ, and B's is newer by create time |
-| changed | the last records differ, and create times don't tell which is older |
+| changed | the last records differ, and create times don't show which is older |
 | duplicated | the last records are equal, and B has more records of the key |
-| versions | the last records are equal, and those before differ in another way |
+| versions | the last records are equal, and the records before differ in another way |
 
-If the past of a key is not compared (`history`), only its last record counts, and a key that is
-deleted on one side (the last value is null) and unknown on the other is equal. Records are equal if
-create time and value are equal; if a side does not know the last record's create time, the value
-decides.
+If records before a key's last one are not compared (`history` is false), only the last record
+counts, and a key that is deleted on one side (its last value is null) and missing on the other is
+equal. Two records are equal if create time and value are equal; if a side does not know the last
+record's create time, only the values are compared.
 """
 
 from bisect import bisect_left
@@ -42,16 +42,17 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Maximum size of a block in which the smallest set of moved keys is computed; in larger ones all
-# keys whose ranks differ are displaced.
+# Maximum size of a block for which the smallest set of moved keys is computed. In larger blocks all
+# keys whose ranks differ count as displaced.
 BLOCK_MAX: Final = 1 << 20
 
 
-# Count of a key's records if unknown.
+# Number of a key's records if it is unknown.
 UNKNOWN: Final = -1
 
 
-# Fields of a found row: the kind's number, A's row, B's row; a row with a count of 0 is empty.
+# Fields of a row of differences: the kind's number, A's row, B's row. The row of a side without the
+# key has the count 0.
 KIND: Final = 0
 
 
@@ -64,8 +65,8 @@ B_AT: Final = 1 + key_rows.FIELDS
 FOUND_FIELDS: Final = 1 + 2 * key_rows.FIELDS
 
 
-# Fields of a pair: partition and offset of an equal key's last record on both sides, and A's last
-# record.
+# Fields of a pair: partition and offset of an equal key's last record on A and on B, and the
+# record's other fields from A.
 PAIR_A_PARTITION: Final = 0
 
 
@@ -104,15 +105,16 @@ _PAIR_OF_B: Final = ((PAIR_B_PARTITION, key_rows.PARTITION), (PAIR_B_OFFSET, key
 
 @dataclass(frozen=True, slots=True)
 class KeyComparison:
-    """Result of comparing the keys of two tables.
+    """Result of the comparison of two tables of keys.
 
     Attributes:
-        found: int64[n, FOUND_FIELDS], a row for each key that differs.
-        pairs: int64[m, PAIR_FIELDS], for keys that are equal and in one partition on each side.
-        deleted: Number of keys that are equal because one side has deleted them and the other does
-            not know them.
-        superseded: Number of keys that differ but are not in `found`: they may lack records that
-            were compacted away in favor of records that are not compared.
+        found: int64[n, FOUND_FIELDS], one row for each key that differs.
+        pairs: int64[m, PAIR_FIELDS], one row for each equal key that is in only one partition on
+            each side.
+        deleted: Number of keys that count as equal because one side has deleted them and the other
+            doesn't have them.
+        superseded: Number of keys that differ but are not in `found`, because some of their records
+            may have been compacted away in favor of records that are not compared.
     """
 
     found: "Longs"
@@ -124,14 +126,14 @@ class KeyComparison:
 def compare(
     a: KeyTable, b_rows: "Longs", *, history: bool, unsure: KeyTable | None = None
 ) -> KeyComparison:
-    """Compare the keys of two tables.
+    """Compare two tables of keys.
 
     Args:
         a: The keys of A.
-        b_rows: int64[n, FIELDS], the keys of B, each once.
-        history: Whether the records before a key's last one are compared too.
-        unsure: Keys of records that are not compared, in favor of which records of A or B may have
-            been compacted away; None without any.
+        b_rows: int64[n, FIELDS], the keys of B, without duplicates.
+        history: Whether the records before a key's last one are compared, too.
+        unsure: Keys of records that are not compared, but may be the reason why records of A or B
+            were compacted away; None if there are none.
     """
     a_rows, numbers = a.rows, a.find(b_rows)
     in_both = numbers >= 0
@@ -159,7 +161,7 @@ def compare(
 
 
 def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
-    """Return a mask of the rows with one of these keys; empty rows have none."""
+    """Return a mask of the rows whose key is in a table; rows with the count 0 are not."""
     if keys is None:
         return np.zeros(len(rows), np.bool_)
     found: Mask = (keys.find(np.ascontiguousarray(rows)) >= 0) & (rows[:, key_rows.COUNT] != 0)
@@ -167,7 +169,7 @@ def _are_in(rows: "Longs", keys: KeyTable | None) -> "Mask":
 
 
 def _alone(rows: "Longs", *, history: bool) -> "tuple[Longs, int]":
-    """Return the rows that the other side should have, and the number of the others."""
+    """Return rows that are a difference if only one side has them, and the number of others."""
     if history:
         return rows, 0
     is_deleted = rows[:, key_rows.VALUE] == 0
@@ -186,7 +188,7 @@ def _found(kinds: "Longs", left: "Longs", right: "Longs") -> "Longs":
 
 
 def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
-    """Return the kind's number of each key that both sides have, -1 if equal."""
+    """Return the number of the kind for each key that both sides have; -1 if equal."""
     a_ms, b_ms = left[:, key_rows.TIME], right[:, key_rows.TIME]
     knows_both = (a_ms != NO_TIMESTAMP) & (b_ms != NO_TIMESTAMP)
     older, newer = knows_both & (b_ms < a_ms), knows_both & (b_ms > a_ms)
@@ -196,7 +198,7 @@ def _kinds(left: "Longs", right: "Longs", *, history: bool) -> "Longs":
     if history:
         same_set = _are_equal(left, right, key_rows.COUNT) & _are_equal(left, right, key_rows.SET)
         same_order = _are_equal(left, right, key_rows.ORDER)
-        # The order of records in several partitions can't be compared.
+        # The order of a key's records is only known if they are in one partition.
         comparable = _in_one(left) & _in_one(right)
         cases.insert(0, (same_set & ~same_order & comparable, Kind.REORDERED))
         more = right[:, key_rows.COUNT] > left[:, key_rows.COUNT]
@@ -213,7 +215,7 @@ def _are_equal(left: "Longs", right: "Longs", field: int) -> "Mask":
 
 
 def _in_one(rows: "Longs") -> "Mask":
-    """Return a mask of the keys that are in one partition only."""
+    """Return a mask of the keys whose records are in only one partition."""
     found: Mask = rows[:, key_rows.PARTITION] >= 0
     return found
 
@@ -229,7 +231,7 @@ def _pairs(left: "Longs", right: "Longs") -> "Longs":
 
 
 def found_of_pairs(pairs: "Longs") -> "Longs":
-    """Return the found rows of displaced pairs; B's number of records is unknown, -1."""
+    """Return rows of differences for displaced pairs; B's number of records is -1, unknown."""
     left = np.zeros((len(pairs), key_rows.FIELDS), np.int64)
     right = np.zeros_like(left)
     for fields, rows in ((_PAIR_OF_A, left), (_PAIR_OF_B, right)):
@@ -242,12 +244,12 @@ def found_of_pairs(pairs: "Longs") -> "Longs":
 
 
 def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[int]) -> "Longs":
-    """Return the found rows of keys whose last record is at or after a group's position.
+    """Return rows of differences for keys whose last record a group has not read yet.
 
     Args:
         rows: int64[n, FIELDS], the keys of one side.
-        partitions: All partitions of the rows, ascending.
-        positions: The next offset that the group reads, for each of these partitions.
+        partitions: Numbers of all partitions in the rows, ascending.
+        positions: Next offset that the group reads in each of these partitions.
     """
     marked = rows[:, key_rows.PARTITION]
     plain = np.where(marked < 0, ~marked, marked)
@@ -262,14 +264,14 @@ def undelivered(rows: "Longs", partitions: Sequence[int], positions: Sequence[in
 def displaced(pairs: "Longs") -> "Longs":
     """Return the pairs of keys whose last records are in another order on B than on A.
 
-    Each pair of partitions, one on A and one on B, is checked by itself. On each side, its keys are
-    ranked by the offset of their last record. The ranks are divided into the smallest ranges that
-    contain the same keys on both sides. In each range, the keys whose two ranks differ are
+    Each pair of partitions, one on A and one on B, is checked separately. On each side, its keys
+    are ranked by the offset of their last record. The ranks are divided into the smallest ranges
+    that contain the same keys on both sides. In each range, the keys whose two ranks differ are
     displaced. Exception: if removing fewer than half as many keys leaves all others in order, only
     the removed keys are displaced.
 
-    Example: if two keys have changed places, both are displaced, but not the keys between them. If
-    one key has moved past many others, only this key is displaced.
+    Example: if two keys have changed places, both are displaced, but the keys between them are not.
+    If one key has moved past many others, only this key is displaced.
     """
     order = np.lexsort(
         (pairs[:, PAIR_A_OFFSET], pairs[:, PAIR_B_PARTITION], pairs[:, PAIR_A_PARTITION])
@@ -283,7 +285,7 @@ def displaced(pairs: "Longs") -> "Longs":
 
 
 def _displaced(offsets: "Longs") -> "Longs":
-    """Return the positions of displaced numbers; the numbers are distinct and should ascend."""
+    """Return the indexes of displaced numbers; the numbers are distinct and should ascend."""
     if len(offsets) < 2 or (np.diff(offsets) > 0).all():
         return np.empty(0, np.int64)
     ranks = np.empty(len(offsets), np.int64)
@@ -300,7 +302,7 @@ def _displaced(offsets: "Longs") -> "Longs":
 
 
 def _displaced_in(block: "Longs") -> "Longs":
-    """Return the positions of displaced numbers in a block, a permutation of its positions."""
+    """Return the indexes of displaced numbers in a block, which is a permutation of its indexes."""
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
         return changed
@@ -311,8 +313,8 @@ def _displaced_in(block: "Longs") -> "Longs":
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Return the positions of a smallest set of numbers without which the others ascend."""
-    smallest_ends: list[int] = []  # smallest last number of the ascending sequences, by length
+    """Return the indexes of a smallest set of numbers without which the others ascend."""
+    smallest_ends: list[int] = []  # smallest last number of all ascending sequences of each length
     places: list[int] = []
     before = [-1] * len(numbers)
     for place, number in enumerate(numbers):

@@ -1,20 +1,20 @@
-"""Steps of an audit: read new records, compare, check the order of keys, read the keys found.
+"""Steps of an audit: read new records, compare rows, check the order of keys, read keys.
 
-Owns the order of the steps, repeated reads, and the result of each topic (`TopicResult`), summed
-over the tasks' results. Not owned: the tasks (`work`) and the plan of reads (`plan`).
+Contains the order of the steps, repeated reads, and the result of each topic (`TopicResult`),
+summed over the results of its tasks. The tasks are in `work`, the plan of reads in `plan`.
 
-Rows of keys are in a folder that driver and workers share. If a file in it is damaged, its run is
-read again.
+Rows of keys are in a folder that the driver and all workers share. If a file in it is damaged, its
+run is read again.
 
 An audit compares the records before an offset, or in a time range. If a log was compacted beyond
-that, compaction may have removed a key's record in favor of one that is not compared, and the key
-looks missing, or older than it was. A cleaning removes a record only in favor of one that is still
-there, or that was removed in favor of a later one in turn. So only the keys of records that are not
-compared can be affected. These are read up to some offset; if a cleaning meanwhile went beyond it,
-the records after it are read too (`read_later_records`).
+that, compaction may have removed a key's record in favor of a later one that is not compared, and
+the key seems to be missing, or to have an older value. The later record is still in the log, unless
+it was removed in turn in favor of an even later one. So only keys of records that are not compared
+can be affected. These records are read up to some offset; if a cleaning has gone beyond it in the
+meantime, the records after it are read, too (`read_later_records`).
 
-A directory knows how far it was cleaned. For brokers, and for a cleaner that keeps no history, all
-records after the compared ones count.
+A directory stores the offset up to which it was compacted. For brokers, and for a cleaner that
+keeps no history, all records after the compared ones are read.
 """
 
 import json
@@ -70,12 +70,14 @@ if TYPE_CHECKING:
 Times = tuple[int | None, int | None]
 
 
-# Reads parts of a side; from brokers only records in a time range [start, end).
+# Reads parts of a side. From brokers, it reads only the records in a time range [start, end);
+# splits of directories contain their range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 
-# Records that arrive during the last round are seconds old. A log that records how far it was
-# cleaned needs a second round only if a cleaning ended during the first.
+# Maximum number of rounds. Records that arrive during the last round are only seconds old. A log
+# whose history has the end of the cleaning needs a second round only if a cleaning ended during the
+# first.
 _ROUNDS: Final = 5
 
 
@@ -88,17 +90,17 @@ _NOTHING: Final = (0, 0)
 def read_later_records(
     side: Side, plan: SidePlan, topics: Collection[str], scope: ReadScope, read: Read
 ) -> list[Run]:
-    """Read records of one side that are not compared, if others may be compacted away for them.
+    """Read one side's later records, in favor of which compared ones may be compacted away.
 
     Args:
         side: The side.
-        plan: The side's plan.
-        topics: Topics with a difference; only compacted ones are read.
-        scope: Which records are compared.
-        read: Function that reads parts.
+        plan: The side's plan of compared records.
+        topics: Topics with a difference; only compacted topics are read.
+        scope: Selection of the compared records.
+        read: Function that reads parts of a side.
 
     Returns:
-        The runs of these records.
+        Runs of the records that were read.
 
     Raises:
         UnknownTopic, CorruptData, ClusterFailure, StorageFailure: The topics can't be read.
@@ -124,7 +126,7 @@ def read_later_records(
 
 
 def _outside(scope: ReadScope) -> list[Times]:
-    """Return the time ranges outside the requested one."""
+    """Return the time ranges before and after the selected one."""
     ranges: list[Times] = []
     if scope.start_ms is not None:
         ranges.append((None, scope.start_ms))
@@ -140,7 +142,7 @@ def _plan(
     scope: ReadScope,
     times: Times,
 ) -> SidePlan:
-    """Plan to read some partitions of the compared ones from an offset on, in a time range."""
+    """Plan to read some of the compared partitions from an offset on, in a time range."""
     if not starts:
         return SidePlan()
     limits = {name: (starts[name], INT64_MAX) if name in starts else _NOTHING for name in compared}
@@ -155,7 +157,7 @@ def _doubtful(
     ends: Mapping[TopicPartition, int],
     times: ReadScope | None,
 ) -> list[TopicPartition]:
-    """Return partitions that may lack records in favor of some after `ends` or outside `times`."""
+    """Return partitions where later records may have replaced compared ones by compaction."""
     if side.place.is_broker or not cuts:
         return sorted(cuts)
 
@@ -171,8 +173,8 @@ def _may_lack(
     reader, fs = log_dir.reader(name.topic, name.partition), log_dir.env.files
     directory = reader.context.directory
     if not fs.exists(f"{directory}/{HISTORY_FILE}"):
-        # Apache Kafka's cleaner writes how far it went when it has finished. The last segment is
-        # not cleaned, and no record is removed in favor of one in it.
+        # When Apache Kafka's cleaner has finished, it writes the offset that it has reached. It
+        # doesn't clean the last segment, and no record is removed in favor of one in that segment.
         if times is None and reader.segments[-1].base_offset <= end:
             return False
         before = [each for each in reader.segments if each.base_offset < end]
@@ -188,7 +190,7 @@ def _may_lack(
     return reached > start
 
 
-# File, number of its first pair, number of pairs, checksum of the pairs.
+# File name, index of the first pair, number of pairs, checksum of the pairs.
 Section = tuple[str, int, int, int]
 
 
@@ -197,10 +199,10 @@ class TopicResult:
     """Result of comparing one topic.
 
     Attributes:
-        history: Whether records before the last one were compared.
-        counts: `a_keys`, `b_keys`, `deleted`, and the number of keys by kind.
-        found: Rows of keys that differ, see `rules`.
-        sections: Sections of files with the pairs of equal keys, by partition of A and of B.
+        history: Whether the records before a key's last one were compared, too.
+        counts: Values of `a_keys`, `b_keys` and `deleted`, and the number of keys for each kind.
+        found: Rows of keys that differ; fields as in `rules`.
+        sections: Sections of files with the pairs of equal keys, by partition on A and on B.
     """
 
     history: bool
@@ -210,18 +212,18 @@ class TopicResult:
 
     @property
     def has_found(self) -> bool:
-        """Whether a key differs by a kind that is not ignored."""
+        """Whether any key differs by a kind that is not ignored."""
         return any(len(rows) for rows in self.found)
 
     def rows(self, keys_max: int) -> "Longs":
-        """Return the found rows, at most `keys_max` of each kind."""
+        """Return rows of keys that differ, at most `keys_max` of each kind."""
         empty = np.empty((0, FOUND_FIELDS), np.int64)
         rows = np.concatenate([empty, *self.found])
         kinds = [rows[rows[:, 0] == number][:keys_max] for number in range(len(Kind))]
         return np.concatenate(kinds)
 
     def add(self, counts: dict[str, object], found: bytes, ignore: frozenset[Kind]) -> None:
-        """Add the result of one task, without ignored kinds."""
+        """Add the result of one task, except kinds that are ignored."""
         pairs = counts.pop("pairs", None)
         self.counts.update({name: int(str(n)) for name, n in counts.items() if name not in ignore})
         rows = np.frombuffer(found, np.int64).reshape(-1, FOUND_FIELDS)
@@ -235,19 +237,20 @@ class TopicResult:
                 first += count
 
 
-# 144 MB of rows; a task also holds a table of one side's rows.
+# Maximum number of rows that a task compares: 144 MB, in addition to a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
 
 _ROWS_WORTH_A_TASK: Final = 100_000
 
 
-# Up to this number of keys the driver checks the order; for more keys there is a task for each pair
-# of partitions.
+# Maximum number of keys whose order the driver checks; for more keys, one task checks each pair of
+# partitions.
 _PAIRS_HERE: Final = 4 << 20
 
 
-# 3.6 GB of pairs in one task; the order is not checked for pairs of partitions with more keys.
+# Maximum number of keys in a pair of partitions whose order is checked: 3.6 GB of pairs in one
+# task.
 _PAIRS_MAX: Final = 64 << 20
 
 
@@ -260,11 +263,12 @@ class AuditWork:
 
     Attributes:
         spark: The session.
-        env: File system of the folder.
-        folder: Folder of the files of rows.
+        env: Access to the files in the folder.
+        folder: Folder with the files of rows.
         plan: The audit's plan.
-        tasks: Number of tasks that run concurrently.
-        rows_max: Maximum number of keys that a task holds while it reads; None for the default.
+        tasks: Number of tasks that run in parallel.
+        rows_max: Maximum number of keys that a task holds in memory while it reads; None for the
+            default.
     """
 
     spark: "SparkSession"
@@ -276,7 +280,7 @@ class AuditWork:
 
     @property
     def scope(self) -> ReadScope:
-        """Scope of the records read on both sides."""
+        """Selection of the records that are read on both sides."""
         return ReadScope(
             start_ms=self.plan.start_ms,
             end_ms=self.plan.end_ms,
@@ -292,12 +296,12 @@ class AuditOutcome:
 
     Attributes:
         plans: Plans of the sides, by letter.
-        state: State to save.
-        kept: Number of runs that were known before.
-        results: Results of the topics, in the order of the pairs.
-        keys: Keys of the records that were read for them.
+        state: State to store for the next audit.
+        kept: Number of runs that were reused.
+        results: Result of each topic, in the order of the pairs.
+        keys: Keys of the records that differ, as far as they were read.
         log_bytes: Bytes of log that were read.
-        notes: Remarks for the user.
+        notes: Notes for the user.
     """
 
     plans: Mapping[str, SidePlan]
@@ -314,11 +318,12 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
 
     Args:
         work: State that the steps share.
-        state: State of earlier audits.
+        state: State from earlier audits.
 
     Raises:
         UnknownTopic, InvalidRequest, ClusterFailure: The topics can't be read.
-        StorageFailure: Files of rows are damaged again right after they are written.
+        StorageFailure: Files of rows were damaged repeatedly, each time after they had been
+            written.
     """
     notes: list[str] = []
     log_bytes = 0
@@ -370,7 +375,7 @@ def _others(work: AuditWork, state: State) -> list[Run]:
 
 
 def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> list[Run]:
-    """Read the ranges that no run covers."""
+    """Read the ranges that no known run covers, and return their runs."""
     parts = [part for plan in plans.values() for part in plan.parts]
     work.plan.options["listener"].note(f"reading {len(parts)} parts of {len(plans)} places")
     scope = work.scope
@@ -378,7 +383,7 @@ def _reduce(work: AuditWork, plans: Mapping[str, SidePlan], state: State) -> lis
 
 
 def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times) -> list[Run]:
-    """Read parts; from brokers only records in a time range (splits contain theirs)."""
+    """Read parts by tasks. `times` applies only to brokers, since splits contain their range."""
     start, end = times
     bounds = (INT64_MIN if start is None else start, INT64_MAX if end is None else end)
     reduce = ReducePart(
@@ -398,7 +403,7 @@ def _read(work: AuditWork, state: State, parts: Sequence[ReadPart], times: Times
 def _read_later_records(
     work: AuditWork, plans: Mapping[str, SidePlan], state: State, results: "Sequence[TopicResult]"
 ) -> list[Run]:
-    """Read records that are not compared, of topics in which a key differs."""
+    """Read later records, which are not compared, of topics in which a key differs."""
     runs: list[Run] = []
     for letter, plan in plans.items():
         both = zip(work.plan.pairs, results, strict=True)
@@ -422,7 +427,7 @@ def _compare(
     state: State,
     behind: Sequence[Run],
 ) -> tuple[list[TopicResult], set[str]]:
-    """Compare the rows of all topics; return the results and the names of damaged files."""
+    """Compare the rows of all topics; return the results, and the names of damaged files."""
     results = [TopicResult(_has_history(work, plans, state, pair)) for pair in work.plan.pairs]
     parts, numbers = [], []
     for number, (pair, result) in enumerate(zip(work.plan.pairs, results, strict=True)):
@@ -445,10 +450,10 @@ def _compare(
 
 
 def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, pair: Pair) -> bool:
-    """Whether all records of a key are compared, not only the last.
+    """Whether all records of a key are compared, not only the last one.
 
-    False if a log is compacted. False also if one log has overwritten create times that the other
-    has, since the digests of all records cover times and values together.
+    False if a log is compacted. Also False if one log has overwritten create times that the other
+    one still has, since the digests of all records contain times as well as values.
     """
     if (history := work.plan.options["history"]) is not None:
         return history
@@ -461,7 +466,7 @@ def _has_history(work: AuditWork, plans: Mapping[str, SidePlan], state: State, p
 
 
 def _positions_in(pair: Pair, work: AuditWork) -> Mapping[int, int] | None:
-    """Return a group's positions on the last side by partition; None without a group or topic."""
+    """Return a group's positions by partition on the last side; None without group or topic."""
     topic, positions = pair.on("b" if "b" in work.plan.sides else "a"), work.plan.positions
     if positions is None or topic is None:
         return None
@@ -495,13 +500,13 @@ def _parts_of(
 
 
 def _runs_of(state: State, letter: str, topic: str | None) -> list[Run]:
-    """Return the runs of a topic on one side, by partition and offset."""
+    """Return the runs of a topic on one side, ordered by partition and offset."""
     runs = (run for run in state.runs if run.side == letter and run.topic == topic)
     return sorted(runs, key=lambda run: (run.partition, run.start))
 
 
 def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
-    """Return the files of each partition, ordered by offset."""
+    """Return the names of files for each partition, ordered by offset."""
     files: dict[int, list[str]] = {}
     for run in runs:
         files.setdefault(run.partition, []).extend(run.files)
@@ -512,7 +517,7 @@ def _files_of(runs: Sequence[Run]) -> list[tuple[int, list[str]]]:
 
 
 def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable[str]:
-    """Add the keys whose last records are in another order; yield notes on what was not checked."""
+    """Add keys whose last records are in another order; yield notes on what was not checked."""
     sizes = {place: sum(one[2] for one in s) for place, s in result.sections.items()}
     selected = [s for place, s in result.sections.items() if sizes[place] <= _PAIRS_MAX]
     if sum(sizes.values()) <= _PAIRS_HERE:
@@ -543,7 +548,7 @@ def _pairs(data: bytes) -> "Longs":
 
 
 def seen_of(row: Sequence[int], work_sides: Mapping[str, Side], pair: Pair) -> RecordPosition:
-    """Return the record with a found row's key: A's if there is one, else B's."""
+    """Return the position of a record with the key of a row: A's record, or B's if A has none."""
     has_a = row[A_AT + key_rows.COUNT] != 0
     at = A_AT if has_a else B_AT
     letter = "a" if has_a or "b" not in work_sides else "b"

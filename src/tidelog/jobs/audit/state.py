@@ -1,9 +1,9 @@
-"""State of an audit: runs of records that are already reduced to files of rows.
+"""State of an audit: runs of records that were already reduced to files of rows.
 
-A run is a range of offsets of one partition of one side, reduced to rows by key. It can replace the
-records as long as the log still has them; the state keeps marks of the bytes that it was computed
-from. `audit.json` in the state's folder is replaced atomically when an audit ends. Files of rows
-that it does not name belong to an audit that did not end, and are removed.
+A run is a range of offsets in one partition of one side, reduced to rows by key. It can be used
+instead of the records as long as the log has them; marks in the state identify the bytes that it
+was computed from. `audit.json` in the state's folder is replaced atomically at the end of an audit.
+Files of rows that it does not name belong to an unfinished audit, and are removed.
 """
 
 import json
@@ -25,30 +25,31 @@ NOTE: Final = "audit.json"
 ROWS_SUFFIX: Final = ".rows"
 
 
-# Five words of 64 bits; hexadecimal digits in the file.
+# Number of bytes in the seed: five words of 64 bits, written as hexadecimal digits in the file.
 SEED_BYTES: Final = 40
 
 
 PROGRESS_FILE: Final = ProgressFile(
     job="an audit",
-    version=2,  # version 1 had another hash of values, so its runs are read again
+    version=2,  # version 1 hashed values in another way, so its runs are read again
     is_derived=True,
     is_compact=True,
-    limit_bytes=4 << 30,  # about a million runs, each with a time span for every hour of a year
+    # enough for a million runs, each with a time span for every hour of a year
+    limit_bytes=4 << 30,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Identifies bytes of one segment that a run was computed from.
+    """Identification of the bytes in one segment that a run was computed from.
 
     Attributes:
         base_offset: Base offset of the segment.
         start: Position of the first byte.
         end: Position after the last byte.
-        sum: CRC-32C of the last bytes before `end` (`plan.TAIL_BYTES` at most).
-        size: Size of a finished segment's log file, -1 if it was not finished.
-        zones: CRC-32C of a finished segment from its zone map, -1 without one.
+        sum: CRC-32C of the last bytes before `end` (at most `plan.TAIL_BYTES`).
+        size: Size in bytes of a finished segment's log file; -1 if the segment was not finished.
+        zones: CRC-32C of a finished segment from its zone map; -1 if it had none.
     """
 
     base_offset: int
@@ -61,26 +62,26 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A range of offsets, reduced to rows by key.
+    """A range of offsets that was reduced to rows by key.
 
     Attributes:
         side: `a` or `b`.
-        topic: Its topic's name on that side.
-        partition: Its partition.
+        topic: The topic's name on that side.
+        partition: Number of the partition.
         start: First offset, inclusive.
         end: End offset, exclusive.
-        topic_id: 32 hexadecimal digits, "" if the topic has no id.
+        topic_id: The topic's id as 32 hexadecimal digits, "" if it has none.
         files: Names of its files of rows, ordered by offset.
         rows: Number of rows in these files.
-        records: Number of records.
+        records: Number of records in the range.
         unkeyed: Number of records without a key.
         unkeyed_sum: Sum of the digests of records without a key.
         untimed: Number of records without a create time.
-        span_ms: Length of a time span.
-        spans: For each time span: its number, its records, the sum of their digests.
-        log_bytes: Bytes of log that were read for it.
-        marks: Bytes that it was computed from; empty for brokers.
-        lost: Offsets that were gone when they were read, a line each.
+        span_ms: Length of a time span in ms.
+        spans: For each time span its number, its number of records, and the sum of their digests.
+        log_bytes: Number of bytes of log that were read for it.
+        marks: Identification of the bytes that it was computed from; empty for brokers.
+        lost: One line for each range of offsets that no longer existed when they were read.
     """
 
     side: str
@@ -103,7 +104,7 @@ class Run:
 
     @property
     def name(self) -> tuple[str, str, int]:
-        """Side, topic and partition."""
+        """Side, topic and partition of the run."""
         return self.side, self.topic, self.partition
 
 
@@ -113,7 +114,7 @@ def encode_run(run: Run) -> str:
 
 
 def decode_run(fields: Mapping[str, object]) -> Run:
-    """Return the run of parsed JSON; raises TypeError, ValueError or KeyError if it is invalid."""
+    """Convert parsed JSON to a run; raises TypeError, ValueError or KeyError if it is invalid."""
     plain = dict(fields)
     lists = {name: plain.pop(name) for name in ("files", "spans", "marks", "lost")}
     run = Run(**plain)  # type: ignore[arg-type] # JSON; a wrong name is a TypeError
@@ -134,12 +135,13 @@ def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """State of an audit in a folder.
+    """State of an audit, stored in a folder.
 
     Attributes:
-        seed: Seed of the hashes, `SEED_BYTES` bytes; different for each state.
-        question: Values that all audits with this state must have, see `AuditPlan.requested`.
-        runs: All known runs.
+        seed: Seed of the hashes, `SEED_BYTES` long; different for each state.
+        question: Values that must be the same in all audits with this state; see
+            `AuditPlan.requested`.
+        runs: All runs that were computed so far.
     """
 
     seed: bytes
@@ -148,16 +150,16 @@ class State:
 
 
 def new_state(env: Env, question: Mapping[str, object]) -> State:
-    """Return a state without runs, with a new seed."""
+    """Return a state without runs, with a new random seed."""
     return State(seed=env.random.randbytes(SEED_BYTES), question=question)
 
 
 def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
-    """Read the state in a folder; a new one if there is none, or it is damaged or too old.
+    """Read the state in a folder; return a new one if it is missing, damaged or too old.
 
     Raises:
         InvalidRequest: The state belongs to an audit with another `question`.
-        UnsupportedVersion: A later release wrote it.
+        UnsupportedVersion: A later release wrote the state.
     """
     try:
         state = PROGRESS_FILE.read(env.files, f"{folder}/{NOTE}", _state)

@@ -1,8 +1,9 @@
 """Files with rows of keys, in a folder that the driver and all workers share.
 
-A file holds rows ordered by their keys' hashes, in chunks by the upper bits of the hash, each with
-a checksum, so that a task reads only the chunks that it compares. Little-endian, as the machines
-that write and read it; derived data: damaged files are rebuilt from the log.
+Rows are ordered by the hashes of their keys, and divided into chunks by the upper bits of the hash.
+Each chunk has a checksum, so that a task reads only the chunks that it compares. Numbers are
+little-endian, as on the machines that write and read them. Files are derived data: damaged ones are
+rebuilt from the log.
 
 | part | content |
 |---|---|
@@ -49,7 +50,7 @@ _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
 
 
-# Maximum rows and fields of one file; a reader treats more as damage.
+# Maximum number of rows and of fields in a file; a reader treats more as damage.
 _ROWS_LIMIT: Final = 1 << 32
 
 
@@ -57,12 +58,12 @@ _FIELDS_LIMIT: Final = 64
 
 
 def write_rows(env: Env, path: str, rows: "Longs") -> None:
-    """Write rows to a file; replaces an existing file.
+    """Write rows to a file; an existing file is replaced.
 
     Args:
         env: File system.
         path: Path of the file.
-        rows: int64[n, fields], by ascending hash (the first field, as an unsigned number).
+        rows: int64[n, fields], ordered by hash, which is the first field and compared as unsigned.
     """
     chunk_numbers = rows[:, 0].copy().view(np.uint64) >> np.uint64(64 - CHUNK_BITS)
     counts = np.bincount(chunk_numbers.astype(np.int64), minlength=CHUNKS)
@@ -87,9 +88,9 @@ def read_rows(env: Env, path: str, start: int = 0, end: int = CHUNKS) -> "Longs"
     """Return the rows of chunks [start, end).
 
     Raises:
-        CorruptFile: The file is damaged or truncated, or of another kind.
-        UnsupportedVersion: A later release wrote it.
-        OSError: It can't be read.
+        CorruptFile: The file is damaged or truncated, or has another format.
+        UnsupportedVersion: A later release wrote the file.
+        OSError: The file can't be read.
     """
     file = env.files.open(path)
     try:

@@ -1,16 +1,16 @@
 """Tasks of an audit: reduce records to rows by key, compare rows, read the keys of differences.
 
-1. `ReducePart` reads a part of one side and reduces it to rows by key. The rows stay in the audit's
-   folder; only the run goes back to the driver.
+1. `ReducePart` reads a part of one side and reduces it to rows by key. It writes the rows to the
+   audit's folder, and returns only the run to the driver.
 2. `ComparePart` compares some chunks of both sides; `OrderPart` checks the order of keys. A task's
-   chunks cover a range of hashes in all files of all partitions, so each key is compared in one
+   chunks contain a range of hashes in all files of all partitions, so each key is compared by one
    task.
-3. `KeyPart` reads the keys of the records that differ, and nothing else. Until then hashes stand
-   for keys. It reads one record of each such key by its offset: some kilobytes around an index
+3. `KeyPart` reads the keys that differ; before, they are identified only by their hashes. For each
+   of these keys it reads one record by its offset, which takes some kilobytes around an index
    entry.
 
-Not owned: the plan of parts (`plan`), their order (`run`), the rules of comparison (`rules`),
-kernels and tables of rows (`record.columns.key_tables`).
+The plan of parts is in `plan`, their order in `run`, the rules of the comparison in `rules`,
+kernels and tables of rows in `record.columns.key_tables`.
 """
 
 import base64
@@ -65,16 +65,16 @@ def seeds_of(seed: bytes) -> "Longs":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReducePart:
-    """Reads a part of one side and reduces it; a `Work`.
+    """Task that reads a part of one side and reduces it to rows; implements `Work`.
 
     Attributes:
         places: Places of both sides, by letter.
         folder: Folder for the files of rows.
         seed: Seed of the hashes.
-        span_ms: Length of a time span.
+        span_ms: Length of a time span in ms.
         isolation: Whether records of open and aborted transactions are read.
         times: Range of record timestamps in ms, [start, end), for brokers; None for all records.
-        rows_max: Maximum number of keys that a task holds at a time.
+        rows_max: Maximum number of keys that a task holds in memory.
     """
 
     places: tuple[tuple[str, Place], ...]
@@ -86,7 +86,7 @@ class ReducePart:
     rows_max: int = ROWS_MAX
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a JSON list: a run, and its split as text or null."""
+        """Run one task; `part` is a JSON list of a run, and its split as text or null."""
         prepare_digests()
         fields, split = json.loads(part)
         run, env, stats = decode_run(fields), os_env(), ScanStats()
@@ -115,7 +115,7 @@ class ReducePart:
 
 
 class _Files:
-    """Writes rows to files with random names, so that repeated tasks write different files."""
+    """Writer of files with random names, so that repeated tasks write different files."""
 
     def __init__(self, env: Env, folder: str) -> None:
         self._env, self._folder = env, folder
@@ -156,9 +156,9 @@ def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
     *,
     fail_on_data_loss: bool = True,
 ) -> "BrokerTask":
-    """Return a task that reads offsets [start, end) of a run's partition from brokers.
+    """Return a task that reads the offsets [start, end) of a run's partition from brokers.
 
-    By default lost offsets are an error: an audit that misses records proves nothing.
+    By default lost offsets are an error, because an audit must read all records.
     """
     from tidelog.spark.broker_tasks import BrokerTask
     from tidelog.spark.options import SourceOptions
@@ -188,10 +188,10 @@ PAIRS_SUFFIX: Final = ".pairs.rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparePart:
-    """Compares chunks of a topic; a `Work`.
+    """Task that compares some chunks of a topic; implements `Work`.
 
     Attributes:
-        folder: Folder of the files of rows, and for the files of pairs.
+        folder: Folder with the files of rows, in which the files of pairs are written, too.
         found_max: Maximum number of keys of each kind that are returned; all are counted.
         wants_order: Whether a later step checks the order of keys.
     """
@@ -201,12 +201,12 @@ class ComparePart:
     wants_order: bool
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a JSON object.
+        """Run one task; `part` is a JSON object.
 
-        Its fields: `files` (for both sides a list of partitions, each with its number and its files
+        Its fields: `files` (for each side a list of partitions, each with its number and its files
         ordered by offset; null for a missing side), `chunks` ([start, end)), `history` (see
-        `rules.compare`), `positions` (partition -> offset of a group on the last side; null without
-        a group), `behind` (files of records that are not compared, see `run`).
+        `rules.compare`), `positions` (a group's position by partition on the last side; null
+        without a group), `behind` (files of later records that are not compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
         start, end = fields["chunks"]
@@ -229,7 +229,7 @@ class ComparePart:
         end: int,
         counts: dict[str, object],
     ) -> "Longs":
-        """Return the rows of a side, one for each key; add damaged files to `counts`."""
+        """Return a side's rows, one for each key; add the names of damaged files to `counts`."""
         partitions, damaged = [], counts["damaged"]
         assert isinstance(damaged, list)
         for _, names in files:
@@ -273,7 +273,7 @@ class ComparePart:
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
-        """Count the differences of each kind, and return up to `found_max` of each."""
+        """Count the differences of each kind, and return at most `found_max` of each."""
         limited = []
         for number, kind in enumerate(KINDS):
             of_kind = differences[differences[:, KIND] == number]
@@ -282,7 +282,7 @@ class ComparePart:
         return np.concatenate(limited)
 
     def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
-        """Write pairs to a file; return its name, and count and checksum per pair of partitions."""
+        """Write pairs to a file; return its name, and size and checksum per pair of partitions."""
         order = np.lexsort((pairs[:, rules.PAIR_B_PARTITION], pairs[:, rules.PAIR_A_PARTITION]))
         pairs = pairs[order]
         partitions = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
@@ -303,7 +303,7 @@ class ComparePart:
 
 
 def _table_of(rows: "Longs") -> KeyTable | None:
-    """Return a table for lookups of keys; None without rows."""
+    """Return a table to look up keys; None if there are no rows."""
     if not len(rows):
         return None
     table = KeyTable(len(rows))
@@ -316,17 +316,17 @@ ORDERED: Final = "displaced binary"
 
 @dataclass(frozen=True, slots=True)
 class OrderPart:
-    """Checks the order of the keys of one pair of partitions; a `Work`."""
+    """Task that checks the order of keys in one pair of partitions; implements `Work`."""
 
     folder: str
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a JSON list of sections, see `run.Section`."""
+        """Run one task; `part` is a JSON list of sections, see `run.Section`."""
         return (displaced_in(os_env(), self.folder, json.loads(part)).tobytes(),)
 
 
 def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":
-    """Return the displaced pairs of sections of files, see `rules.displaced`.
+    """Return the displaced pairs in sections of files; see `rules.displaced`.
 
     Raises:
         CorruptFile: The checksum of a section does not match.
@@ -350,7 +350,7 @@ assert key_rows.FIELDS * 2 + 1 == rules.FOUND_FIELDS
 KEYS: Final = "keys string, log_bytes bigint"
 
 
-# Maximum number of records of one partition per task.
+# Maximum number of records of one partition whose keys one task reads.
 OFFSETS_AT_ONCE: Final = 500
 
 
@@ -358,7 +358,7 @@ _COLUMNS: Final = ("offset", "createTimestamp", "key")
 
 
 class RecordPosition(NamedTuple):
-    """Place of a record: its side, topic, partition and offset."""
+    """Position of a record: side, topic, partition and offset."""
 
     side: str
     topic: str
@@ -369,11 +369,11 @@ class RecordPosition(NamedTuple):
 def key_parts(
     records: Sequence[RecordPosition], topic_ids: Mapping[tuple[str, str], str]
 ) -> list[str]:
-    """Return the inputs for `KeyPart` that read these records.
+    """Return the inputs with which `KeyPart` reads the keys of these records.
 
     Args:
         records: The records.
-        topic_ids: Topic ids by side and topic.
+        topic_ids: Topic ids, by side and topic.
     """
     parts: list[str] = []
     by_name: dict[tuple[str, str, int], list[int]] = {}
@@ -390,7 +390,7 @@ def key_parts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPart:
-    """Reads the keys of some records of one partition; a `Work`.
+    """Task that reads the keys of some records in one partition; implements `Work`.
 
     Attributes:
         places: Places of both sides, by letter.
@@ -401,7 +401,7 @@ class KeyPart:
     isolation: IsolationLevel
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a JSON list: side, topic, partition, id, offsets."""
+        """Run one task; `part` is a JSON list: side, topic, partition, topic id, offsets."""
         side, topic, partition, topic_id, offsets = json.loads(part)
         place = dict(self.places)[side]
         if place.is_broker:
@@ -421,7 +421,7 @@ class KeyPart:
 
         records: list[Found] = []
         for offset in offsets:
-            # A key whose record has been deleted since is reported as None.
+            # If a record was deleted since it was compared, its key is reported as None.
             task = broker_task(
                 place,
                 run,
@@ -449,7 +449,7 @@ def _from_directory(
         records: list[Found] = []
         log_bytes = 0
         for offset in offsets:
-            # A key whose record has been deleted since is reported as None.
+            # If a record was deleted since it was compared, its key is reported as None.
             with suppress(OffsetOutOfRange):
                 for part in reader.slices(offset, offset + 1):
                     data = part.segment.view(part.start_position, part.end_position)
@@ -481,7 +481,7 @@ def _text(key: bytes | None) -> str | None:
 
 
 def read_cells(text: str) -> Iterator[tuple[RecordPosition, int | None, bytes | None]]:
-    """Yield records with create time and key from the text of `KeyPart`."""
+    """Yield position, create time and key of each record in the result of `KeyPart`."""
     for side, topic, partition, offset, create_ms, key in json.loads(text):
         content = None if key is None else base64.b64decode(key)
         yield RecordPosition(side, topic, partition, offset), create_ms, content

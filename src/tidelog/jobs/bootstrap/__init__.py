@@ -1,1 +1,1 @@
-"""Bootstrap: a table of Spark as the first records of a topic."""
+"""Bootstrap: writes a table of Spark as the first records of a topic."""

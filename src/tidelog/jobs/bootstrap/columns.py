@@ -1,11 +1,11 @@
-"""Converts columns of a table to those of records: key, value, create time, headers, partition.
+"""Conversion of a table's columns to those of records: key, value, create time, headers, partition.
 
-Owns Spark's column expressions for records, and the facts about a table before it becomes records:
-counts by create time, keys and hours, from one pass over key and time that doesn't read values. Not
-owned: sorting and writing (`job`).
+Contains Spark's column expressions for records, and the facts about a table that are needed before
+the write: counts by create time, keys and hours, from one pass over key and time that doesn't read
+values. Sorting and writing are in `job`.
 
-Text and bytes stay as they are. Other values become text as by SQL's cast, structures become JSON.
-Creating the expressions reads no rows.
+Text and bytes stay as they are. Other values become text like by SQL's cast; structures become
+JSON. Creating the expressions reads no rows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
 
-# Keep null fields in the JSON: without them a row could look like one of another table.
+# Null fields are kept in the JSON; without them, a row could look like one of another table.
 _JSON: Final = {"ignoreNullFields": "false"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordColumns:
-    """Names of a table's columns for the parts of a record; None if the table has none.
+    """Names of the table's columns with the parts of a record; None if there is none.
 
     Attributes:
-        key: The record's key.
-        time: Its create time: a timestamp, a date, whole ms since the epoch, or text that SQL casts
-            to a timestamp in the session's time zone. Null becomes the time of the commit.
-        value: Its value; the whole row as JSON if None.
-        headers: Its headers: a map, or an array of structs (key, value).
-        partition: The number of its partition; chosen by key if None.
+        key: Column with the record's key.
+        time: Column with the create time: a timestamp, a date, integer ms since the epoch, or text
+            that SQL casts to a timestamp in the session's time zone. Null becomes the time of the
+            commit.
+        value: Column with the value; None for the whole row as JSON.
+        headers: Column with the headers: a map, or an array of structs (key, value).
+        partition: Column with the number of the partition; None to choose it by key.
     """
 
     key: str | None = None
@@ -51,17 +52,17 @@ class RecordColumns:
     partition: str | None = None
 
     def check(self, names: list[str]) -> None:
-        """Raise InvalidRequest, which names the nearest column, if a column does not exist."""
+        """Raise InvalidRequest if a column does not exist; the message names the nearest one."""
         for column in (self.key, self.time, self.value, self.headers, self.partition):
             if column is not None and column not in names:
                 raise InvalidRequest(f"no column {column!r}: {nearest(column, names)}")
 
 
 def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
-    """Return the rows as records, as the sink accepts them.
+    """Return the rows as records with the columns that the sink accepts.
 
     Raises:
-        InvalidRequest: A column does not exist, or its type doesn't fit its part of the record.
+        InvalidRequest: A column does not exist, or its type does not suit its part of the record.
     """
     from pyspark.sql import functions as f
 
@@ -80,7 +81,7 @@ def to_records(table: "DataFrame", columns: RecordColumns) -> "DataFrame":
 
 
 def _quoted(name: str) -> str:
-    """Return a column's name quoted for Spark, so that dots are part of it."""
+    """Return a column's name in Spark's quotes, so that dots are part of the name."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -141,10 +142,10 @@ def _headers(name: str, kind: "DataType") -> "Column":
 
 
 def with_partitions(records: "DataFrame", count: int) -> "DataFrame":
-    """Add each record's partition, chosen by murmur2 of the key as Kafka's clients do.
+    """Add a column with each record's partition, chosen as by Kafka's clients: murmur2 of the key.
 
-    Records without a key go by a hash of their value, so that each attempt sends them to the same
-    partition. A given partition stays.
+    For records without a key, a hash of the value chooses the partition, so that it is the same in
+    each attempt. A partition that is already given stays.
     """
     from pyspark.sql import functions as f
 
@@ -170,7 +171,8 @@ def _by_key(count: int) -> "Column":
     return chosen
 
 
-# Times outside these hours count in the first or last one, so there are at most a few million rows.
+# First and last hour with a count of its own, to limit the counts to a few million rows. Times
+# outside count in the first or the last hour.
 _HOUR_MIN, _HOUR_MAX = -25_000 * 24, 85_000 * 24
 
 
@@ -179,13 +181,13 @@ class TableFacts:
     """Counts of the records that a table becomes.
 
     Attributes:
-        records: Number of records.
+        records: Number of records in the table.
         without_time: Number of records whose create time is null.
         null_keys: Number of records without a key.
-        below: For each threshold in ms, the number of records with an earlier create time.
-        hours: Hour since the epoch -> number of records with a create time in it.
-        min_ms: Earliest create time, None without one.
-        max_ms: Latest create time, None without one.
+        below: Number of records with an earlier create time, by threshold in ms.
+        hours: Number of records with a create time in the hour, by hour since the epoch.
+        min_ms: Earliest create time in ms; None if no record has one.
+        max_ms: Latest create time in ms; None if no record has one.
     """
 
     records: int
@@ -197,7 +199,7 @@ class TableFacts:
     max_ms: int | None = None
 
     def between(self, start_ms: int | None, end_ms: int | None) -> Count | None:
-        """Return the number of create times in [start, end); None if a bound was not counted."""
+        """Return the number of create times in [start, end); None if a bound is not a threshold."""
         sides = [side for side in (start_ms, end_ms) if side is not None]
         if any(side not in self.below for side in sides):
             return None
@@ -206,13 +208,13 @@ class TableFacts:
         return Count(max(end - start, 0), is_exact=True)
 
     def load(self, partitions: int | None) -> ExpectedWrite:
-        """Return the counts in the form that the checks of a target need.
+        """Return the counts in the form for checks of a target.
 
         Args:
-            partitions: Number of partitions that the topic must have; None if rows give no
+            partitions: Number of partitions that the topic must have; None if the rows name no
                 partitions.
         """
-        # Rows without a time get the commit's time, which passes every setting.
+        # Rows without a time get the time of the commit, which every setting accepts.
         return ExpectedWrite(
             records=Count(self.records, is_exact=True),
             between=self.between,
@@ -223,11 +225,11 @@ class TableFacts:
 
 
 def table_facts(records: "DataFrame", thresholds: Sequence[int]) -> tuple[TableFacts, int]:
-    """Count records; also return the largest given partition number, -1 if none is given.
+    """Count records; also return the largest partition number that is given, -1 for none.
 
     Args:
-        records: Records of `to_records`.
-        thresholds: Times in ms below which records are counted.
+        records: Result of `to_records`.
+        thresholds: Times in ms; for each, the records with an earlier create time are counted.
     """
     from pyspark.sql import functions as f
 
@@ -270,7 +272,7 @@ def _looked_at(records: "DataFrame") -> "list[Column]":
     hour = f.greatest(
         f.lit(_HOUR_MIN), f.least(f.lit(_HOUR_MAX), f.floor(ms / f.lit(HOUR_MS)).cast("long"))
     )
-    # greatest and least ignore nulls, but here null has to stay null.
+    # Spark's greatest and least ignore nulls, but here null has to stay null.
     return [
         ms.alias("ms"),
         f.when(ms.isNotNull(), hour).alias("hour"),

@@ -1,17 +1,17 @@
-"""`bootstrap`: loads a table as records of a topic, as segments built in parallel, in one commit.
+"""`bootstrap`: loads a table into a topic, as segments built in parallel, in one commit.
 
-Owns the public function, its run, and the record of a bootstrap that the directory keeps: the
-offsets of the job's records.
+Contains the public function, its run, and the lookup of the offsets that a job has written, from
+the commits that the directory stores.
 
-1. The topic's settings, present or planned, are checked against the table (`target_check`); then a
-   missing topic is created.
-2. Rows become records (`columns`), get their partition as Kafka's clients choose it, and are sorted
-   by partition and time (or key) across all tasks.
-3. Each task writes finished segments beside the partitions. The driver attaches them all by one
-   commit: offsets are contiguous in each partition, in the order of the rows.
+1. The topic's settings, or those of the topic to create, are checked against the table
+   (`target_check`). Then a missing topic is created.
+2. Rows are converted to records (`columns`), assigned to partitions like by Kafka's clients, and
+   sorted by partition and time (or key) across all tasks.
+3. Each task stages finished segments next to the partitions. The driver attaches all of them in one
+   commit, so offsets are contiguous in each partition, in the order of the rows.
 
-Invariants: the commit carries the job's id, so a killed job that is started again with the same id
-adds the table once, whenever it was killed. Before the commit none of it is visible.
+Invariants: the commit contains the job's id, so a job that is killed and started again with the
+same id adds the table once, whenever it was killed. Before the commit none of the table is visible.
 
 Source: KIP-33, use case 2.
 """
@@ -65,12 +65,12 @@ class PartitionResult:
     """Outcome of one partition.
 
     Attributes:
-        partition: Its number.
+        partition: Number of the partition.
         first_offset: First loaded offset, inclusive.
         end_offset: End of the loaded offsets, exclusive.
-        size_bytes: Bytes of the log files with loaded records; only of files that still exist.
+        size_bytes: Size in bytes of the log files with loaded records that still exist.
         segments: Number of these files.
-        append_ms: Append time of all records, -1 without an append clock.
+        append_ms: Append time of all records in ms, -1 without an append clock.
     """
 
     partition: int
@@ -82,24 +82,24 @@ class PartitionResult:
 
     @property
     def records(self) -> int:
-        """Number of loaded records: the offsets have no gaps."""
+        """Number of loaded records, since their offsets have no gaps."""
         return self.end_offset - self.first_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Commit time of a job, in ms of the directory's clock."""
+    """Time at which a job was committed, in ms on the directory's clock."""
 
     committed_ms: int
 
     @property
     def when(self) -> str:
-        """The commit time as text."""
+        """Time of the commit as text."""
         return format_ms(self.committed_ms)
 
 
 def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | None:
-    """Return when a writer's first version was committed to a topic, None if it wasn't."""
+    """Return the time at which a writer's first version was committed to a topic, or None."""
     if not env.files.exists(path):
         return None
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
@@ -107,7 +107,7 @@ def written_before(path: str, topic: str, writer: str, *, env: Env) -> Done | No
 
 
 def written_now(path: str, topic: str, writer: str, *, env: Env) -> tuple[PartitionResult, ...]:
-    """Return the offsets of a writer's last version in a topic; empty without a version."""
+    """Return the offsets of a writer's last version in a topic; empty without one."""
     mark = commits.find_topic_mark(commits.read_marks(env.files, path), writer, topic, 0)
     if mark is None:
         return ()
@@ -136,7 +136,7 @@ def _result(
 _ID_MAX: Final = 200
 
 
-# Each job writes once.
+# The only version of each job, because each job has a writer of its own.
 _VERSION: Final = 0
 
 
@@ -151,12 +151,12 @@ class BootstrapOutcome:
     """Outcome of a bootstrap.
 
     Attributes:
-        job_id: Id of the job in the directory.
-        partitions: Outcome of each partition.
-        facts: Counts of the table, None if it was not counted.
-        seconds: Duration of the run.
-        was_done: Whether an earlier run had loaded the whole table.
-        findings: Findings of the checks.
+        job_id: Id of the job, under which the directory stores the commit.
+        partitions: Outcome for each partition.
+        facts: Counts of the table; None if the table was not counted.
+        seconds: Duration of the run in seconds.
+        was_done: Whether an earlier run had already loaded the whole table.
+        findings: Findings of the target's check.
     """
 
     job_id: str
@@ -176,19 +176,19 @@ class BootstrapOutcome:
 def bootstrap(
     spark: "SparkSession", table: "DataFrame", topic: str, **options: Unpack[BootstrapOptions]
 ) -> "DataFrame":
-    """Load a table into a topic of a directory in one commit; return a row for each partition.
+    """Load a table into a topic of a directory in one commit; return a row per partition.
 
     Args:
         spark: The session.
-        table: Any DataFrame: Parquet, CSV, JDBC, or computed from them.
-        topic: The topic.
+        table: Any DataFrame, for example from Parquet, CSV or JDBC.
+        topic: Name of the topic.
         **options: Options, see `BootstrapOptions`.
 
     Raises:
         TargetLoses: The target would refuse or lose records; nothing was written.
         InvalidRequest, UnknownTopic, ConfigError: An option, the topic or its settings are invalid;
             nothing was written.
-        DirectoryLocked: Another process has the directory open and accepts no segments.
+        DirectoryLocked: Another process has locked the directory and does not attach segments.
     """
     outcome = Bootstrap(topic, **options).run(table)
     return spark.createDataFrame(list(partition_rows(topic, outcome)), _SUMMARY)
@@ -224,8 +224,8 @@ class Bootstrap:
         """Parse and check the options.
 
         Args:
-            topic: The topic.
-            listener: Receives progress.
+            topic: Name of the topic.
+            listener: Receives the progress.
             env: Files and clock of the directory; the machine's if None.
             **options: Options, see `BootstrapOptions`.
 
@@ -248,7 +248,7 @@ class Bootstrap:
         self._job_id = options["job_id"] or f"{self._env.random.getrandbits(128):032x}"
 
     def run(self, table: "DataFrame") -> BootstrapOutcome:
-        """Load the table; errors as `bootstrap`."""
+        """Load the table; raises the errors of `bootstrap`."""
         began_ms = self._env.clock.monotonic_ms()
         to, topic, transform = self._to.address, self._topic, self._options["transform"]
         done = written_before(to, topic, self._writer, env=self._env)
@@ -278,7 +278,7 @@ class Bootstrap:
         )
 
     def check_target(self) -> None:
-        """Check that the topic exists, or can be created; change nothing.
+        """Check that the topic exists or can be created, without changing anything.
 
         Raises:
             InvalidRequest, UnknownTopic, ConfigError: The topic or its settings are invalid.
@@ -291,11 +291,11 @@ class Bootstrap:
 
     @property
     def _writer(self) -> str:
-        """Name of the job as a writer of the directory."""
+        """Name under which the directory stores the job's commit."""
         return f"app/{self._app_id}"
 
     def _clear(self) -> None:
-        """Remove files that drivers staged for this job and left behind when they died."""
+        """Remove files that earlier drivers of this job have staged and not committed."""
         from tidelog.spark.directory_sink import numbered_commit_id
 
         drop_staging(
@@ -330,7 +330,7 @@ class Bootstrap:
             self._listener.note(f"{rows} that of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
-        """Write the records; delete a newly created topic if no record is written."""
+        """Write the records; if that fails, delete the topic if it is new and empty."""
         to, topic, new = self._to, self._topic, self._new
         if is_new and new is not None:
             make_target(to, topic, new, self._env, self._listener)
@@ -353,13 +353,13 @@ class Bootstrap:
 
 
 def ordered(records: "DataFrame", partitions: int, order: str, tasks: int | None) -> "DataFrame":
-    """Return the records in the given order over all tasks: the segments follow task by task.
+    """Return the records in an order over all tasks, since segments are attached in task order.
 
     Args:
-        records: Records of `to_records`.
+        records: Result of `to_records`.
         partitions: Number of the topic's partitions.
         order: An `Order`.
-        tasks: Number of tasks; None lets Spark choose it by size.
+        tasks: Number of tasks; None to let Spark choose it by size.
     """
     if order == Order.NONE:
         return records if tasks is None else records.repartition(tasks)

@@ -1,1 +1,1 @@
-"""Compaction by Spark."""
+"""Compaction of topics by Spark."""

@@ -1,27 +1,30 @@
-"""`compact`: compaction of a directory, tiers included, by tasks of Spark.
+"""`compact`: compaction of topics in a directory, including tiers, by tasks of Spark.
 
-The result is that of the cleaner: the same segments, rewritten in parallel.
+The result is the same as that of the cleaner, but segments are rewritten in parallel.
 
-The driver holds the directory's lock from the first inspection to the last swap. It creates the
-cleaner's own job for a partition, and splits it into parts: each task maps the keys of the whole
-head, with the same seed, and rewrites some groups of segments by that map. So exactly the records
-remain that a single cleaner would have kept. The parts' segments are swapped in together, group by
-group, each in one step. A killed run starts again from the checkpoint, and the segments that it
-swapped in stay.
+The driver holds the directory's lock from the first inspection to the last swap. For each partition
+it creates the cleaner's job, and splits it into parts: each task maps the keys of the whole head
+with the same seed, and rewrites some groups of segments by that map. So the result has exactly the
+records that a single cleaner would keep. The segments of all parts are swapped in together, group
+by group, each group in one step. After a kill, the next run starts again from the checkpoint;
+segments that were swapped in before stay.
 
-If a broker has the directory open, the broker creates the job and swaps in, by its control channel
-(`lend`, `take_back`); the tasks write `.cleaned` files beside its own.
+If a broker has locked the directory, the broker creates the job and swaps in the segments, by
+requests to its control channel (`lend`, `take_back`). The tasks write `.cleaned` files next to its
+segments.
 
-Whether a transaction's marker is kept depends on earlier records of the log, so a partition with
-transactions is one part. Workers must reach the directory under its path.
+Whether the marker of a transaction is kept depends on earlier records of the log, so a partition
+with transactions is not split into parts. Workers must be able to open the directory under its
+path.
 
-For a partition's tier the driver also changes the manifest. A task reads its part of the log from
-the store, cleans it in a temporary folder of its own machine, and copies the result into the store
-under random names. Another attempt at the same part has other names; objects that are not reported
-to the driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest
-offsets first. The manifest has a round's objects before the next round begins, so after a killed
-run the tier is compacted up to there and the next run continues. Tasks need the store, and the
-directory under its path, from which they read the partition's record.
+For the tier of a partition, the driver also changes the manifest. A task reads its part of the log
+from the store, cleans it in a temporary folder on its machine, and copies the result to the store
+under random names, which are different in each attempt. Objects that no task has reported to the
+driver are orphans, which `tidelog tier --collect` removes. Parts run in rounds, oldest offsets
+first, and the objects of a round are added to the manifest before the next round begins. So after a
+kill, the tier is compacted up to that round, and the next run continues from there. Tasks need
+access to the store, and to the directory under its path, from which they read the partition's
+manifest.
 """
 
 import json
@@ -68,23 +71,25 @@ if TYPE_CHECKING:
 _REWRITTEN: Final = "rewritten string"
 
 
-# Parts of a round for each concurrent task; with several, one slow part delays the round less.
+# Number of parts in a round for each parallel task; with more parts, a single slow one delays the
+# round less.
 _ROUND: Final = 4
 
 
-# Over Spark Connect the number of concurrent tasks is unknown.
+# Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
+# Connect.
 _ROUND_MIN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class TierTasks:
-    """Runs a job over a tier by tasks of Spark; a `TierWorker`.
+    """Runs a compaction job of a tier by tasks of Spark; implements `TierWorker`.
 
     Attributes:
         spark: The session.
         directory: The directory of topics.
-        store: Settings of the store.
-        part_bytes: Approximate maximum bytes of log that a task rewrites.
+        store: Settings of the object store.
+        part_bytes: Approximate maximum number of bytes of log that a task rewrites.
     """
 
     spark: "SparkSession"
@@ -95,10 +100,10 @@ class TierTasks:
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """Rewrite the job's segments, see `TierWorker`.
+        """Rewrite the job's segments; see `TierWorker`.
 
         Raises:
-            CleaningFailed: A task failed permanently; contains the task's error.
+            CleaningFailed: A task failed after its retries; the message has the task's error.
         """
         is_divisible = _is_plain(job, segments) and not job.rules.has_versions
         parts = [
@@ -115,15 +120,15 @@ class TierTasks:
 
 
 def _is_plain(job: CleaningJob, segments: Mapping[int, RemoteSegment]) -> bool:
-    """Whether the job's segments contain no transaction."""
+    """Return whether the job's segments have no records of transactions."""
     totals = [segments[source.base_offset].row.total for source in job.sources]
     return not any(total.is_transactional or total.control_records for total in totals)
 
 
 def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
-    """Return a part as JSON, with the manifest rows of its sources.
+    """Return a part of a job as JSON, with the manifest's rows of its source segments.
 
-    The rows are included because they may leave the manifest before the task runs.
+    The rows are included because they may be removed from the manifest before the task runs.
     """
     rows = [encode_row(segments[source.base_offset].row) for source in part.sources]
     return json.dumps([part.to_json(), rows])
@@ -131,7 +136,7 @@ def _encode(part: CleaningJob, segments: Mapping[int, RemoteSegment]) -> str:
 
 @contextmanager
 def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
-    """Convert an error of a task to CleaningFailed with its text, if it is a TidelogError."""
+    """Turn a TidelogError of a task into CleaningFailed with its message."""
     try:
         yield
     except Exception as error:
@@ -143,18 +148,18 @@ def failing_with_our_words(job: CleaningJob) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class TierPart:
-    """Rewrites a part of a tier's job; a `Work`.
+    """Task that rewrites a part of a tier's job; implements `Work`.
 
     Attributes:
         directory: The directory of topics.
-        store: Settings of the store.
+        store: Settings of the object store.
     """
 
     directory: str
     store: tuple[tuple[str, str], ...]
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a JSON list: a job, its sources' manifest rows."""
+        """Run one task; `part` is a JSON list of a job, and the manifest's rows of its sources."""
         text, rows = json.loads(part)
         job, env = CleaningJob.from_json(text), env_for(self.directory, None, dict(self.store))
         with (
@@ -207,21 +212,21 @@ def compact(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> Compaction:
-    """Keep only the last record of each key in finished segments, by the topics' settings.
+    """Remove all but the last record of each key from finished segments, by the topics' settings.
 
     Args:
-        spark: The session; its workers must reach the directory under this path.
-        directory: A directory of topics; if a broker has it open, the jobs come from the broker.
-        topics: Topics or partitions; all compacted topics if None.
+        spark: The session. Its workers must be able to open the directory under this path.
+        directory: A directory of topics. If a broker has locked it, the broker creates the jobs.
+        topics: Topics or partitions; None for all compacted topics.
         **options: Options, see `CompactOptions`.
 
     Raises:
-        DirectoryLocked: Another process has it open for writing and lends no cleanings; nothing was
+        DirectoryLocked: Another process has locked the directory and doesn't lend jobs; nothing was
             changed.
-        UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a running
-            broker's topic has a tier.
+        UnknownTopic, InvalidRequest: A topic does not exist or is not compacted, or a topic of a
+            running broker has a tier.
         CleaningFailed, CorruptData, StorageFailure, TierConflict: Cleaning failed, in the directory
-            or a tier; segments that were swapped in stay.
+            or in a tier; segments that were swapped in before stay.
     """
     reports = run(spark, directory, topics, **options)
     return Compaction(
@@ -236,7 +241,7 @@ def run(
     topics: Sequence[str | TopicPartition] | None = None,
     **options: Unpack[CompactOptions],
 ) -> list[CleaningReport]:
-    """Run a compaction, see `compact`; return plain objects."""
+    """Run a compaction like `compact`; return plain objects."""
     part_bytes, roll, listener = options["part_bytes"], options["roll"], options["listener"]
     store = options["store"]
     check_directory(directory)
@@ -252,7 +257,7 @@ def run(
                 log = log_dir.log(name.topic, name.partition)
                 if roll:
                     log.roll(RollReason.REQUEST)
-                log.flush()  # records not yet on disk block removal of older ones
+                log.flush()  # older records are not removed before the newer ones are durable
                 with described(spark, "compact", [name]):
                     if log.tier is None:
                         worker = SparkWorker(spark, log, part_bytes)
@@ -279,7 +284,7 @@ def run(
 
 
 def lender(directory: str) -> "ControlClient | None":
-    """Return the broker that has a directory open and lends cleanings; None without one."""
+    """Return a client of the broker that has locked the directory and lends jobs, or None."""
     from tidelog.control.client import find_holder
 
     holder = find_holder(directory)
@@ -290,9 +295,9 @@ def lender(directory: str) -> "ControlClient | None":
 
 
 class BrokerPartition:
-    """A partition of a running broker, which creates the job and swaps in; tasks clean.
+    """A partition of a running broker, which creates jobs and swaps segments in; tasks clean.
 
-    A `CleaningTarget`.
+    Implements `CleaningTarget`.
     """
 
     goes_on = True
@@ -317,7 +322,7 @@ class BrokerPartition:
         self._must_roll = roll
 
     def inspect(self, *, is_asked: bool) -> "tuple[CleaningDecision, CleaningJob | None]":
-        """Borrow a job from the broker; None if it decides not to clean."""
+        """Request a job from the broker; None if the broker decides not to clean."""
         from tidelog.control.verbs import compact_wishes, read_lent
 
         request = compact_wishes(self.name, roll=self._must_roll, is_asked=is_asked)
@@ -325,11 +330,12 @@ class BrokerPartition:
         return read_lent(self._holder.ask("lend", request))
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Clean by tasks, and let the broker swap in the result.
+        """Clean by tasks, and request the broker to swap in the result.
 
         Raises:
-            CleaningAborted: The broker no longer lends this job; the caller may borrow it again.
-            CleaningFailed: A task failed permanently.
+            CleaningAborted: The broker does not lend this job any more; the caller may request
+                another.
+            CleaningFailed: A task failed after its retries.
         """
         from tidelog.control.verbs import take_back
 
@@ -338,7 +344,7 @@ class BrokerPartition:
         return cleaned
 
     def _clean(self, job: CleaningJob) -> CleaningResult:
-        """Run the job by tasks, under this process's path of the directory."""
+        """Run the job by tasks; paths are those of the directory in this process."""
         partition_path = f"{self._directory}/{files.partition_dir_name(self.name)}"
         rules = replace(job.rules, dedupe_buffer_bytes=self._options.dedupe_buffer_bytes)
         with LogDir.open(self._directory) as log_dir:
@@ -348,7 +354,7 @@ class BrokerPartition:
 
 
 def check_directory(directory: str) -> None:
-    """Raise InvalidRequest for an object store."""
+    """Raise InvalidRequest if the directory is in an object store."""
     if "://" in directory:
         raise InvalidRequest(f"{directory}: object stores are read, not written to")
 
@@ -402,19 +408,20 @@ def row_of(report: CleaningReport) -> tuple[object, ...]:
 
 
 class SparkWorker:
-    """Runs a cleaning's job by tasks of Spark; a `Worker` of the cleaner."""
+    """Runs a job of the cleaner by tasks of Spark; implements the cleaner's `Worker`."""
 
     def __init__(self, spark: "SparkSession", log: "LogView", part_bytes: int) -> None:
         self._spark, self._log, self._part_bytes = spark, log, part_bytes
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Clean the job's segments, see `Worker`.
+        """Clean the job's segments; see `Worker`.
 
         Raises:
-            CleaningFailed: A task failed permanently; contains the task's error.
+            CleaningFailed: A task failed after its retries; the message has the task's error.
         """
-        # If versions decide, a record of the tail may win against one of the head. So a task that
-        # rewrites the head must have compared the whole tail with it.
+        # If versions decide which record is the latest, a record of the tail may replace a newer
+        # one of the head. So a task that rewrites a part of the head has to compare it with the
+        # whole tail.
         is_divisible = _is_plain_partition(self._log, job) and not job.rules.has_versions
         limit = self._part_bytes if is_divisible else None
         parts = [part.to_json() for part in parts_of(job, limit)]
@@ -428,7 +435,7 @@ class SparkWorker:
 
 
 def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
-    """Whether zone maps prove that the job's segments contain no transaction."""
+    """Return whether zone maps prove that the job's segments have no records of transactions."""
     bases = {source.base_offset for source in job.sources}
     zones = [s.zones for s in log.segments if s.base_offset in bases]
     return len(zones) == len(bases) and not any(
@@ -440,11 +447,11 @@ def _is_plain_partition(log: "LogView", job: CleaningJob) -> bool:
 
 
 class AttemptFiles(OsFileSystem):
-    """The machine's file system, but `NAME.cleaned` becomes `NAME.ATTEMPT.cleaned`.
+    """The machine's file system, except that `NAME.cleaned` becomes `NAME.ATTEMPT.cleaned`.
 
-    A task that Spark has given up may keep writing while another attempt runs. So each attempt has
-    its own names, and the driver takes the files of the attempt that it got a result from. The next
-    opening of the directory removes all others.
+    A task that Spark has given up may continue to write while another attempt runs. So each attempt
+    uses its own names, and the driver takes the files of the attempt whose result it has received.
+    When the directory is opened the next time, all others are removed.
     """
 
     def __init__(self, attempt: str) -> None:
@@ -457,46 +464,46 @@ class AttemptFiles(OsFileSystem):
         return attempt_path(path, self._attempt)
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> "File":
-        """Open a file, see `FileSystem`."""
+        """Open a file; see `FileSystem`."""
         return super().open(self._named(path), write=write, create=create)
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Map a file, see `FileSystem`."""
+        """Map a file; see `FileSystem`."""
         return super().map(self._named(path), size)
 
     def stat(self, path: str) -> "FileStat":
-        """Return a file's stat, see `FileSystem`."""
+        """Return the stat of a file; see `FileSystem`."""
         return super().stat(self._named(path))
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists, see `FileSystem`."""
+        """Return whether a file exists; see `FileSystem`."""
         return super().exists(self._named(path))
 
     def remove(self, path: str) -> None:
-        """Remove a file, see `FileSystem`."""
+        """Remove a file; see `FileSystem`."""
         super().remove(self._named(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file, see `FileSystem`."""
+        """Rename a file; see `FileSystem`."""
         super().rename(self._named(source), self._named(target))
 
     def set_mtime(self, path: str, mtime_ms: int) -> None:
-        """Set a file's modification time, see `FileSystem`."""
+        """Set a file's modification time; see `FileSystem`."""
         super().set_mtime(self._named(path), mtime_ms)
 
 
 def attempt_path(path: str, attempt: str) -> str:
-    """Return the path of a `.cleaned` file of an attempt."""
+    """Return the path of an attempt's `.cleaned` file."""
     stem = path.removesuffix(files.CLEANED_SUFFIX)
     return f"{stem}.{attempt}{files.CLEANED_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
 class CleanPart:
-    """Cleans a part of a job; a `Work`."""
+    """Task that cleans a part of a job; implements `Work`."""
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task, see `Work`; `part` is a job as JSON."""
+        """Run one task; `part` is a job as JSON."""
         from tidelog.storage.compaction.worker import clean
 
         env = os_env()

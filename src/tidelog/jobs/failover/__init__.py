@@ -1,1 +1,1 @@
-"""Proof of a failover: whether a group that continues on another cluster misses no record."""
+"""Failover: whether a group that continues on another cluster misses no records."""

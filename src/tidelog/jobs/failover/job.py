@@ -1,17 +1,17 @@
 """Plan of a failover: positions on A, the margin, corresponding partitions, starts on B.
 
-Owns the plan (`plan_failover`), starts by the offset map of the mirror that copies A to B, and
-committing the plan (`execute`). Not owned: the proof (`rules`), measured latencies (`measure`), the
-check by records (`verify`).
+Contains the plan (`plan_failover`), starts from the offset map of the mirror that copies A to B,
+and the commit of a plan (`execute`). The proof is in `rules`, the measurement of latencies in
+`measure`, the check by records in `verify`.
 
-The mirror has recorded the offsets on B of A's records (`offset_map`), so a position on A has an
-offset on B without any latency: unconsumed records are at or after the position, and the map gives
-the first offset of such records on B. A map may describe another topic or cluster, be older than
-the log that it describes, or begin after the group's position. Then the search by time replaces it,
-for each partition alone, and the plan's line contains the reason.
+The mirror has recorded the offsets on B of A's records (`offset_map`), so it gives an offset on B
+for a position on A without a latency: unconsumed records are at or after the position, and the map
+contains the first offset of such records on B. A map may describe another topic or cluster, be
+older than the log that it describes, or begin after the group's position. In these cases the start
+is searched by time instead, for each partition separately, and the plan contains the reason.
 
-Invariants: positions are read first, so that records which the group consumes meanwhile are only
-read twice. Only `execute` changes anything.
+Invariants: positions are read first, so records that the group consumes meanwhile are only read
+again. Only `execute` changes anything.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,11 +50,11 @@ from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByMap:
-    """Starts that an offset map gives.
+    """Starts from an offset map.
 
     Attributes:
-        starts: Starts by partition of B, without those that the map can't give.
-        refusals: Reason why there is no start, by partition of B.
+        starts: Starts by partition of B, as far as the map has them.
+        refusals: Reason why the map has no start, by partition of B.
     """
 
     starts: Mapping[TopicPartition, Start] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class ByMap:
 
 
 def topics_on_b(offset_map: OffsetMap | None, topics: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return topic on B -> its source topics on A; topics that the map lacks keep their name."""
+    """Return the source topics on A by topic on B; topics that the map lacks keep their name."""
     origins: dict[str, tuple[str, ...]] = {}
     for topic in topics:
         names = {s.target for s in offset_map.sources if s.topic == topic} if offset_map else set()
@@ -79,17 +79,17 @@ def starts_by_map(
     positions: Mapping[TopicPartition, Committed | None] | int,
     margin: Margin,
 ) -> ByMap:
-    """Return the starts that a map gives.
+    """Return the starts on B that an offset map has for positions on A.
 
     Args:
         offset_map: The map.
-        a: Cluster that the group comes from; None if it is unreachable.
-        b: Cluster that the group goes to.
-        origins: Topic on B -> topics on A.
-        positions: The group's positions by partition of A; or a time in ms: the group had consumed
-            everything that A appended before it.
-        margin: Its skew bounds the difference between the clocks of A and of the mirror (for times
-            only).
+        a: Cluster that the group moves from; None if it is unreachable.
+        b: Cluster that the group moves to.
+        origins: Source topics on A, by topic on B.
+        positions: The group's positions by partition of A; or a time in ms, if the group has
+            consumed everything that A appended before it.
+        margin: With a time, its skew is the maximum difference between the clocks of A and of the
+            mirror.
 
     Raises:
         ClusterFailure: A cluster can't be reached.
@@ -120,7 +120,7 @@ def starts_by_map(
 
 
 def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
-    """Check that the map is about this topic of B; raises OutsideMap if it is not."""
+    """Raise OutsideMap if the map does not describe this topic of B."""
     if topic not in offset_map.partition_counts:
         raise OutsideMap(f"the map has no copy called {topic}")
     known_id, current_id = offset_map.target_ids.get(topic), b.topic_id(topic)
@@ -131,7 +131,7 @@ def check_target(offset_map: OffsetMap, b: ClusterView, topic: str) -> None:
 
 
 def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermarks) -> None:
-    """Check that B's log still has the offsets of the map; raises OutsideMap if not."""
+    """Raise OutsideMap if B's log ends before an offset in the map."""
     end = offset_map.ends.get(partition)
     if end is None:
         raise OutsideMap(f"the map does not know {partition} of B")
@@ -148,7 +148,7 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 
 
 def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
-    """Return the places on B of everything that A appended from a time on."""
+    """Return the starts on B of everything that A appended at a time or later."""
     reason = "what A appended from that time on is not before this, says the mirror's map"
     return [
         _Places(None, offset_map.starts_by_arrival(number, time_ms), reason)
@@ -168,7 +168,7 @@ def _by_positions(
     for source in sources:
         position, mark = positions[source], marks.get(source)
         if position is None and mark is not None and mark.end == 0:
-            continue  # the partition is empty
+            continue  # the partition has no records
         number = SourcePartition(numbers[source.topic], source.partition)
         try:
             _check_source(offset_map, number, source, position, mark)
@@ -187,7 +187,7 @@ def _check_source(
     position: Committed | None,
     mark: Watermarks | None,
 ) -> None:
-    """Check that the map covers the position; raises OutsideMap if it doesn't."""
+    """Raise OutsideMap if the map does not cover the group's position."""
     if position is None:
         raise OutsideMap(f"the group has committed nothing for {source} on A")
     if mark is None:
@@ -203,12 +203,12 @@ def _check_source(
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Start on B of the records that the group has not consumed from one source.
+    """Starts on B of the unconsumed records of one source.
 
     Attributes:
-        source: The partition of A; None for a whole topic.
-        starts: Start by partition of B; None if the map can't give them.
-        reason: Reason for the starts, or why there are none.
+        source: Partition of A; None for all partitions of a topic.
+        starts: Start by partition of B; None if the map has none.
+        reason: Reason for the starts, or why the map has none.
     """
 
     source: TopicPartition | None
@@ -219,7 +219,7 @@ class _Places:
 def _sources_of(
     offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places]
 ) -> list[_Places]:
-    """Return the places whose records may be in a partition of B."""
+    """Return the sources whose records may be in a partition of B."""
     if offset_map.partitioning is not Partitioning.KEPT:
         return list(places)
     number = partition.partition
@@ -229,7 +229,7 @@ def _sources_of(
 def _start(
     offset_map: OffsetMap, partition: TopicPartition, places: Iterable[_Places], marks: Watermarks
 ) -> Start:
-    """Return the earliest start of all places; raises OutsideMap if one is unknown."""
+    """Return the earliest start of several sources; raises OutsideMap if one is unknown."""
     end = TargetOffset(offset_map.ends[partition], is_exact=True)
     best, reason = end, "the mirror has put nothing here that the group has not consumed"
     for one in places:
@@ -260,7 +260,7 @@ def _map_reason(one: _Places, place: TargetOffset) -> str:
 Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
 
 
-# Topic on B -> topics on A.
+# Source topics on A, by topic on B.
 Origins: TypeAlias = Mapping[str, tuple[str, ...]]
 
 
@@ -269,17 +269,17 @@ _AS_STATED: Final = "as stated with --at"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverRequest:
-    """Request of a failover.
+    """Request for a failover.
 
     Attributes:
         group: The consumer group.
-        topics: Topics on A; if empty, all for which the group has committed offsets on A.
-        at_ms: The group had consumed everything that A appended before this time; None to use its
-            positions.
-        latency_ms: L, None to measure it at the tails of both clusters.
-        skew_ms: Lower bound of S; a larger measured skew replaces it.
+        topics: Topics on A; if empty, all topics for which the group has commits on A.
+        at_ms: Time in ms; the group has consumed everything that A appended before it. None to use
+            the group's positions.
+        latency_ms: L in ms; None to measure it at the tails of both clusters.
+        skew_ms: Lower bound of S in ms; a larger measured skew replaces it.
         sampling: Duration of the measurement, and minimum number of records.
-        mapping: How partitions correspond; AUTO finds out by keys.
+        mapping: How partitions correspond; AUTO to determine it from keys.
         offset_map: Offset map of the mirror that copies A to B; None without one.
     """
 
@@ -295,18 +295,19 @@ class FailoverRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailoverPlan:
-    """Starts of a group on B, with their reasons.
+    """Plan of a failover: starts of a group on B, with their reasons.
 
     Attributes:
-        request: The request.
-        positions: Positions on A, None for partitions without one; empty without access to A.
+        request: The request for the failover.
+        positions: Positions on A, None for partitions without a commit; empty without access to A.
         references: Times of these positions, by partition of A.
-        margin: The margin that was subtracted.
-        latencies: Samples of the margin; empty if it was given or not needed.
+        margin: Margin that was subtracted from the times.
+        latencies: Samples that the margin was measured with; empty if it was given or not needed.
         mapped: How partitions correspond, by topic of B.
-        starts: One for each partition of B, in order.
-        committed: Committed offsets of the group on B.
-        origins: Topic on B -> its source topics on A; a missing topic has the same name on both.
+        starts: Start in each partition of B, in order of partitions.
+        committed: The group's commits on B.
+        origins: Source topics on A, by topic on B; a topic that is missing here has the same name
+            on both.
     """
 
     request: FailoverRequest
@@ -321,12 +322,12 @@ class FailoverPlan:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the latency was to be measured, not given."""
+        """Whether the latency was requested to be measured."""
         return self.request.latency_ms is None
 
     @property
     def is_by_map(self) -> bool:
-        """Whether a mirror's map gives all starts, so that no margin was needed."""
+        """Whether an offset map gave all starts, so that no margin was needed."""
         return all(start.kind is StartKind.MAP for start in self.starts)
 
     def topics_on_a(self, topic: str) -> tuple[str, ...]:
@@ -334,9 +335,9 @@ class FailoverPlan:
         return self.origins.get(topic, (topic,))
 
     def position_of(self, partition: TopicPartition) -> int | None:
-        """Return the group's offset in the partition of that number on A; None without one.
+        """Return the group's offset in the partition on A with the same number, or None.
 
-        Several topics on A have no single position.
+        None too if the topic on B has several source topics on A.
         """
         topics = self.topics_on_a(partition.topic)
         if len(topics) > 1:
@@ -351,22 +352,22 @@ def plan_failover(
     """Find the offsets on B from which a group can continue without missing records.
 
     Args:
-        a: Cluster that the group comes from; may be None if `at_ms`, topics and latency are given.
-        b: Cluster that the group goes to.
+        a: Cluster that the group moves from. May be None if `at_ms`, topics and latency are given.
+        b: Cluster that the group moves to.
         request: The request.
         clock: Clock of this machine.
 
     Raises:
-        UnknownGroup: The group has committed nothing on A.
+        UnknownGroup: The group has no commits on A.
         UnknownTopic: A topic is missing on one of the clusters.
         TooFewRecords: The latency could not be measured.
-        InvalidRequest: A is needed and not given.
+        InvalidRequest: A is needed, but not given.
         ClusterFailure: A cluster can't be reached.
     """
     topics, positions = _positions(a, request)
     origins = topics_on_b(request.offset_map, topics)
     by_map = _by_map(a, b, origins, positions, request)
-    # Only partitions without a start by the map need a latency, and measuring it may take long.
+    # Only partitions without a start from the map need a latency, and measuring it may take long.
     rest = {t: names for t, names in origins.items() if not _is_told(b, t, by_map)}
     references = _references(a, positions, rest, request)
     margin, latencies = _margin(a, b, rest, request, clock)
@@ -420,7 +421,7 @@ def _is_told(b: MeasuredCluster, topic: str, by_map: ByMap) -> bool:
 
 
 def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[list[str], Positions]:
-    """Return the topics in order, and the group's committed offsets for them on A."""
+    """Return the topics, sorted, and the group's commits for them on A."""
     if a is None:
         if request.at_ms is None or not request.topics:
             raise InvalidRequest("without --from a time (--at) and topics (--topic) are needed")
@@ -484,7 +485,7 @@ def _map(
     rest: Origins,
     request: FailoverRequest,
 ) -> dict[str, TopicMapping]:
-    """Return how the partitions of each topic of B correspond to those of A."""
+    """Return how the partitions of each topic on B correspond to partitions on A."""
     return {
         topic: _map_topic(a, b, topic, names, request, is_told=topic not in rest)
         for topic, names in origins.items()
@@ -506,7 +507,7 @@ def _map_topic(
             return TopicMapping(PartitionMapping.SAME, "the mirror kept partitions")
         return TopicMapping(PartitionMapping.MAP, "the mirror chose its own partitions")
     if request.at_ms is not None or a is None:
-        # All partitions have the same time, so their correspondence doesn't matter.
+        # All partitions have the same time, so it does not matter which of them correspond.
         return TopicMapping(PartitionMapping.ANY, _AS_STATED)
     if len(names) > 1:
         return TopicMapping(PartitionMapping.ANY, f"{topic} has the records of {', '.join(names)}")
@@ -520,7 +521,7 @@ def _sources(
     rest: Origins,
     at_ms: int | None,
 ) -> list[Reference]:
-    """Return the references of the partitions of A whose records may be in this one of B."""
+    """Return the references of the partitions on A whose records may be in a partition of B."""
     if at_ms is not None:
         return [_stated(at_ms)]
     names = rest[partition.topic]
@@ -529,7 +530,7 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason of the start: the unknown references, else the earliest one."""
+    """Return the reason of a start: unknown references, or else the earliest known one."""
     known: list[tuple[int, str]] = []
     unknown: list[str] = []
     for reference in sources:
@@ -548,7 +549,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
 
 
 def active_members(view: ClusterView, group: str) -> str:
-    """Return a group's members by client id; empty without members, or if it does not exist."""
+    """Return client ids of the group's members; empty if there are none or no such group."""
     try:
         members = view.group(group).members
     except UnknownGroup:
@@ -557,14 +558,14 @@ def active_members(view: ClusterView, group: str) -> str:
 
 
 def refuse_active(view: ClusterView, group: str) -> None:
-    """Raise GroupActive if a group has members; change nothing."""
+    """Raise GroupActive if the group has members; changes nothing."""
     names = active_members(view, group)
     if names:
         raise GroupActive(f"group {group} is active on {view.bootstrap} ({names}); stop it first")
 
 
 def execute(view: ClusterView, plan: FailoverPlan) -> None:
-    """Commit the starts for the group on B.
+    """Commit the starts of a plan for the group on B.
 
     Raises:
         GroupActive: The group has members on B; nothing was changed.

@@ -1,21 +1,22 @@
-"""Latency of topics on clusters, from create time to append time: how large, and how certain.
+"""Measurement of topics' latency on clusters, from create time to append time.
 
-Owns the samples (`TopicLatency`) and their check (`judge`). Not owned: conclusions for a failover
-(`rules`, `job`).
+Contains the samples (`TopicLatency`) and the check whether a sample is large enough (`judge`). What
+follows for a failover is in `rules` and `job`.
 
-Brokers don't report when they appended a record of a CreateTime topic. A consumer at the tail
-receives a record soon afterwards, so arrival - create time is the latency plus a short delay: too
-much rather than too little. Such a measurement lasts for the sampling time.
+Brokers don't return the append times of a CreateTime topic. A consumer at the tail receives a
+record soon after it was appended, so arrival time minus create time is the latency plus a short
+delay: at least the latency. Such a measurement takes the whole sampling time.
 
 A broker with LogAppendTime writes the append time into a batch's header and leaves the producer's
-times in the records. Consumers don't see these, but the batches contain them, so past latencies are
-measured exactly and immediately. This fails for records that a conversion or a compaction rewrote:
-if all create times of a batch equal its append time, they count as lost. Batches are fetched as a
-follower does, without encryption and without a password; if they can't be fetched, `judge` says so.
+times in the records. Consumers don't return these, but they are in the batches, so latencies of
+existing records are measured exactly and at once. This is impossible for records that a conversion
+or a compaction has rewritten: if all create times of a batch equal its append time, they count as
+lost. Batches are fetched as a follower does, without TLS and SASL; if they can't be fetched, the
+error of `judge` says so.
 
-One clock, this machine's, stands for the brokers' clocks: a constant difference shifts all
-latencies, the negative ones (skew) by as much as the positive ones, so the margin, which is their
-sum, stays right.
+This machine's clock is used instead of the brokers' clocks. A constant difference shifts all
+latencies, the negative ones (skew) by as much as the positive ones, so it does not change the
+margin, which is their sum.
 """
 
 from array import array
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# A topic with more records is measured by this many, the first of the period.
+# Maximum number of records of a topic; only the first ones of the period are measured.
 _RECORDS_MAX: Final = 1_000_000
 
 
@@ -51,7 +52,7 @@ _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 102
 
 
 class StampedRecord(NamedTuple):
-    """A record's append time and create time, in ms."""
+    """Append time and create time of a record, in ms."""
 
     offset: int
     append_ms: int
@@ -59,21 +60,21 @@ class StampedRecord(NamedTuple):
 
 
 class StampedLog(Protocol):
-    """Reads both times of records in LogAppendTime topics."""
+    """Reader of both times of records in LogAppendTime topics."""
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterable[StampedRecord]:
-        """Yield the records with both times, at offsets in [start, end)."""
+        """Yield both times of the records with offsets in [start, end)."""
         ...
 
 
 class BrokerLog:
-    """A `StampedLog` of a cluster. One owner. records* -> close."""
+    """Reads batches of a cluster; implements `StampedLog`. Not thread-safe. records* -> close."""
 
     def __init__(self, bootstrap: str, connect: Connect = connect_socket) -> None:
-        """Create it without connecting.
+        """Create it without opening a connection.
 
         Args:
-            bootstrap: `host:port[,host:port]`; only the first broker is used.
+            bootstrap: `host:port[,host:port]`; only the first server is used.
             connect: Opens a connection.
         """
         host, _, port = bootstrap.split(",")[0].rpartition(":")
@@ -81,10 +82,10 @@ class BrokerLog:
         self._leader = Leader(host.strip("[]"), int(port), connect)
 
     def records(self, partition: TopicPartition, start: int, end: int) -> Iterator[StampedRecord]:
-        """Yield the records with both times, at offsets in [start, end); stop after a million.
+        """Yield both times of the records with offsets in [start, end), at most a million records.
 
         Raises:
-            UnknownTopic: There is no such partition.
+            UnknownTopic: The topic or partition does not exist.
             ClusterFailure: The broker can't be reached, or refuses.
             CorruptData: A batch is damaged.
         """
@@ -146,7 +147,8 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
             yield StampedRecord(record.offset, record.timestamp, record.create_timestamp)
 
 
-# Percentiles use this many first records (8 MB); count, largest and smallest use all records.
+# Maximum number of latencies that are kept for percentiles (8 MB), the first ones; count, minimum
+# and maximum include all records.
 _KEPT: Final = 1_000_000
 
 
@@ -157,12 +159,12 @@ _POLL_S: Final = 0.1
 
 
 class TooFewRecords(RequestError):
-    """There are too few records for a latency; nothing was changed."""
+    """Too few records for measuring a latency; nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A record at the tail, and its arrival time in ms of this machine's wall clock."""
+    """Record at the tail, with its arrival time in ms on this machine's wall clock."""
 
     partition: TopicPartition
     offset: int
@@ -172,7 +174,7 @@ class Arrival:
 
 
 class Tail(Protocol):
-    """Reads records that are appended from now on."""
+    """Reader of records that are appended from now on."""
 
     def arrivals(self, partitions: Iterable[TopicPartition], for_ms: int) -> Iterable[Arrival]:
         """Yield the records that arrive within `for_ms`."""
@@ -181,13 +183,13 @@ class Tail(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCluster:
-    """A measured cluster.
+    """Cluster whose latencies are measured.
 
     Attributes:
-        name: A or B.
-        view: Requests to the cluster.
-        tail: Reads records that are appended from now on.
-        stamped: Reads both times from batches, None if they can't be fetched.
+        name: Name of the cluster, A or B.
+        view: Calls to the cluster.
+        tail: Reader of records that are appended from now on.
+        stamped: Reader of both times in batches; None if batches can't be fetched.
     """
 
     name: str
@@ -201,14 +203,15 @@ class TopicLatency:
     """Latency of one topic on one cluster. Life cycle: add*, then read its attributes.
 
     Attributes:
-        cluster: A or B.
+        cluster: Name of the cluster, A or B.
         topic: The topic.
-        for_ms: Duration of the sample.
+        for_ms: Duration of the sample in ms.
         count: Number of records with a create time.
-        append_timed: Number of records that show an append time instead.
-        is_exact: Whether latencies are to the append time, of existing records, not to the arrival.
-        max_ms: Largest latency, 0 if none is positive.
-        skew_ms: Largest time by which a create time was ahead of the arrival, 0 if none was.
+        append_timed: Number of records whose timestamp is an append time instead.
+        is_exact: Whether latencies are exact, up to the append time; otherwise they are up to the
+            arrival.
+        max_ms: Largest latency in ms; 0 if none is positive.
+        skew_ms: Maximum in ms by which a create time was ahead of the arrival; 0 if none was.
     """
 
     cluster: str
@@ -222,14 +225,14 @@ class TopicLatency:
     _kept: "array[int]" = field(default_factory=lambda: array("q"))
 
     def add(self, arrival: Arrival) -> None:
-        """Count one record that arrived."""
+        """Add one record that has arrived."""
         if arrival.timestamp_type is TimestampType.LOG_APPEND_TIME:
             self.append_timed += 1
         elif arrival.timestamp is not None:
             self.add_ms(arrival.arrival_ms - arrival.timestamp)
 
     def add_ms(self, latency_ms: int) -> None:
-        """Count one latency."""
+        """Add one latency."""
         self.count += 1
         self.max_ms = max(self.max_ms, latency_ms)
         self.skew_ms = max(self.skew_ms, -latency_ms)
@@ -237,7 +240,7 @@ class TopicLatency:
             self._kept.append(latency_ms)
 
     def percentile_ms(self, percent: float) -> int | None:
-        """Return the nearest-rank percentile in ms, None without records."""
+        """Return a percentile in ms by nearest rank; None without records."""
         if not self._kept:
             return None
         rank = -(-len(self._kept) * percent // 100)
@@ -249,7 +252,7 @@ Latencies: TypeAlias = "tuple[TopicLatency, ...]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Duration of a sample, and minimum number of records of each topic and cluster."""
+    """Duration of a sample in ms, and minimum number of records of each topic on each cluster."""
 
     for_ms: int = 30_000
     records_min: int = 1_000
@@ -264,11 +267,10 @@ def measure(
         watched: The clusters.
         topics: The topics.
         sampling: Duration, and minimum number of records.
-        now_ms: Wall time; for LogAppendTime topics the sample is the period of that duration before
-            it.
+        now_ms: Wall time in ms. For LogAppendTime topics, the sample is the period before it.
 
     Raises:
-        TooFewRecords: A topic had too few records on a cluster, or none with its create time.
+        TooFewRecords: A topic had too few records on a cluster, or their create times are unknown.
         ClusterFailure: A cluster can't be read.
     """
     latencies: list[TopicLatency] = []
@@ -285,7 +287,7 @@ def measure(
 
 
 def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], list[str]]:
-    """Return the topics whose batches contain both times, and the others."""
+    """Return the topics whose batches can be read for both times, and the others."""
     if cluster.stamped is None:
         return [], topics
     kind = TimestampType.LOG_APPEND_TIME.config_name
@@ -294,9 +296,10 @@ def _by_kind(cluster: MeasuredCluster, topics: list[str]) -> tuple[list[str], li
 
 
 def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int) -> TopicLatency:
-    """Measure by the batches that were appended in the last `for_ms`.
+    """Measure the latency of records in batches that were appended in the last `for_ms`.
 
-    Their timestamps are append times, so the broker finds these batches whichever time it searches.
+    The timestamps of these batches are append times, so the broker finds them by a search on either
+    clock.
     """
     assert cluster.stamped is not None
     latency = TopicLatency(cluster.name, topic, sampling.for_ms, is_exact=True)
@@ -313,7 +316,7 @@ def _exact(cluster: MeasuredCluster, topic: str, sampling: Sampling, now_ms: int
 def _at_tail(
     cluster: MeasuredCluster, topics: list[str], sampling: Sampling
 ) -> Iterator[TopicLatency]:
-    """Measure by waiting for new records; does not wait without topics."""
+    """Measure by waiting for new records; does not wait if there are no topics."""
     by_topic = {topic: TopicLatency(cluster.name, topic, sampling.for_ms) for topic in topics}
     partitions = [p for topic in topics for p in cluster.view.partitions(topic)]
     if partitions:
@@ -323,7 +326,7 @@ def _at_tail(
 
 
 def judge(latency: TopicLatency, sampling: Sampling) -> None:
-    """Raise TooFewRecords if a sample is too small for a largest latency."""
+    """Raise TooFewRecords if a sample is too small to determine the largest latency."""
     log_text = f"{latency.topic} on {latency.cluster}"
     if latency.append_timed > latency.count:
         raise TooFewRecords(
@@ -347,7 +350,7 @@ def _remedy(latency: TopicLatency, sampling: Sampling) -> str:
 
 
 class ConsumerTail:
-    """Tail of a cluster, read by a consumer that joins no group and commits nothing."""
+    """Reader of a cluster's tail, with a consumer that joins no group and commits nothing."""
 
     def __init__(self, cluster: "Cluster", clock: Clock) -> None:
         self._cluster = cluster
@@ -360,14 +363,14 @@ class ConsumerTail:
         with self._cluster.consumer_at(ends, IsolationLevel.READ_COMMITTED) as consumer:
             poll = _Poll(self._cluster, consumer, self._clock)
             self._warm_up(poll, len(watched))
-            # Records that arrived while connecting were delayed by this process, not by the
-            # cluster.
+            # Records that were appended while the consumer connected are not measured, because this
+            # process delayed them, not the cluster.
             marks = self._cluster.watermarks(watched)
             first = {p: mark.end for p, mark in marks.items()}
             yield from self._until(poll, first, self._clock.monotonic_ms() + for_ms)
 
     def _warm_up(self, poll: "_Poll", partition_count: int) -> None:
-        """Poll until each partition has responded, at most for a request's timeout."""
+        """Poll until each partition has responded, at most for the timeout of a request."""
         left_s = self._cluster.deadline()
         while len(poll.answered) < partition_count and left_s() > 0:
             poll.next()
@@ -382,7 +385,7 @@ class ConsumerTail:
 
 
 class _Poll:
-    """Polls single messages; remembers which partitions have responded."""
+    """Polls for single messages, and notes which partitions have responded."""
 
     def __init__(self, cluster: "Cluster", consumer: "ck.Consumer", clock: Clock) -> None:
         self._cluster = cluster
@@ -391,7 +394,7 @@ class _Poll:
         self.answered: set[TopicPartition] = set()
 
     def next(self) -> Arrival | None:
-        """Return the next record, None at a partition's end or if none arrives for a moment."""
+        """Return the next record; None at a partition's end, or if none arrives for a moment."""
         with self._cluster.typed("read the tail"):
             message = self._consumer.poll(_POLL_S)
         if message is None:

@@ -6,12 +6,12 @@ from typing import Annotated, Final, Required, TypedDict
 from tidelog.jobs.options import Option
 from tidelog.timespec import TIME_HELP
 
-# Value of `max_latency`: measure the largest latency.
+# Value of `max_latency` to measure the largest latency.
 MEASURED: Final = "measured"
 
 
 class FailoverOptions(TypedDict, total=False):
-    """Options of `tidelog failover` about the plan; texts as people write them."""
+    """Options of `tidelog failover` for the plan, as texts of the command line."""
 
     group: Required[Annotated[str, Option("The consumer group.", "--group -g", metavar="GROUP")]]
     topics: Annotated[

@@ -1,47 +1,51 @@
-"""Proof of a failover: from a group's position on cluster A to offsets on B that miss nothing.
+"""Proof of a failover: from a group's position on cluster A to starts on B that miss no record.
 
-Owns the time from which B must be read, and whether partition n has the same keys on both clusters.
-Not owned: measuring latencies (`measure`), the plan (`job`), the check by records (`verify`).
+Contains the computation of the time from which B must be read, and the check whether partition n
+has the same keys on both clusters. Latencies are measured in `measure`, the plan is made in `job`,
+and `verify` checks it by records.
 
 Each cluster has its own order of a topic's records (producers write to both, or a mirror copies),
-so offsets can't be compared across clusters; times can. For a record r:
+so offsets can't be compared across clusters, but times can. For a record r:
 
     c(r)          its create time, the same on both clusters
-    a(r), b(r)    when A and B appended it; a never falls along the offsets of a partition of A
-    L             no less than a(r) - c(r) for any r: the largest latency
-    S             no less than c(r) - a(r) and c(r) - b(r): how far producers' clocks run ahead
+    a(r), b(r)    its append times on A and B; a never decreases along a partition of A
+    L             an upper bound of a(r) - c(r) for all r: the largest latency
+    S             an upper bound of c(r) - a(r) and c(r) - b(r): the lead of producers' clocks
 
-Let p be the group's position on A and r a record that it has not consumed. Nothing is missed,
-because:
+Let p be the group's position on A, and r a record that the group has not consumed. The start on B
+does not miss r, because:
 
 1. r is at or after p on A, or is not on A yet and will be appended after all existing records. So
-   a(r) >= a(q) for the record q at p, or, if p is the log end, for the last record before it.
-2. If A shows append times (LogAppendTime), R = a(q). Otherwise only c(q) is known; since a(q) >=
-   c(q) - S, R = c(q) - S. Either way a(r) >= R.
+   a(r) >= a(q) for the record q at p or, if p is the log end, for the last record before it.
+2. If A returns append times (LogAppendTime), let R = a(q). Otherwise only c(q) is known; since
+   a(q) >= c(q) - S, let R = c(q) - S. In both cases a(r) >= R.
 3. c(r) >= a(r) - L >= R - L: no unconsumed record was created before R - L.
-4. On B, if a search sees create times, r has c(r) >= R - L; if it sees append times (by
+4. If B searches by create time, it finds r with c(r) >= R - L. If it searches by append time (by
    LogAppendTime, or a tidelog broker by `tidelog.lookup.clock`), b(r) >= c(r) - S >= R - L - S. So
-   the time that B shows for r is at least T = R - L - S.
-5. A search returns the FIRST offset whose time is >= T: every record before it shows a time < T. So
-   r is not before it, whatever B's order of records is, and B's own latency does not count.
+   the time of r in a search on B is at least T = R - L - S.
+5. A search returns the FIRST offset whose time is >= T, so every record before it has a time < T.
+   So r is not before it, whatever the order of records on B is. B's own latency does not matter.
 
-The reordering case of KIP-33 is step 5: m1 may be before m2 on B and after it on A; both show a
-time >= T. Starting at c(m2) alone, without L, would skip m1. L bounds A's latency; the largest of
-both clusters is used, as in the proposal's MaxLatencyOfCluster, since both samples describe the
-same producers and a finite sample of one may be too small. It costs repeated records, not missed
-ones.
+The reordering case of KIP-33 is covered by step 5: m1 may be before m2 on B and after it on A; both
+have a time >= T on B. A start at c(m2) alone, without L, would skip m1. L is a bound of A's
+latency, but the larger of the measured latencies on A and B is used, as in the proposal's
+MaxLatencyOfCluster: both samples are of the same producers, and a finite sample of one cluster may
+miss the largest latency. This may repeat more records, but misses none.
 
-If one clock is off by a constant, the sum is still right: L grows by as much as S shrinks.
+If one clock differs from the others by a constant, L + S stays right: L increases by as much as S
+decreases.
 
-No margin covers a record that took longer than L (it may be before T), one that never reached A, or
-a clock ahead by more than S. `verify` looks for such records. If R is not known (nothing committed,
-records deleted unread, no timestamp), the group starts at B's beginning.
+No margin covers a record with a latency above L (it may be before T), a record that never reached
+A, or a clock that is ahead by more than S. `verify` looks for such records. If R is unknown
+(nothing committed, records deleted before they were read, no timestamp), the group starts at the
+beginning of B's log.
 
 Equal partition numbers prove nothing: producers may hash keys differently (Java's murmur2,
 librdkafka's crc32), and records without a key go to any partition. If the same function of the key
-explains the partitions of a sample on both clusters, partition n corresponds to partition n.
-Otherwise a record of any partition of A may be in any partition of B, and the earliest time of all
-partitions counts for each. The sample is the last records; `verify` checks all relevant records.
+explains the partitions of a sample on both clusters, partition n on A corresponds to partition n on
+B. Otherwise a record of any partition of A may be in any partition of B, and the earliest time of
+all partitions is used for each. The sample contains the last records; `verify` checks all relevant
+records.
 
 Source: KIP-33, use case 3; KIP-79.
 """
@@ -57,22 +61,22 @@ from tidelog.remote.time_lookup import searched_by_append
 from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import ClockName, TimestampType, TopicPartition
 
-# First distance in offsets to search back for the last record before a position; doubled until
-# found.
+# Number of offsets before a position in which the last record before it is searched first; doubled
+# until it is found.
 _STEP_BACK: Final = 64
 
 
-# Accepted difference between the clocks of this machine and of others.
+# Maximum difference in ms between this machine's clock and other clocks that is accepted.
 CLOCKS_APART_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Margin:
-    """Time that a search begins before the time of the group's position.
+    """Duration that is subtracted from the time of a group's position before the search.
 
     Attributes:
-        latency_ms: L, the largest time from create time to append time; not negative.
-        skew_ms: S, how far create times may be ahead of the brokers' clocks; not negative.
+        latency_ms: L in ms, the largest latency from create time to append time; not negative.
+        skew_ms: S in ms, the largest lead of create times over the brokers' clocks; not negative.
     """
 
     latency_ms: int
@@ -85,14 +89,14 @@ class Margin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Time of a group's position on a partition of A.
+    """Time of a group's position in a partition of A.
 
     Attributes:
-        time_ms: Time of the record at the position or, at the log end, of the last record before
-            it; None if unknown.
-        clock: Whether that is its create time (`record`) or when A appended it (`append`).
-        reason: Which record that is, or why there is none.
-        is_bare: Whether A has never had a record here, so that the group can't have missed one.
+        time_ms: Time in ms of the record at the position or, at the log end, of the last record
+            before it; None if unknown.
+        clock: Clock of that time: create time (`record`), or append time on A (`append`).
+        reason: The record that the time belongs to, or why the time is unknown.
+        is_bare: Whether the partition on A never had a record, so the group can't have missed one.
     """
 
     time_ms: int | None
@@ -101,7 +105,7 @@ class Reference:
     is_bare: bool = False
 
     def append_ms_min(self, margin: Margin, now_ms: int) -> int | None:
-        """Return R: A appended no unconsumed record before it; None if unknown."""
+        """Return R, the earliest append time of unconsumed records on A; None if unknown."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return self.time_ms
         if self.is_from_future(margin, now_ms):
@@ -109,14 +113,14 @@ class Reference:
         return min(self.time_ms, now_ms) - margin.skew_ms
 
     def is_from_future(self, margin: Margin, now_ms: int) -> bool:
-        """Whether the record itself shows that create times run further ahead than S."""
+        """Whether the record's create time is further in the future than S explains."""
         if self.time_ms is None or self.clock is ClockName.APPEND:
             return False
         return self.time_ms - margin.skew_ms > now_ms + CLOCKS_APART_MS
 
 
 class StartKind(StrEnum):
-    """Kind of a start: found by time or by a map, or the beginning or the end of the log."""
+    """Kind of a start: found by time or from a map, or the beginning or the end of the log."""
 
     TIME = "time"
     BEGINNING = "beginning"
@@ -131,10 +135,10 @@ class Start:
     Attributes:
         partition: The partition of B.
         offset: The first offset to read.
-        time_ms: Time of the record there, None if not known; by a mirror's map the earliest create
-            time of the records that it has put there for the group.
-        search_ms: T, for which the offset was searched; None at the beginning or by a map.
-        kind: By time, by a mirror's map, or the beginning or the end of the log.
+        time_ms: Time in ms of the record at the offset; None if unknown. For a start from an offset
+            map, the earliest create time of the unconsumed records in the map.
+        search_ms: T in ms, the time that was searched for; None at the beginning, or from a map.
+        kind: How the start was determined.
         reason: Reason for this offset.
     """
 
@@ -147,21 +151,21 @@ class Start:
 
     @property
     def since_ms(self) -> int | None:
-        """Lower bound of the create times that the group needs; None if unknown."""
+        """Lower bound in ms of the create times that the group needs; None if unknown."""
         return self.time_ms if self.kind is StartKind.MAP else self.search_ms
 
 
 def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int) -> int | None:
-    """Return T for a partition of B that may hold the records of these partitions of A.
+    """Return T for a partition of B in which records of these partitions of A may be.
 
     Args:
-        references: Times of the group's positions on A; a single one if partitions correspond.
+        references: Times of the group's positions on A; only one if partitions correspond.
         margin: L and S.
-        now_ms: Wall time; a create time in the future proves nothing.
+        now_ms: Wall time in ms, since a create time in the future proves nothing.
 
     Returns:
-        The time to search for in ms; None if a reference is unknown or there is none, so that only
-        the beginning of the log is safe.
+        Time in ms to search for; None if a reference is unknown or there is none, so that the group
+        has to start at the beginning of the log.
     """
     lowest: list[int] = []
     for reference in references:
@@ -181,11 +185,11 @@ def search_time(references: Iterable[Reference], margin: Margin, *, now_ms: int)
 def read_references(
     view: ClusterView, positions: Mapping[TopicPartition, Committed | None]
 ) -> dict[TopicPartition, Reference]:
-    """Return the time of a group's position for each partition of A.
+    """Return the time of a group's position in each partition of A.
 
     Args:
-        view: A.
-        positions: Committed offsets, None for partitions without one.
+        view: Cluster A.
+        positions: Commits of the group; None for partitions without one.
     """
     marks = view.watermarks(positions)
     inside = {
@@ -206,7 +210,7 @@ def read_references(
 
 
 def _refusal(committed: Committed, marks: Watermarks) -> str | None:
-    """Return why a position has no time, None if it may have one."""
+    """Return the reason why a position has no time; None if it may have one."""
     if committed.offset < marks.start:
         return f"records from {committed.offset} to {marks.start} were deleted on A unread"
     if committed.offset > marks.end:
@@ -217,9 +221,9 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
 def _unknown(
     partition: TopicPartition, committed: Committed | None, marks: Watermarks
 ) -> Reference:
-    """Return a reference with the reason why its time is unknown.
+    """Return a reference without a time, with the reason why it is unknown.
 
-    The reason names the partition of A, which may have another number than that of B.
+    The reason names the partition of A, whose number may differ from that of the partition of B.
     """
     if committed is None and marks.end == 0:
         reason = f"nothing was ever appended to {partition} on A"
@@ -239,7 +243,8 @@ def _records_before(
 ) -> dict[TopicPartition, RemoteRecord | None]:
     """Return the last data record before each offset.
 
-    It is usually the one directly before, so one request looks there for all partitions first.
+    Usually that record is at the offset directly before, so one request for all partitions looks
+    there first.
     """
     near = view.first_records({p: at - 1 for p, at in offsets.items() if at > marks[p].start})
     records: dict[TopicPartition, RemoteRecord | None] = {}
@@ -254,10 +259,10 @@ def _records_before(
 def last_before(
     view: ClusterView, partition: TopicPartition, start: int, offset: int
 ) -> RemoteRecord | None:
-    """Return the last data record in [start, offset), None without one.
+    """Return the last data record in [start, offset); None if there is none.
 
-    Offsets may be missing (compaction, markers of transactions), so the search goes back in growing
-    steps; an empty range is read once.
+    Offsets may have no record (compaction, transaction markers), so the search goes back in growing
+    steps; each range of offsets is read only once.
     """
     end, step = offset, _STEP_BACK
     while end > start:
@@ -272,10 +277,10 @@ def last_before(
 
 
 def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Reference:
-    """Return the reference by the record at the position and the last one before it.
+    """Return the reference for the record at the position and the last one before it.
 
-    Both are valid for step 1. Of two create times the earlier is taken: it only repeats the records
-    between two neighbors, and a single record with a clock far ahead does no harm.
+    Step 1 of the proof holds for both. Of two create times the earlier one is used: this only
+    repeats the records between the two, and a record from a clock that is far ahead does no harm.
     """
     for record in (at, before):
         if record is not None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
@@ -308,21 +313,21 @@ def find_starts(
     times: Mapping[TopicPartition, int | None],
     reasons: Mapping[TopicPartition, str],
 ) -> list[Start]:
-    """Return the first offset on B at or after each time.
+    """Return the start on B for each partition: the first offset at or after its time.
 
     Args:
-        view: B.
-        times: T in ms by partition, None for the beginning.
-        reasons: Reason for a time, or why there is none.
+        view: Cluster B.
+        times: T in ms by partition; None to start at the beginning.
+        reasons: Reason for each time, or why it is unknown.
     """
-    # Get the ends first: records that are appended between the two requests are then after the
-    # start.
+    # The ends are requested first, so records that are appended between the two requests are after
+    # the start.
     marks = view.watermarks(times)
     search_times = {
         partition: time_ms for partition, time_ms in times.items() if time_ms is not None
     }
     answers = view.offsets_for_times(search_times)
-    # A tidelog broker searches all records: if it finds none by append time, there is none.
+    # A tidelog broker searches all records, so a search by append time that finds none is certain.
     by_append = searched_by_append(view, {p.topic for p in search_times if answers[p] is None})
     unsure = [p for p in search_times if answers[p] is None and p.topic not in by_append]
     latest = view.max_timestamps(unsure)
@@ -345,7 +350,8 @@ def find_starts(
                 )
             )
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
-            # Kafka finds nothing if the first segment's matches are below the log start.
+            # Kafka finds no match if the matches in the first segment with a match are below the
+            # log start.
             text = "B found nothing by time although it has later records"
             starts.append(_beginning(partition, mark, text))
         else:
@@ -374,13 +380,14 @@ def _beginning(partition: TopicPartition, marks: Watermarks, reason: str) -> Sta
 
 
 def deleted_note(marks: Watermarks, offset: int) -> str:
-    """Return a note for the reason if B's log begins at the start: earlier records are unknown."""
+    """Return a note if a start is at B's log start, since needed records may have been deleted."""
     if offset > marks.start or marks.start == 0:
         return ""
     return f"; B has deleted everything before {marks.start}, needed or not"
 
 
-# For two partitions, chance explains this many keys once in a million cases.
+# Minimum number of keys: for two partitions, chance explains the partitions of so many keys once in
+# a million cases.
 KEYS_MIN: Final = 20
 
 
@@ -388,7 +395,7 @@ _SAMPLE_PER_PARTITION: Final = 100
 
 
 class PartitionMapping(StrEnum):
-    """Correspondence of the partitions of the same number, requested or found."""
+    """Which partitions of A correspond to those of B, as requested or determined."""
 
     AUTO = "auto"
     SAME = "same"
@@ -398,7 +405,7 @@ class PartitionMapping(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicMapping:
-    """SAME or ANY for one topic, or MAP if a mirror's map gives all starts; with the reason."""
+    """Correspondence of one topic's partitions, with the reason."""
 
     mapping: PartitionMapping
     reason: str
@@ -415,14 +422,14 @@ class TopicMapping:
 
 @dataclass(frozen=True, slots=True)
 class SampledKey:
-    """The key of a record, None without one, and its partition."""
+    """Key of a record, None if it has none, and its partition."""
 
     partition: int
     key: bytes | None
 
 
 def _crc32(key: bytes, partition_count: int) -> int:
-    """Librdkafka's default partitioner, consistent_random. Source: its CONFIGURATION.md."""
+    """Return the partition by librdkafka's consistent_random. Source: its CONFIGURATION.md."""
     return zlib.crc32(key) % partition_count
 
 
@@ -440,7 +447,7 @@ def map_partitions(
     *,
     topic_on_b: str | None = None,
 ) -> TopicMapping:
-    """Return how the topic's partitions correspond, as requested if their numbers are equal."""
+    """Return how a topic's partitions correspond; `requested` counts only for equal numbers."""
     topic_on_b = topic_on_b or topic
     count_a, count_b = len(a.partitions(topic)), len(b.partitions(topic_on_b))
     if count_a != count_b:
@@ -454,7 +461,7 @@ def map_partitions(
 
 
 def sample_keys(view: ClusterView, topic: str) -> list[SampledKey]:
-    """Return the keys of the last records of each partition."""
+    """Return the keys of the last records in each partition."""
     keys: list[SampledKey] = []
     for partition, marks in view.watermarks(view.partitions(topic)).items():
         start = max(marks.end - _SAMPLE_PER_PARTITION, marks.start)
@@ -489,7 +496,7 @@ def judge_keys(
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:
-    """Return the function that explains the partitions of all keys, None if none does."""
+    """Return the name of a function that explains the partitions of all keys; None if none does."""
     keys = {(sampled.partition, sampled.key) for sampled in sample if sampled.key is not None}
     for name, function in PARTITIONERS.items():
         if all(function(key, partition_count) == partition for partition, key in keys):
@@ -507,9 +514,9 @@ def sources_of(
 
     Args:
         partition: The partition of B.
-        mapped: How partitions correspond.
+        mapped: How the topic's partitions correspond.
         on_a: Partitions of A.
-        topics: The topics on A whose records B's topic has.
+        topics: Topics on A whose records are in B's topic.
     """
     sources = [source for source in on_a if source.topic in topics]
     if mapped.mapping is PartitionMapping.SAME:

@@ -1,33 +1,34 @@
 """Check of a failover: compares records of both clusters, and counts missed and repeated ones.
 
-Owns the comparison (`verify`) and its digest counts in bounded memory (`DigestCounts`). Not owned:
-the starts that it checks (`job`). Only committed records count. Partitions don't matter, only
-whether a record is before or after a boundary:
+Contains the comparison (`verify`) and its counts of digests in bounded memory (`DigestCounts`). The
+starts that it checks are computed in `job`. Only committed records count. It does not matter in
+which partition a record is, only whether it is before or after the group's position or start:
 
     A: consumed | position > unconsumed           B: before | start > after
 
     missed      unconsumed on A, and on B only before the start: the start is too late
-    absent      unconsumed on A, and not on B at all: still on its way, or never sent there
-    duplicates  after the start on B, and consumed on A: will be read twice
+    absent      unconsumed on A, and not on B: not copied yet, or never sent there
+    duplicates  after the start on B, and consumed on A: the group will read it twice
     only on B   after the start on B, and not on A
-    never on A  before the start on B, and not on A: the group can't have consumed it there
+    never on A  before the start on B, and not on A: so the group can't have consumed it there
 
-Records match if key, create time and a digest of the value are equal. If a topic shows append times
-on one of the clusters, create times don't reach consumers, so only key and value must match. Equal
-records count as often as they occur.
+Two records match if key, create time and a digest of the value are equal. If a topic has append
+times as timestamps on one of the clusters, consumers don't get create times, so only key and value
+must match. Equal records count as often as they occur.
 
-Reading order: unconsumed and after first; then the records before the start on B, back to
-`look_back_ms` before the time that was searched, or further while a record is missing; last the
-consumed records on A, back to the earliest time that was seen on B. If times can't be compared
-across clusters, the read on A begins earlier by the margin.
+Order of the reads: first unconsumed records on A, and records after the start on B. Then records
+before the start on B, back to `look_back_ms` before the time that was searched for, or further
+while a record is missing. Last, consumed records on A, back to the earliest time that was seen on
+B. If create times can't be compared, this read begins earlier by the margin.
 
-Records are read one after the other and not kept: a record becomes a digest of 16 bytes. Digests go
-to buckets by their first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in all and are
-then written to one file each; at the end one bucket after the other is counted. Digests are evenly
-spread and equal ones share an entry, so the counts of one bucket hold about 65,536 different
-digests (16 MB); if more than 268 million records are expected, one bucket has a 4,096th of them.
+Records are not kept: each becomes a digest of 16 bytes. Digests are divided into buckets by their
+first bytes. Buckets stay in memory up to `BUFFER_BYTES` (64 MB) in total, and are then written to
+one file each; at the end, one bucket after the other is counted. Digests are evenly distributed and
+equal ones share an entry, so the counts of one bucket have about 65,536 different digests (16 MB);
+if more than 268 million records are expected, a bucket has a 4,096th of them.
 
-Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best by `with`. For one thread.
+Life cycle of the counts: add* -> walk -> add* -> walk ... -> close, best used in a `with` block.
+Not thread-safe.
 """
 
 import hashlib
@@ -71,7 +72,7 @@ _ENTRY_SIZE: Final = _ENTRY.size
 _READ_ENTRIES: Final = 65_536
 
 
-# Counts of the four places share one int: 40 bits each, more than a log has records.
+# Four counts share one int, with 40 bits each, which is more than the records of a log.
 _COUNT_BITS: Final = 40
 
 
@@ -79,7 +80,7 @@ _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 class Side(IntEnum):
-    """Place of a record: on A or B, before the position or start, or after it."""
+    """Side of a record: on A before or after the position, or on B before or after the start."""
 
     A_AFTER = 0
     A_BEFORE = 1
@@ -91,7 +92,7 @@ _ONES: Final = tuple(1 << _COUNT_BITS * place for place in Side)
 
 
 class Counts(NamedTuple):
-    """Number of occurrences of a record in each place."""
+    """Number of times that a record was read on each side."""
 
     a_after: int
     a_before: int
@@ -104,9 +105,9 @@ class Spill:
     """Folder for digests that don't fit into memory.
 
     Attributes:
-        env: File system.
-        folder: Folder; created when it is needed, and removed again.
-        buffer_bytes: Maximum bytes of digests in memory.
+        env: Access to files.
+        folder: Path of the folder, which is created when it is needed, and removed at the end.
+        buffer_bytes: Maximum number of bytes of digests in memory.
     """
 
     env: Env
@@ -115,10 +116,10 @@ class Spill:
 
 
 class DigestCounts(Closing):
-    """Counts of digests by place."""
+    """Counts of digests by side."""
 
     def __init__(self, spill: Spill, *, expected: int) -> None:
-        """Create it; it writes files only once the buffers are full.
+        """Create it; files are written only when the buffers are full.
 
         Args:
             spill: Folder for the files.
@@ -134,7 +135,7 @@ class DigestCounts(Closing):
         self._made: set[int] = set()
 
     def add(self, side: Side, digest: bytes) -> None:
-        """Count one record."""
+        """Count one record with this digest."""
         bucket = int.from_bytes(digest[:4]) % len(self._buffers)
         buffer = self._buffers[bucket]
         buffer += digest
@@ -144,13 +145,13 @@ class DigestCounts(Closing):
             self._spill()
 
     def walk(self) -> Iterator[tuple[bytes, Counts]]:
-        """Yield every digest once, with its counts, in arbitrary order."""
+        """Yield each digest once, with its counts, in any order."""
         for bucket in range(len(self._buffers)):
             for digest, packed in self._counted(bucket).items():
                 yield digest, _unpacked(packed)
 
     def tally(self) -> dict[Counts, int]:
-        """Return how many digests have the same counts; few entries for any number of digests."""
+        """Return the number of digests for each combination of counts, which are few."""
         tallies: Counter[int] = Counter()
         for bucket in range(len(self._buffers)):
             tallies.update(self._counted(bucket).values())
@@ -199,7 +200,7 @@ class DigestCounts(Closing):
         return f"{self._folder}/{bucket:04d}"
 
     def close(self) -> None:
-        """Remove the files; can be called twice."""
+        """Remove the files; a second call does nothing."""
         made, self._made = self._made, set()
         for bucket in made:
             if self._files.exists(self._path(bucket)):
@@ -221,7 +222,7 @@ _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 _EXAMPLES: Final = 5
 
 
-# Earliest time of no records, and of records of which one has no time.
+# Earliest time of an empty set of records; and of a set in which a record has no time.
 _NOTHING: Final = math.inf
 
 
@@ -233,7 +234,7 @@ _NULL: Final = (-1).to_bytes(8, signed=True)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A missed record's place on B, and its time there in ms."""
+    """Position on B of a missed record, and its time there in ms."""
 
     partition: TopicPartition
     offset: int
@@ -242,19 +243,19 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Result of comparing one topic, in numbers of records.
+    """Result of the comparison of one topic; counts are numbers of records.
 
     Attributes:
         topic: The topic.
-        by_time: Whether create times were compared too.
-        unconsumed: On A, at or after the group's position.
-        after: On B, at or after the start.
-        missed: Unconsumed on A, and on B only before the start.
-        absent: Unconsumed on A, and not on B.
-        duplicates: After the start on B, and consumed on A.
-        only_on_b: After the start on B, and not on A.
-        never_on_a: Before the start on B, within the compared range, and not on A.
-        examples: Places on B of some missed records.
+        by_time: Whether create times were compared, too.
+        unconsumed: Records on A at or after the group's position.
+        after: Records on B at or after the start.
+        missed: Unconsumed records that are on B only before the start.
+        absent: Unconsumed records that are not on B.
+        duplicates: Consumed records that are on B after the start.
+        only_on_b: Records on B after the start that are not on A.
+        never_on_a: Records on B before the start, in the compared range, that are not on A.
+        examples: Positions on B of some missed records.
     """
 
     topic: str
@@ -294,16 +295,17 @@ def verify(
     """Compare the records of both clusters, topic by topic.
 
     Args:
-        a: Cluster that the group comes from.
-        b: Cluster that the group goes to.
+        a: Cluster that the group moves from.
+        b: Cluster that the group moves to.
         plan: The group's positions on A and starts on B.
         spill: Folder for data that does not fit into memory.
-        look_back_ms: Records that never reached A are searched on B back to this time before the
-            searched one; None for the distance between that time and the group's.
+        look_back_ms: How far, in ms, before the time that was searched for, B is read for records
+            that never reached A. None for the distance between that time and the time of the
+            group's position.
 
     Raises:
-        InvalidRequest: The positions on A are not known.
-        ClusterFailure: Reading failed.
+        InvalidRequest: The plan has no positions on A.
+        ClusterFailure: A cluster can't be read.
         OSError: The folder can't be written.
     """
     if not plan.positions:
@@ -321,7 +323,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ranges:
-    """Offsets before and after the boundary, for each partition of one topic."""
+    """Ranges before and after the position or start, in each partition of one topic."""
 
     topic: str
     a_before: list[Range]
@@ -334,7 +336,7 @@ class _Ranges:
         names = plan.topics_on_a(topic)
         positions = {p: at for p, at in plan.positions.items() if p.topic in names}
         starts = {s.partition: s.offset for s in plan.starts if s.partition.topic == topic}
-        # Get A's ends first: records appended there by then had the longest time to reach B.
+        # A's ends are requested first, so that its last records have had more time to reach B.
         marks_a = a.watermarks(positions, isolation=_COMMITTED)
         marks_b = b.watermarks(starts, isolation=_COMMITTED)
         cuts = {p: _inside(at, marks_a[p]) for p, at in positions.items()}
@@ -348,7 +350,7 @@ class _Ranges:
 
 
 def _inside(position: Committed | None, marks: Watermarks) -> int:
-    """Return the start of the unconsumed records, limited to existing offsets."""
+    """Return the first unconsumed offset, limited to the offsets of the log."""
     if position is None:
         return marks.start
     return min(max(position.offset, marks.start), marks.end)
@@ -386,7 +388,7 @@ class _Comparison:
         return replace(totals, examples=examples)
 
     def _before_on_b(self, look_back_ms: int, unconsumed_ms: float) -> list[Range]:
-        """Return the ranges before the starts to read: some, or all if records are missing."""
+        """Return the ranges before the starts to read on B, longer ones if records are missing."""
         starts = [s for s in self._plan.starts if s.partition.topic == self._ranges.topic]
         back = {s.partition: _back_to(s, look_back_ms) for s in starts}
         if self._totals().absent:
@@ -395,7 +397,7 @@ class _Comparison:
         return self._since(self._b, self._ranges.b_before, back)
 
     def _back_on_a(self, seen_ms: float) -> list[Range]:
-        """Return the ranges of consumed records that may equal a record seen on B."""
+        """Return the ranges of consumed records on A that may match a record seen on B."""
         margin = self._plan.margin
         spare_ms = 0 if self._by_time else margin.latency_ms + margin.skew_ms
         ranges = self._ranges.a_before
@@ -405,9 +407,10 @@ class _Comparison:
     def _since(
         self, view: ClusterView, ranges: Iterable[Range], times: Mapping[TopicPartition, float]
     ) -> list[Range]:
-        """Return the rest of each range from the first record at or after its time.
+        """Return the rest of each range, from the first record at or after its partition's time.
 
-        Returns whole ranges of topics whose brokers search by another time than records show.
+        If the brokers search by append time, but records show create times, whole ranges are
+        returned.
         """
         by_append = searched_by_append(view, {p.topic for p in times})
         search_times = {
@@ -419,7 +422,7 @@ class _Comparison:
         return [Range(r.partition, first.get(r.partition, r.end), r.end) for r in ranges]
 
     def _scan(self, view: ClusterView, side: Side, ranges: Iterable[Range]) -> float:
-        """Count the records of ranges; return their earliest time."""
+        """Count the records in ranges; return their earliest time in ms."""
         earliest = _NOTHING
         for record in _records(view, ranges):
             self._counts.add(side, digest_of(record, by_time=self._by_time))
@@ -445,7 +448,7 @@ class _Comparison:
         )
 
     def _examples(self, before: Iterable[Range]) -> Iterator[Example]:
-        """Yield places of some missed records; reads the records before the starts again."""
+        """Yield positions of some missed records; reads the ranges before the starts again."""
         missed: set[bytes] = set()
         for digest, counts in self._counts.walk():
             if _compare(counts)[2] and len(missed) < _EXAMPLES:
@@ -459,15 +462,16 @@ class _Comparison:
 
 
 def _back_to(start: Start, look_back_ms: int) -> float:
-    """Return the time in ms back to which records before a start on B are compared."""
+    """Return the time in ms down to which records before a start on B are compared."""
     if start.since_ms is not None:
         return start.since_ms - look_back_ms
-    # A start by a map at the log end has no time, and needs none: no record waits there.
+    # A start from a map at the log end has no time, and needs none, because no unconsumed record
+    # was copied.
     return _NOTHING if start.kind is StartKind.MAP else _UNKNOWN
 
 
 def _compare(counts: Counts) -> tuple[int, int, int, int, int, int, int]:
-    """Return one record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
+    """Return a record's unconsumed, after, missed, absent, duplicates, only on B, never on A."""
     missing = max(counts.a_after - counts.b_after, 0)
     missed = min(missing, counts.b_before)
     extra = max(counts.b_after - counts.a_after, 0)
@@ -495,10 +499,10 @@ def _shows_create_times(view: ClusterView, topic: str) -> bool:
 
 
 def digest_of(record: RemoteRecord, *, by_time: bool) -> bytes:
-    """Return 16 bytes that are equal only for equal key, value and (`by_time`) create time.
+    """Return 16 bytes that depend on key, value and, with `by_time`, the create time.
 
-    Lengths are hashed before contents, so that no byte can move from the key to the value
-    unnoticed.
+    Lengths are hashed before contents, so that bytes can't move between key and value without
+    changing the digest.
     """
     state = hashlib.blake2b(digest_size=DIGEST_SIZE)
     for part in (record.key, record.value):
@@ -521,7 +525,7 @@ _STARTS: Final = {
 def failover_verdict(
     plan: FailoverPlan, verdicts: Sequence[Verdict] | None, *, executed: bool
 ) -> str:
-    """Return where a group continues on B, what it would miss, and whether that was committed."""
+    """Return a sentence: where the group continues on B, what it misses, whether committed."""
     counts = Counter(start.kind for start in plan.starts)
     kinds = ", ".join(
         f"{counts[kind]:,} {words}" for kind, words in _STARTS.items() if counts[kind]
