@@ -19,7 +19,8 @@ from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
 from tidelog.garbage import collection_paused, take_modules_as_old
 
-# Heading of the help -> command -> module of this package with a function of its name, summary.
+# Heading in the help -> command -> module of this package (its function has the command's name) and
+# summary.
 _SECTIONS: Final = {
     "Read": {
         "topics": ("topics", "List the topics of a directory or a cluster."),
@@ -72,7 +73,7 @@ _SECTIONS: Final = {
     },
 }
 COMMANDS: Final = {name: home for section in _SECTIONS.values() for name, home in section.items()}
-# Commands of `tidelog spark` -> module of this package, and the summary.
+# Command of `tidelog spark` -> module of this package and summary.
 JOBS: Final = {
     "bootstrap": ("jobs.bootstrap", "Load a table into a topic, visible all at once."),
     "compact": ("jobs.compact", "Compact a large directory in parallel."),
@@ -238,17 +239,17 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
     except click.UsageError as error:
         surroundings.fail(*_usage_text(error))
         return ExitCode.USAGE
-    except Exception as error:  # noqa: BLE001 - the edge: ours become a line, others are raised
+    except Exception as error:  # noqa: BLE001 - tidelog's errors are printed, others raised
         cause = error.__cause__ if isinstance(error, _BrokenPipe) else None
         return _failed(surroundings, cause or error)
     return result if isinstance(result, int) else ExitCode.OK
 
 
 def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
-    """Print an error and return the exit code; raises an error that is a bug."""
+    """Print an error and return the exit code; raises the error if it is a bug."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader has closed stdout, as `head` does. If stdout has a reader, another pipe has
-        # broken.
+        # The reader has closed stdout, as `head` does, which is no error. If stdout still has a
+        # reader, the error is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, text, hint = describe(error)

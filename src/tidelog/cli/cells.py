@@ -1,7 +1,7 @@
-"""Keys, values and headers as cells of output, and cells and typed text as bytes.
+"""Converts keys, values and headers to cells of output, and cells and typed text to bytes.
 
 The form of a column is an `Encoding`: a serializer's name, `auto` (text) or `bytes` (base64).
-Invariant: `encoder` makes the bytes again of which `exact_decoder` has made a cell.
+Invariant: `encoder` converts a cell of `exact_decoder` back to the same bytes.
 """
 
 import json
@@ -167,5 +167,5 @@ def typed_bytes(text: str, encoding: Encoding) -> bytes:
 
 
 def argument_bytes(text: str) -> bytes:
-    """Return an argument's text as UTF-8; bytes that are no UTF-8 become the same bytes again."""
+    """Return the bytes of a command-line argument, also of one that was not valid UTF-8."""
     return text.encode(errors="surrogateescape")

@@ -57,14 +57,14 @@ OTHER_NAMES: Final = {
     "verify": "doctor",
     "write": "produce",
 }
-# The same for commands of a group, which is e.g. `tidelog groups`.
+# Other tools' names and verbs -> command of a group such as `tidelog groups`.
 _OTHER_SUBCOMMANDS: Final = {
     "create": "add",
     "info": "describe",
     "ls": "list",
     "show": "describe",
 }
-# A group has one of these.
+# Commands that remove something; a group has one of the two.
 _REMOVALS: Final = ("delete", "remove")
 
 
@@ -72,7 +72,7 @@ class UnknownCommand(click.UsageError):
     """A command that does not exist; the hint names the command that was probably meant."""
 
     def __init__(self, context: click.Context, name: str, hint: str) -> None:
-        """Name the command; `context` is that of its group."""
+        """Create the error for a command `name` of the group whose context is `context`."""
         super().__init__(f"no such command {name!r}", context)
         self.hint = hint
 
@@ -94,10 +94,11 @@ class CommandGroup(click.Group):
         """Create a group.
 
         Args:
-            arguments: As of `click.Group`.
-            sections: Heading -> names of its commands; without it one section has all commands.
-            elsewhere: Full names of commands of other groups that an unknown name may mean.
-            settings: As of `click.Group`.
+            arguments: Positional arguments of `click.Group`.
+            sections: Heading -> names of its commands; if None, one section has all commands.
+            elsewhere: Full names of commands of other groups, which the hint for an unknown name
+                may suggest.
+            settings: Keyword arguments of `click.Group`.
         """
         super().__init__(*arguments, **settings)
         self._sections = sections

@@ -83,7 +83,7 @@ def show_plan(
     kind: Format,
     show: PlanShow | None,
 ) -> ExitCode:
-    """Print what is due and why, by topic or with a row for each finished segment."""
+    """Print which partitions are due for compaction and why, by topic or by finished segment."""
     from tidelog.storage.compaction.cleaning_plan import preview
     from tidelog.storage.compaction.generations.planning import plan_verdict
 
@@ -92,7 +92,7 @@ def show_plan(
     for name in names:
         try:
             previews[name] = preview(directory.log_dir, name)
-        except InvalidRequest as error:  # it has a tier; plans of the others are shown
+        except InvalidRequest as error:  # the partition has a tier; show the other partitions
             surroundings.fail(str(error))
             code = ExitCode.ERROR
     plans = {name: one.plan for name, one in previews.items()}
@@ -114,7 +114,7 @@ def show_plan(
 
 
 def _plan_topics(plans: "Mapping[TopicPartition, GenerationPlan]") -> list[list[Cell]]:
-    """Return the rows of `_PLAN_TOPICS`; costs are those of the partitions that are due."""
+    """Return the rows of `_PLAN_TOPICS`; the costs are sums over the partitions that are due."""
     by_topic: dict[str, list[GenerationPlan]] = {}
     for name, plan in plans.items():
         by_topic.setdefault(name.topic, []).append(plan)

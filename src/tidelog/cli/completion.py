@@ -1,8 +1,8 @@
 """Shell completion of topics, partitions and settings.
 
-click calls these functions in a process of the shell's own; they read the directory of `--data` or
-TIDELOG_DATA without a lock. Where it can't be read nothing is completed, since a message would
-appear in the middle of the command line.
+For each completion the shell starts a separate process, in which click calls these functions. They
+read the directory of `--data` or TIDELOG_DATA without a lock. If it can't be read, nothing is
+completed: an error message would appear in the middle of the command line.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ def topics(context: click.Context, _parameter: click.Parameter, start: str) -> l
 
 
 def targets(context: click.Context, _parameter: click.Parameter, start: str) -> list[str]:
-    """Return the topics that begin with a text; behind `TOPIC:` the topic's partitions."""
+    """Return the topics that begin with a text; after `TOPIC:` the partitions of that topic."""
     found = _partitions(context)
     topic, colon, _ = start.partition(":")
     if not colon:
@@ -33,7 +33,7 @@ def targets(context: click.Context, _parameter: click.Parameter, start: str) -> 
 def topic_settings(
     _context: click.Context, parameter: click.Parameter, start: str
 ) -> "list[CompletionItem]":
-    """Return names of topics' settings, each with `=` where the option takes a value."""
+    """Return names of topics' settings, with `=` after each if the option takes KEY=VALUE."""
     from tidelog.config import TOPIC_CONFIGS
 
     return _settings((key.name for key in TOPIC_CONFIGS), parameter, start)
@@ -42,7 +42,7 @@ def topic_settings(
 def broker_settings(
     _context: click.Context, parameter: click.Parameter, start: str
 ) -> "list[CompletionItem]":
-    """Return names of a broker's settings, each with `=`."""
+    """Return names of a broker's settings, with `=` after each if the option takes KEY=VALUE."""
     from tidelog.config import BROKER_CONFIGS
 
     return _settings((key.name for key in BROKER_CONFIGS), parameter, start)
@@ -66,7 +66,7 @@ def _partitions(context: click.Context) -> dict[str, int]:
     from tidelog.directory import Directory
 
     data = context.params.get("data")
-    if not data or "://" in data:  # the objects of a store would be listed for each key
+    if not data or "://" in data:  # each press of Tab would list the objects of a store
         return {}
     try:
         with Directory.open(data) as directory:

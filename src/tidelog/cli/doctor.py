@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# Bytes of log from which importing numba takes less time than it saves.
+# Bytes of log from which the compiled check saves more time than importing numba takes.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
     "severity",
@@ -95,7 +95,7 @@ def doctor(
 
 
 def _find_target(surroundings: Surroundings, target: str | None, data: str | None) -> _Target:
-    """Return the directory of that name if it exists, else a topic in the data directory."""
+    """Return the directory named `target` if it exists, else that topic in the data directory."""
     from tidelog.storage.checks import Selection
 
     fs = surroundings.env.files
@@ -114,7 +114,10 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
 
 
 def _directory(surroundings: Surroundings, path: str) -> _Target:
-    """Return a directory; for a partition's, the directory around it, limited to the partition."""
+    """Return the target for a directory.
+
+    If it is a partition's, the target is its parent directory, limited to that partition.
+    """
     from tidelog.storage import files
     from tidelog.storage.checks import Selection
 
@@ -161,7 +164,7 @@ def _examine(surroundings: Surroundings, meant: _Target, kind: Format, *, mends:
 
 
 def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, list[Finding]]":
-    """Return the check, and all its findings."""
+    """Check the target with a progress bar; return the check and all its findings."""
     from tidelog.storage.checks import CheckOptions, DirectoryCheck
 
     check = DirectoryCheck(surroundings.env.files, meant.path, meant.selection)
@@ -184,7 +187,7 @@ def _look(surroundings: Surroundings, meant: _Target) -> "tuple[DirectoryCheck, 
 
 
 def _metadata_reader() -> "Callable[[bytes], object]":
-    """Return a function that reads records of a broker's metadata log as the broker does."""
+    """Return a function that decodes records of a broker's metadata log as the broker does."""
     from tidelog.server.admin.metadata_records import MetadataImage, decode
 
     image = MetadataImage()
@@ -215,7 +218,7 @@ def _print(
 
 
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
-    """Return rows of the first findings, and of those that appeared after a repair."""
+    """Return a row for each finding of the first check, then for findings new after a repair."""
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]

@@ -229,7 +229,7 @@ def _batch_rows(_dump: DumpFile, position: int, batch: Batch, is_valid: bool) ->
 
 
 def _known(value: int) -> int | None:
-    """Return a number, None for a negative one."""
+    """Return a number, or None if it is negative, which means "unknown"."""
     return None if value < 0 else value
 
 
@@ -294,7 +294,10 @@ _TOPIC_ID: Final = Struct(">8x16s")
 
 
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
-    """Entries of an offset index: each leads to the batch whose last offset it names."""
+    """Yield the entries of an offset index.
+
+    An entry has a batch's last offset and its position; a different one in the log is a finding.
+    """
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
     batches = dump.log_batches()
@@ -326,7 +329,11 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
 
 
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
-    """Entries of a time index: each timestamp is the log's largest up to the entry's offset."""
+    """Yield the entries of a time index.
+
+    An entry has an offset and the log's largest timestamp up to it; a different one in the log is
+    a finding.
+    """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
     batches = dump.log_batches()
@@ -348,7 +355,7 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
-    """Return for each batch's last offset the largest timestamp up to it."""
+    """Return the last offset of each batch -> the largest timestamp of the batches up to it."""
     largest, largest_by_offset = -1, {}
     for batch in batches:
         largest = max(largest, batch.max_timestamp)
@@ -357,7 +364,11 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 
 
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
-    """Append time rows: a known one names the batch that it begins with."""
+    """Yield the rows of an append time file.
+
+    A row with a known time has the fingerprint of the batch at its offset; a different batch in the
+    log is a finding.
+    """
     data = dump.read()
     topic_id = _topic_id(dump, data)
     times, damage = AppendTimes.decode(data, dump.base_offset, topic_id, open_end=True)
@@ -391,10 +402,10 @@ _Rows: TypeAlias = Callable[[DumpFile], Iterator[Row]]
 
 
 def _decoded(rows_of: Callable[[bytes, int], Iterator[Row]]) -> _Rows:
-    """Rows of a file that is read whole; what is damaged in it is noted.
+    """Return a function that reads a whole file and yields its rows; damage becomes a finding.
 
     Args:
-        rows_of: Makes them of the file's bytes and base offset.
+        rows_of: Yields the rows from the file's bytes and base offset.
     """
 
     def rows(dump: DumpFile) -> Iterator[Row]:
@@ -464,7 +475,10 @@ _CHUNK_BYTES = 1 << 20
 
 
 def _zone_rows(dump: DumpFile) -> Iterator[Row]:
-    """Zones: the bytes of each have its checksum, and so have the files beside the log."""
+    """Yield the zones of a zone map.
+
+    Bytes of the log, or files beside it, that don't match the zone map's checksums are findings.
+    """
     try:
         zone_map = ZoneMap.decode(dump.read(), report=dump.find)
         zone_map.verify()
@@ -544,7 +558,8 @@ def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
     return done, crc
 
 
-# By a file's name, or its suffix: the columns and rows of its content. Logs have more than one way.
+# Name or suffix of a file -> the columns and rows of its content; log files are not in the table,
+# because they have several sets of columns.
 _KINDS: Final[Mapping[str, tuple[Columns, _Rows]]] = {
     files.OFFSET_INDEX_SUFFIX: (output.number("slot", "offset", "position"), _offset_rows),
     files.TIME_INDEX_SUFFIX: (

@@ -204,7 +204,7 @@ class _Reporter:
         self._last: Sequence[output.Row] = ()
 
     def tell(self) -> None:
-        """Print new notes, and report if it is due."""
+        """Print new notes; show the partitions if the interval has passed."""
         notes, self._follower.notes = self._follower.notes, []
         for line in notes:
             self._surroundings.note(f"{line}")
@@ -256,7 +256,7 @@ def _catch_up(follower: "Follower", reporter: _Reporter, stopped: threading.Even
 def _go_on(
     follower: "Follower", reporter: _Reporter, stopped: threading.Event, seams: "Seams"
 ) -> str:
-    """Run rounds until stopped or promoted; retry if the leader is down.
+    """Copy round by round until stopped or promoted; retry if the leader is down.
 
     Returns:
         The error of the last round, empty if it succeeded.

@@ -43,9 +43,13 @@ _UNITS_MS: Final = {"s": (1, 1_000), "ms": (1, 1), "us": (1_000, 1), "ns": (1_00
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """Columns to read; None for all. `time` is the column with times, None without one.
+    """Columns to read from an input.
 
-    `infers` writes the numbers of CSV as numbers; `numbers` gets one place where they became text.
+    Attributes:
+        columns: Names of the columns; None for all.
+        time: Name of the column with times; None if there is none.
+        infers: Whether a row of CSV as JSON has its numbers as numbers; otherwise they are text.
+        numbers: List that gets the place of the first number that became text; None if unused.
     """
 
     columns: frozenset[str] | None
@@ -137,7 +141,7 @@ def _json_text(cell: str | None) -> str:
 
 
 class _KeptLines:
-    """Lines of a file; keeps those since the last row."""
+    """Iterates over lines, and keeps the lines of the current row until `take`."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -214,7 +218,7 @@ def _pyarrow(what: str) -> "ModuleType":
 
 
 def _is_arrow_file(source: BinaryIO) -> bool:
-    """Return whether the source is an Arrow file, not a stream, whose first byte is 0xFF."""
+    """Return whether the source is an Arrow file; the first byte of an Arrow stream is 0xFF."""
     if source.seekable():
         start = source.tell()
         first = source.read(1)
@@ -261,7 +265,7 @@ def _chosen(batch: "pa.RecordBatch", name: str, columns: frozenset[str] | None) 
 
 
 class EpochMs(int):
-    """A time in ms; the unit of a plain number has to be guessed."""
+    """A time that is known to be in ms; the unit of a plain `int` has to be guessed."""
 
 
 def _times_ms(batch: "pa.RecordBatch", name: str | None) -> list[EpochMs | None] | None:
@@ -372,12 +376,12 @@ class Columns:
 
     Attributes:
         key: The record's key. Null, which is an empty cell in CSV, is "no key".
-        key_separator: In a file of lines: what ends the key of a line and begins its value.
+        key_separator: In a file of lines, the text between the key and the value of a line.
         time: Its create time, in the grammar of docs/time.md; null becomes the time of the log's
             clock.
         value: Its value; the whole row if None.
         headers: An object of header names and values.
-        infer: Whether numbers of CSV are numbers in a row as JSON.
+        infer: Whether a row of CSV as JSON has its numbers as numbers; otherwise they are text.
         key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
         value_as: Encoding of the value, or of a line in a file of lines.
         headers_as: Encoding of the values of headers.
@@ -440,8 +444,8 @@ def read_records(
         name: Name for errors.
         kind: Format of the file.
         columns: Columns for the parts of a record.
-        parse_time: Parses text in the grammar of times to ms.
-        numbers: Gets the place of the first number of CSV that became text.
+        parse_time: Parses a time given as text (docs/time.md); returns ms.
+        numbers: List that gets the place of the first number of CSV that became text.
 
     Raises:
         UsageProblem: Columns are given for a format without columns.
@@ -468,12 +472,12 @@ def typed_records(
 
     Args:
         source: The pipe, which is read if no value is typed.
-        typed: The texts themselves, in place of names of columns.
-        parse_time: Parses text in the grammar of times to ms.
+        typed: Texts of the parts of the record, instead of names of columns.
+        parse_time: Parses a time given as text (docs/time.md); returns ms.
 
     Raises:
         UsageProblem: The key is given twice.
-        InvalidInput: A text is not of its encoding.
+        InvalidInput: A text is invalid in its encoding.
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
         given = "--value" if typed.key is None else "--key"
@@ -485,7 +489,7 @@ def typed_records(
     return iter((maker.record(InputRow(_texts(typed), b"", "arguments")),))
 
 
-# Names of the parts of a record that is no row of a file, for errors.
+# Part of a typed record -> the option for it, which errors name like a column.
 _TYPED: Final = {"key": "--key", "value": "--value", "time": "--time", "headers": "--headers"}
 
 
@@ -494,7 +498,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return columns that read `_texts`, and lines as the value."""
+    """Return the columns of a row of `_texts`; the value is always a column."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],
@@ -507,7 +511,7 @@ def _named(typed: Columns) -> Columns:
 def _line_records(
     source: BinaryIO, name: str, typed: Columns, parse_time: Callable[[str], int]
 ) -> Iterator[NewRecord]:
-    """Yield a record for each line; `typed` has texts that all of them share."""
+    """Yield a record for each line; `typed` has the texts that all records share."""
     separator = None if typed.key_separator is None else typed.key_separator.encode()
     if separator == b"":
         raise UsageProblem("--key-separator '': at least one character")
@@ -529,7 +533,7 @@ def _line_records(
 
 
 def _line_cell(data: bytes, encoding: Encoding, where: str) -> bytes | str:
-    """Return bytes of a line as they are, or as text for an encoding that parses it."""
+    """Return a key or value in a line: its bytes, or text if the encoding parses text."""
     if encoding is Encoding.AUTO:
         return data
     try:

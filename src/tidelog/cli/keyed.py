@@ -153,7 +153,7 @@ def _print_table(
 def _say(
     surroundings: Surroundings, question: "Table | Diff", stats: "TableStats", *, whole: bool
 ) -> None:
-    """Print why the result may be inexact, and how many records are in no table."""
+    """Print why the result may be inexact and, with `whole`, how many records were left out."""
     for doubt in question.doubts():
         surroundings.note(f"not exact: {doubt}")
     if not whole:

@@ -202,9 +202,10 @@ def _looker(
 def _partitions(
     surroundings: Surroundings, cluster: "ClusterView", options: LagOptions, named: set[str]
 ) -> "dict[str, list[TopicPartition]]":
-    """Return the partitions to observe by group.
+    """Return group -> the partitions to observe.
 
-    A note names the groups without offsets in them, except those in `named`, and adds them there.
+    Groups without committed offsets in the chosen topics are left out, and a note names them.
+    `named` is the set of groups that a note has named already; it is updated.
     """
     from tidelog.remote.group_rewind import chosen_partitions
 
@@ -212,7 +213,7 @@ def _partitions(
     if options.group is not None:
         return {options.group: chosen_partitions(cluster, options.group, wanted)}
     for topic, _ in wanted:
-        cluster.partitions(topic)  # an unknown topic's error
+        cluster.partitions(topic)  # raises UnknownTopic
     chosen, without = {}, []
     for group in cluster.groups():
         committed = {name.topic for name in cluster.committed(group)}
@@ -314,7 +315,8 @@ def _verdict(surroundings: Surroundings, options: LagOptions, groups: "Lags") ->
 
 # Number of groups that a note names.
 _GROUPS_NAMED: Final = 5
-# For people in few columns, for scripts in plain units.
+# Columns of partitions: few columns for people (`_TABLE`), all in plain units for scripts
+# (`_FIELDS`).
 _TABLE: Final = output.columns(
     "topic",
     output.number("partition"),
@@ -357,7 +359,7 @@ _COLUMNS: Final = {
 
 
 def columns(options: LagOptions) -> output.Columns:
-    """Columns of what is known of each group, topic or partition; see `rows`."""
+    """Return the columns of the table of groups, topics or partitions; see `rows`."""
     show = table_of(options)
     if show is LagShow.GROUPS:
         return _GROUPS

@@ -1,4 +1,4 @@
-"""`tidelog latency`: shows ingestion latency, and what watermarks would lose of late records."""
+"""`tidelog latency`: shows ingestion latency, and the late records that watermarks would lose."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tidelog.scan.latency import TopicLatency, TopicLateness
     from tidelog.types import TopicPartition
 
-# Maximum number of rows of hours in a table for people; longer spans are joined.
+# Maximum number of rows of hours in a table for people; if there are more hours, a row has several.
 HOUR_ROWS: Final = 40
 
 
@@ -221,11 +221,13 @@ def topic_table(
 def hour_table(
     latencies: Iterable[tuple[tuple[str, ...], LatencyByHour]], *names: str
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows for people, in spans of as many hours as fit `HOUR_ROWS` rows.
+    """Return columns and rows of latency by time for people.
+
+    A row has as many hours as are needed for at most about `HOUR_ROWS` rows.
 
     Args:
-        latencies: First cells of the rows, and the latencies.
-        names: Columns of the first cells.
+        latencies: The first cells of a group of rows, and the latencies of these rows.
+        names: Names of the columns of the first cells.
     """
     from tidelog.scan.latency_verdict import clock_ahead_ms
 
@@ -250,7 +252,7 @@ def hour_table(
 
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
-    """Return percentiles in ms, for people as texts that are as exact as they are."""
+    """Return the percentiles in ms; for people as text with as few digits as an estimate has."""
     return [
         ms if kind is not Format.TABLE or ms is None else estimate_text(ms / 1000)
         for ms in one.percentiles(PERCENTS)
@@ -304,7 +306,10 @@ def _print_late(
 def delay_table(
     topics: "Mapping[str, TopicLateness]",
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return columns and rows for people of what watermarks lose; equal delays are one row."""
+    """Return columns and rows of the records that watermarks lose, for people.
+
+    Delays that lose the same number of records share a row.
+    """
     from tidelog.scan.latency_verdict import merged_delays
 
     columns = output.columns(

@@ -133,7 +133,8 @@ def _answers(
         largest = directory.max_timestamps(partitions)
         return [largest[p] for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)
-    # `log_dir` does not log a warning; `offsets` prints a line of its own.
+    # Unlike `Directory`, `log_dir` logs no warning about unknown append times: `offsets` prints a
+    # note instead.
     lookup = directory.log_dir if isinstance(directory, Directory) else directory
     answers = lookup.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=options.clock)
     return [answers[p] for p in partitions]
@@ -249,5 +250,5 @@ def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Co
 
 
 def _sum(column: "list[Cell]") -> int | None:
-    """Return the sum of a column, None if one of its numbers is unknown."""
+    """Return the sum of a column; None if a cell is None, which means unknown."""
     return None if None in column else sum(int(str(cell)) for cell in column)

@@ -1,4 +1,4 @@
-"""Declaration of command options, the words that they accept, and shared options.
+"""Declares command options, the words that they accept, and options shared by commands.
 
 An option is declared once: by a decorator of click on a function if the command has few options,
 else as the field of a dataclass for `with_options`. Other modules parse the texts (times.py,
@@ -89,7 +89,7 @@ _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 _DECLARE: Final = "tidelog.declare"
 
 
-# Room for an example's line: help is indented by 4, and fits 80 columns.
+# Maximum width of an example's line: help has 80 columns, and examples are indented by 4.
 _EXAMPLE_WIDTH: Final = 76
 
 
@@ -143,7 +143,7 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 
 
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
-    """Return the table to print: without `--show` the first one for people, else the second."""
+    """Return the table to print: `show`, or if None the first for people, second for scripts."""
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)
 
@@ -173,9 +173,10 @@ def given(declare: _Decorator) -> Any:
 def with_options(
     kind: type[_Options],
 ) -> Callable[[Callable[[Surroundings, _Options], object]], Callable[..., object]]:
-    """Return a decorator: a dataclass's fields become options, the command gets an instance.
+    """Return a decorator that declares a dataclass's fields as options of a command.
 
-    `--help` shows them in the order of the fields.
+    The command gets an instance of the dataclass. `--help` shows the options in the order of the
+    fields.
     """
 
     def decorate(command: Callable[[Surroundings, _Options], object]) -> Callable[..., object]:
@@ -381,7 +382,7 @@ _wide_option: Final = click.option(
 
 
 def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
-    """Declare the format of rows, and beside it `--wide`, which acts on the table layer alone."""
+    """Declare the option for the format of rows, and `--wide`, which changes only tables."""
     declare = one_of(name, "-o", "kind", kind=kind, default="table", text=text)
     return lambda command: declare(_wide_option(command))
 
@@ -393,16 +394,16 @@ result_format_option: Final = _format("--output", Format, "How the result is wri
 
 
 def read_format_option(text: str) -> _Decorator:
-    """`--format` of records, also by columns."""
+    """Declare `--format` for records, whose formats include binary columns."""
     return _format("--format", ReadFormat, text)
 
 
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone, by default the zone that all times of the question name.
+    """Return --zone; by default the zone that all times in the arguments name, None if they differ.
 
-    Click converts options that are not given after those that are, so the times are known here.
+    Click converts options that are not given after the given ones, so the times are known here.
     """
     if zone is not None:
         return zone
@@ -433,7 +434,7 @@ isolation_option: Final = option_of(
 )
 
 
-# The older names are kept for existing scripts.
+# `--key-type` and `--value-type` are older names of these options, kept for existing scripts.
 key_as_option: Final = one_of(
     "--key-as",
     "--key-type",
@@ -524,11 +525,11 @@ compression_option: Final = option_of("compression", str, COMPRESSION)
 
 
 def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _Decorator:
-    """A decorator for options of which a command gets one argument.
+    """Return a decorator that adds options and passes them to the command as one argument.
 
     Args:
-        name: The argument.
-        make: Makes it of the options' values, which are its parameters.
+        name: Name of the argument.
+        make: Creates the argument; its parameters are the names of the options.
         options: The options, in the order of `--help`.
     """
     parts = signature(make).parameters
@@ -546,11 +547,11 @@ def bundled(name: str, make: Callable[..., object], *options: _Decorator) -> _De
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkAccess:
-    """Which Spark runs a command.
+    """Spark session of a command.
 
     Attributes:
-        master: Spark's master; all cores of this machine where None.
-        conf: Its settings.
+        master: URL of Spark's master; all cores of this machine if None.
+        conf: Spark settings.
     """
 
     master: str | None = None

@@ -1,4 +1,4 @@
-"""`tidelog partitions` and `tidelog delete-records`: more partitions, and fewer records."""
+"""`tidelog partitions` and `tidelog delete-records`: adds partitions, and deletes records."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -169,7 +169,7 @@ def _targets(
     targets = {}
     for name, start in starts.items():
         match = found[name]
-        # A record that was appended since is at or after the end: it stays.
+        # Records appended after `ends` was read are kept, whatever their times are.
         targets[name] = ends[name] if match is None else min(match.offset, ends[name])
         if options.untimed:
             continue
@@ -195,7 +195,8 @@ def _without_timestamp(
         records = directory.source.records(name, start, end, level)
         return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
     everything = RequestedRange(least_offset=start, limit_offset=end)
-    # `without_time` of a count may be too small, see there: the difference is exact.
+    # A count's `without_time` may be too small (see `RecordCount.is_least`). The difference between
+    # the counts of all records and of records with a time is exact.
     try:
         return sum(
             sign
@@ -215,8 +216,8 @@ def _ensure_known(
     Args:
         options: The time and its clock.
         name: The partition.
-        unknown: Number of records without a known time on the clock; None if a broker's own stamps
-            prove the target.
+        unknown: Number of records before the target without a known time on the clock; None if the
+            broker's own timestamps prove the target.
         target: First offset to keep.
     """
     if not unknown:

@@ -1,7 +1,8 @@
-"""Places of topics for commands: `--data` or `--bootstrap`, and how they are opened.
+"""Places of topics for commands: the directory of `--data` or the cluster of `--bootstrap`.
 
-A directory prints its damage reports when it is closed. Arguments that name topics and partitions
-are parsed here as well. The modules that open a place are imported only when one is opened.
+The functions parse the options, open the place, and parse arguments that name topics and
+partitions. When a directory is closed, its damage reports are printed. Modules for opening a place
+are imported only when one is opened.
 """
 
 import re
@@ -106,7 +107,7 @@ class Place:
 
     @property
     def words(self) -> str:
-        """Options that name it, for a command in a message: ` --bootstrap h:9092`."""
+        """Options that name the place, for a command in a message: ` --bootstrap h:9092`."""
         access = self.access
         if access is None:
             options = {"--data": self.data}
@@ -118,10 +119,13 @@ class Place:
 def _chosen(
     data: str | None, bootstrap: str | None, command_config: str | None, timeout: str
 ) -> Place:
-    """A directory or a cluster: what was typed goes before what the environment says.
+    """Return the directory or the cluster that the options name.
+
+    An option on the command line takes precedence over an environment variable.
 
     Raises:
-        UsageProblem: Both are on the command line, or both come from the environment.
+        UsageProblem: Both are on the command line, or both come from the environment, or options
+            for a cluster are combined with a directory.
     """
     context = click.get_current_context()
 
@@ -159,7 +163,7 @@ place_options: Final = bundled(
 
 
 def named(data: str | None) -> str:
-    """The directory that `--data` names; raises UsageProblem for none."""
+    """Return the directory of `--data`; raises UsageProblem if none is given."""
     if not data:
         raise UsageProblem("which directory? Give --data DIR, or set TIDELOG_DATA")
     return data
@@ -184,11 +188,11 @@ def open_directory(
         data: Path of the directory.
         writable: Open it for changes.
         create: Create it if it is missing; without it a misspelled path is an error.
-        accept_clock: Accept the present time although the clock jumped, so that appends continue.
+        accept_clock: Accept the current time although the clock jumped, so that appends continue.
 
     Raises:
         UsageProblem: No directory was given, or it does not exist.
-        TidelogError: As `Directory.open`.
+        TidelogError: Raised by `Directory.open`.
     """
     data = named(data)
     if not create and not surroundings.env.files.exists(data):
@@ -224,10 +228,16 @@ def here_or_by_holder(
     here: Callable[[], _Result],
     by: "Callable[[ControlClient], _Result]",
 ) -> _Result:
-    """Do it here, or by the process that has the directory open, where that knows the verb.
+    """Call `here`, or `by` with a client of the process that has the directory open.
+
+    Args:
+        data: Path of the directory.
+        verb: Request that the other process must support.
+        here: Does the work in this process; raises DirectoryLocked if it can't.
+        by: Sends the request to the other process.
 
     Raises:
-        DirectoryLocked: That process does not do it on request.
+        DirectoryLocked: The other process can't be reached, or doesn't support the request.
     """
     try:
         return here()
@@ -244,7 +254,7 @@ def here_or_by_holder(
 
 
 def broker_of(data: str) -> str | None:
-    """Return HOST:PORT of the broker that has a directory open, None if there is none known."""
+    """Return HOST:PORT of the broker that has a directory open; None if none is found."""
     from tidelog.control.client import find_holder  # needed only for a locked directory
 
     try:
@@ -264,7 +274,7 @@ def open_cluster(surroundings: Surroundings, access: Access) -> Iterator["Cluste
 
     Raises:
         UsageProblem: The file of settings can't be read.
-        MissingDependency, ConfigError: As `remote.cluster.connect`.
+        MissingDependency, ConfigError: Raised by `remote.cluster.connect`.
     """
     from tidelog.remote.cluster import connect
 
@@ -341,7 +351,7 @@ def parse_choice(target: str) -> str | TopicPartition:
 
 
 def partitions_of(directory: "Directory", topic: str, number: int | None) -> list[TopicPartition]:
-    """Return the given partition, or all of a topic; raises UnknownTopic, which lists them."""
+    """Return the given partition, or all partitions of a topic; raises UnknownTopic."""
     if number is None:
         return directory.log_dir.partitions(topic)
     directory.partition(topic, number)
@@ -351,7 +361,7 @@ def partitions_of(directory: "Directory", topic: str, number: int | None) -> lis
 def all_partitions(
     directory: "Directory", is_wanted: "Callable[[TopicInfo], bool]" = lambda _info: True
 ) -> list[TopicPartition]:
-    """The partitions of all topics, or of those that are wanted."""
+    """Return the partitions of all topics for which `is_wanted` is true."""
     return [
         TopicPartition(info.name, number)
         for info in directory.topics().values()

@@ -47,15 +47,16 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.numbered_loads import LoadResult
 
 STDIN: Final = "-"
-# Maximum size of one append: enough to fill batches of several partitions, without much memory.
+# Maximum rows and bytes of one append: enough to fill batches of several partitions, with little
+# memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
-# Brokers without this setting have one time per record.
+# For brokers without this setting, such as Kafka's: their retention counts from the record time.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
 def codec_of(name: str) -> Codec:
-    """Return the codec of a name in `CODECS`."""
+    """Return the codec with this name, one of `CODECS`."""
     return Codec(CODECS.index(name))
 
 
@@ -260,7 +261,7 @@ def _oldest_ms(
         try:
             config = TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
         except ConfigError:
-            return 0  # a broker with settings unknown here
+            return 0  # the broker has settings that are unknown here
     is_by_append = (
         config.tidelog_retention_clock is RetentionClock.APPEND
         or config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -285,7 +286,7 @@ def _open_target(
 
 
 def _check(surroundings: Surroundings, source: BinaryIO, options: ProduceOptions) -> None:
-    """Read the whole input, so that an invalid row is found before any is appended."""
+    """Read the whole input once, so that an invalid row is found before any row is appended."""
     try:
         for _ in _records(surroundings, source, options, []):
             pass
@@ -304,7 +305,8 @@ def _load_once(
     """Append the rows of a source that the topic does not have yet.
 
     Raises:
-        InvalidInput: A row is invalid. A directory gets no row then, a broker the rows before it.
+        InvalidInput: A row is invalid. A directory then gets no row; a broker gets the rows before
+            it.
     """
     from tidelog.directory import Directory
 
@@ -364,7 +366,7 @@ def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append; the last group has the error that ends the input, if any."""
+    """Yield the rows of each append, and None; or the last rows and the error after them."""
     group: list[NewRecord] = []
     size = 0
     try:

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from tidelog.remote.remote_directory import RemoteDirectory
 
 
-# Interval of a follower's checks: appends of another process can't notify it.
+# Seconds between two checks of `--follow` for new records: another process that appends sends no
+# notification.
 FOLLOW_SECONDS: Final = 0.2
 
 _POLL_S: Final = 0.2
@@ -60,7 +61,8 @@ _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
 # Up to this number of records, plain reads are faster than loading Arrow and kernels.
 _PLAIN_RECORDS: Final = 10_000
-# Each window by columns has its own plan, so the first one is larger.
+# Offsets in the first window of a read by columns in order of time. Each window costs a plan, so it
+# is larger than for plain reads.
 _COLUMN_WINDOW: Final = 10_000
 
 
@@ -163,7 +165,10 @@ def _resolved(
     wanted: RequestedRange,
     offsets: tuple[int | None, int | None],
 ) -> dict[TopicPartition, RequestedRange]:
-    """Return the range of each partition: the times, and offsets counted from its start."""
+    """Return the range of each partition: the times of `wanted` and the offsets.
+
+    Negative offsets, which count records from the end, are converted.
+    """
     if all(offset is None or offset >= 0 for offset in offsets):
         one = replace(wanted, start_offset=offsets[0], end_offset=offsets[1])
         return dict.fromkeys(partitions, one)
@@ -195,7 +200,7 @@ class _Source(Protocol):
     wanted: "Mapping[TopicPartition, RequestedRange]"
 
     def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return each partition's first offset, and the one behind its last visible record."""
+        """Return each partition's first offset, and the offset after its last visible record."""
         ...
 
     def read(
@@ -209,7 +214,7 @@ class _Source(Protocol):
         ...
 
     def newest_ms(self) -> int | None:
-        """Return the largest time on the clock; None if no record has one, or none is known."""
+        """Return the largest time on the clock; None if no record has a known time."""
         ...
 
     def there(self) -> _Parts:
@@ -224,7 +229,7 @@ class _Source(Protocol):
         """Return the number of records without a time on the clock; None if unknown.
 
         Args:
-            stats: Those of reads by columns or by time.
+            stats: Statistics of the reads by columns or in order of time.
         """
         ...
 
@@ -262,7 +267,7 @@ class _Reading:
             self._say_none()
 
     def _say_none(self) -> None:
-        """Say that nothing matches, and what often tells why: the newest time, deleted offsets."""
+        """Print that no record matches, and likely reasons: the newest time, deleted offsets."""
         options, bounds = self._options, self._source.bounds()
         target = (
             options.topic if options.partition is None else f"{options.topic}:{options.partition}"
@@ -334,7 +339,7 @@ class _Reading:
         )
 
     def _existing(self) -> "Generator[_Rows, None, None]":
-        """Yield the records there are, in parts that are written at once."""
+        """Yield the rows of the existing records, in parts."""
         if self._options.is_ordered:
             yield self._ordered()
         elif self._conditions and has_arrow():
@@ -369,7 +374,7 @@ class _Reading:
             yield one.partition, one.record, one.append_ms
 
     def _reads_columns(self) -> bool:
-        """Whether columns are faster: for many records, where their packages are installed."""
+        """Whether to read by columns: faster for many records, but needs optional packages."""
         number = self._options.limit if self._options.tail is None else self._options.tail
         is_small = number is not None and number <= _PLAIN_RECORDS and not self._conditions
         return not is_small and has_arrow()
@@ -439,7 +444,7 @@ class _LogSource:
     def read(
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        """Yield records, see `_Source`; zone maps leave out what a range of time doesn't need."""
+        """Yield records, see `_Source`; for a time range, zone maps exclude parts of the log."""
         if wanted.times is None:
             yield from self._select(name, wanted, stats)
             return
@@ -540,7 +545,7 @@ class _ClusterSource:
         return {name: (starts[name], end) for name, end in self._visible_ends().items()}
 
     def _visible_ends(self) -> dict[TopicPartition, int]:
-        """Return the present ends; later records follow."""
+        """Return the current end of each partition's visible records."""
         if self._ends is None:
             isolation = self._options.isolation
             self._ends = self._cluster.end_offsets(self._partitions, isolation=isolation)
@@ -557,7 +562,7 @@ class _ClusterSource:
             end = min(split.end_offset, self._visible_ends()[name])
             records = cluster.source.records(name, split.start_offset, end, level)
             if clock is ClockName.APPEND and split.time_range is not None:
-                # The broker reports append times: a record without one is in no time range.
+                # Leave out records without an append time, which are in no time range.
                 records = (timed for timed in records if timed[1] is not None)
             yield from self._matches(records, wanted, stats)
 
@@ -603,7 +608,7 @@ class _ClusterSource:
                 for message in came:
                     name = client.partition_of(message)
                     if not client.is_record(message, nexts[name]):
-                        # Offsets of transaction markers are passed without a record.
+                        # No record is returned for the offsets of transaction markers.
                         nexts[name] = max(nexts[name], message.offset() or 0)
                         continue
                     record = as_record(decoded(message))
@@ -628,7 +633,7 @@ class _ClusterSource:
             if times is None:
                 yield record, append_ms
             elif self._options.clock is ClockName.APPEND:
-                # On the append clock the plan's offsets are exactly the range.
+                # On the append clock the offsets of the plan are exactly the time range.
                 if times[0] <= self._surroundings.env.clock.now_ms():
                     yield record, append_ms
             elif record.timestamp == NO_TIMESTAMP:

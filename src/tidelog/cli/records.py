@@ -169,7 +169,7 @@ class ReadOptions:
 
 
 _PLACE: Final = columns(detail("topic"), number("partition", "offset"))
-# A narrow terminal keeps the time that the records were chosen by.
+# A narrow terminal drops one of the two times first; the time on the chosen clock is kept.
 _TABLES: Final = {
     ClockName.RECORD: columns(
         _PLACE, time("timestamp"), minor(time("append_time")), key("key"), value("value")
@@ -247,7 +247,7 @@ def chosen(
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Print how many records without a time were left out; None means an unknown number."""
+    """Print the number of records that were left out without a time; None if it is unknown."""
     if count is None:
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:
@@ -289,7 +289,7 @@ class _RecordRow(TypedDict):
 
 
 def plain_rows(batch: "pa.RecordBatch") -> object:
-    """Return rows with times in ms."""
+    """Convert a batch to rows with times in ms."""
     import pyarrow as pa
 
     columns = {
@@ -343,7 +343,11 @@ def has_arrow() -> bool:
 
 
 def columns_of(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
-    """Return the columns to read; librdkafka gives no create time beside an append time."""
+    """Return the columns to read.
+
+    librdkafka returns one time for each record, so without direct reads `createTimestamp` is left
+    out.
+    """
     from tidelog.directory import Directory
 
     if isinstance(directory, Directory) or directory.source.is_direct:
@@ -390,7 +394,7 @@ def column_batches(
 def _by_range(
     wanted: "Mapping[TopicPartition, RequestedRange]",
 ) -> "Iterator[tuple[RequestedRange, list[TopicPartition]]]":
-    """Yield each range with the consecutive partitions that have it."""
+    """Yield each range with the consecutive partitions that have this range."""
     for one, names in groupby(wanted, key=lambda name: wanted[name]):
         yield one, list(names)
 

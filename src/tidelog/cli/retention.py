@@ -171,7 +171,7 @@ def _csv_row(name: TopicPartition, segment: "SegmentStory") -> list[Cell]:
     ]
 
 
-# Where texts begin beside their labels.
+# A label and the spaces after it; texts beside other labels begin in the same column.
 _LABEL: Final = "  record times  "
 
 
@@ -369,7 +369,7 @@ def retain(
 def _due_table(
     due: "Sequence[DueSegment]", show: RetainShow
 ) -> tuple[output.Columns, list[list[Cell]]]:
-    """Return the columns and rows of a table of deleted segments."""
+    """Return the columns and rows of the table of segments that are deleted, or would be."""
     if show is RetainShow.SEGMENTS:
         return _SEGMENTS, [
             [

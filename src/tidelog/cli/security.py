@@ -60,7 +60,7 @@ def users() -> None:
     """
 
 
-# Bits of a file's mode by which its group and others may read it.
+# Mode bits that let a file's group and other users read it.
 _OTHERS: Final = 0o044
 _MECHANISM: Final = click.option(
     "--mechanism",
@@ -143,7 +143,7 @@ def add(
 
 
 def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
-    """Return the password of a file, of the environment, or of a prompt; raises UsageProblem."""
+    """Return the password from a file, the environment or a prompt; raises UsageProblem."""
     if file == "-":
         text = surroundings.stdin.readline().decode(errors="surrogateescape")
     elif file is not None:
@@ -168,7 +168,7 @@ def _password(surroundings: Surroundings, name: str, file: str | None) -> str:
 
 
 def _is_utf8(text: str) -> bool:
-    """Whether text has none of the surrogates that stand for other bytes."""
+    """Whether text has no surrogates, by which Python represents bytes that are not UTF-8."""
     return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
 
 
@@ -218,7 +218,11 @@ def _resource(
     cluster: bool,
     prefix: bool,
 ) -> Acl:
-    """Return a filter of the one resource that options name, if any; raises UsageProblem."""
+    """Return a filter for the resource that the options name, or for any if they name none.
+
+    Raises:
+        UsageProblem: The options name several resources, or contradict each other.
+    """
     named = {"topic": topic, "group": group, "transactional-id": transactional_id}
     chosen = [(kind, name) for kind, name in named.items() if name is not None]
     if cluster:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tidelog.config.files import SettingsFile
     from tidelog.config.listeners import ListenerPlan
 
-# Python's defaults are 700, 10 and 10: a few requests of a rebalancing group allocate as many
-# objects.
+# Thresholds of the garbage collector. With Python's defaults (700, 10, 10) it would run after a few
+# requests of a rebalancing group.
 GARBAGE_THRESHOLDS: Final = (20_000, 20, 50)
 
 
@@ -127,7 +127,7 @@ def serve(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
 
 
 def _start_among_objects(surroundings: Surroundings, options: ServeOptions) -> ExitCode:
-    """Start a broker whose log is JSON objects; an error at the start becomes one as well."""
+    """Start a broker that logs JSON objects; an error at the start is logged as one, too."""
     from tidelog.server.api.node import LOGGER
     from tidelog.server.logs import TOLD_ONCE
 
@@ -201,7 +201,7 @@ def _own_settings(options: ServeOptions) -> dict[str, str]:
 
 @contextmanager
 def _naming_places(file: "SettingsFile", own: Container[str]) -> Iterator[None]:
-    """Add the line in the file to errors of settings that come from the file."""
+    """Add file and line to errors of settings in the file, except those that `own` overrides."""
     try:
         yield
     except ConfigError as error:
@@ -251,7 +251,7 @@ async def _serve(
 
     server = Server(open_node(data, config, env=surroundings.env))
     if options.accept_clock:
-        server.node.log_dir.accept_clock()  # no client can be waiting for it yet
+        server.node.log_dir.accept_clock()  # before any client can append
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in _ending():

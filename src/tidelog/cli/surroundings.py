@@ -1,4 +1,4 @@
-"""Environment and exit of a command: streams, clock, messages, exit codes.
+"""Surroundings of a command: streams, clock, messages, exit codes.
 
 `Surroundings` is passed explicitly, so that tests can replace it. Messages go to stderr: results
 without a label, and lines labeled `note:`, `error:` and `hint:`. `describe` converts an error to an
@@ -77,7 +77,8 @@ class InvalidInput(Exception):
     """Invalid input; nothing of it was appended unless the text says so."""
 
 
-# The first matching class counts. Errors that name the solution themselves have no line here.
+# Class of errors -> what to do next. The first matching class applies. Errors whose text already
+# names the solution are not listed.
 _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics` lists topics and partitions"),
     (TopicExists, "`tidelog describe TOPIC` shows it"),
@@ -105,7 +106,7 @@ class Failure(NamedTuple):
     Attributes:
         code: Exit code of the command.
         text: What is wrong, on one line.
-        hint: What to do next; empty if the text says it.
+        hint: What to do next; empty if the text contains it.
     """
 
     code: ExitCode
@@ -130,7 +131,7 @@ def describe(error: BaseException) -> Failure:
 
 def _next_step(error: TidelogError) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the brokers responded, and the text says what to do there
+        return ""  # the brokers responded; the text names the remedy
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
         return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     for kind, step in _NEXT_STEPS:
@@ -140,7 +141,7 @@ def _next_step(error: TidelogError) -> str:
 
 
 def _os_text(error: OSError) -> tuple[str, str]:
-    """Return message and hint."""
+    """Return the message and the hint for an error of the operating system."""
     file = f"{error.filename}: " if error.filename else ""
     hint = "check its owner and mode" if error.errno == errno.EACCES else ""
     return _one_line(f"{file}{error.strerror or error}"), hint
@@ -161,7 +162,7 @@ def _stdin() -> BinaryIO:
 
 @cache
 def _nowhere() -> TextIO:
-    """Return a stream that drops its output, for a process started without one, as by `>&-`."""
+    """Return a stream that drops its output, for a process started without stdout or stderr."""
     return Path(os.devnull).open("w", encoding="utf-8")
 
 
@@ -182,7 +183,7 @@ class Surroundings:
         wait: Sleeps for a number of seconds between two checks of a growing log.
         variables: Environment variables.
         is_wide: Whether tables may be wider than the terminal (`--wide`).
-        arguments: Arguments of the command, which pages name.
+        arguments: Arguments of the command, shown in reports.
     """
 
     env: Env = field(default_factory=os_env)
@@ -202,7 +203,7 @@ class Surroundings:
         self._print("", text)
 
     def note(self, text: str) -> None:
-        """Print a remark on stderr that is no error, labeled `note:`."""
+        """Print a remark on stderr, labeled `note:`; the command does not fail because of it."""
         self._print("note", text)
 
     def fail(self, text: str, hint: str = "") -> None:
@@ -253,7 +254,10 @@ class Surroundings:
 
     @property
     def width(self) -> int | None:
-        """Width of tables: COLUMNS, else that of the terminal; None without either, or if wide."""
+        """Maximum width of tables: COLUMNS, or else the terminal's width.
+
+        None means no limit: `is_wide` is set, or stdout is no terminal and COLUMNS is not set.
+        """
         if self.is_wide:
             return None
         given = self.variables.get("COLUMNS", "")
@@ -340,11 +344,11 @@ def byte_progress(
 
 @contextmanager
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
-    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that what was begun is finished.
+    """Set `stopped` on SIGINT and SIGTERM while the block runs, which then finishes and ends.
 
     Args:
-        stopped: What the block looks at.
-        again_ends: A second signal of a kind ends the program.
+        stopped: Event that the block checks.
+        again_ends: Whether a second signal of the same kind has its usual effect.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

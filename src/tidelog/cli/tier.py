@@ -81,7 +81,7 @@ _KEPT: Final = (
 )
 
 
-# Actions that each option supports; '' is a move.
+# Option -> the actions that support it; '' is a move.
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),
     "--roll": ("",),
@@ -232,7 +232,10 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _move(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Copy, verify, retain, clean: here, or by the broker that has the directory open."""
+    """Move segments to the store: here, or by the process that has the directory open.
+
+    A move copies segments, verifies the copies, applies retention and removes garbage.
+    """
 
     def here() -> "Moved":
         move = _move_options(options)
@@ -290,7 +293,7 @@ def _move_partition(
 
     waiting = tier_status(directory.log_dir, name).waiting_bytes
     with byte_progress(surroundings, str(name), waiting) as done:
-        # The topic's settings have the store by now.
+        # The topic's settings already have the store's URL.
         return tier_partition(directory.log_dir, name, replace(move, url=None, on_copied=done))
 
 
@@ -316,7 +319,7 @@ def _dry_run(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _status(surroundings: Surroundings, options: TierOptions) -> ExitCode:
-    """Print what lies where."""
+    """Print how much of each topic or partition is in local files and in the store."""
     from tidelog.storage.tier_manager.mover import tier_status, tier_verdict
 
     kind, show = options.kind, shown_table(options.show, TierShow, options.kind)
@@ -441,14 +444,18 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
 
 
 def _partitions(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
-    """The partitions of the target, or of all topics."""
+    """Return the partitions of the topic or partition that is named, or of all topics."""
     if options.target is not None:
         return partitions_of(directory, *parse_target(options.target))
     return all_partitions(directory)
 
 
 def _taking_part(directory: "Directory", options: TierOptions) -> list[TopicPartition]:
-    """The partitions that a move is about: those of a topic that was named always are."""
+    """Return the partitions that a move handles.
+
+    If a topic or partition is named, all its partitions; otherwise those that have a tier, and
+    those whose topic's settings ask for one.
+    """
     names = _partitions(directory, options)
     if options.target is not None:
         return names

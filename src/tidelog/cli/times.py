@@ -1,4 +1,4 @@
-"""Times of the command line: their options, read by the one grammar. `output` writes them."""
+"""Declares options for times and parses their texts (docs/time.md). `output` formats times."""
 
 import re
 from typing import Final, TypedDict, cast
@@ -44,7 +44,7 @@ def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
 
 
 def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a record's own time in ms, rounded down as in columns; raises InvalidTime."""
+    """Return a record's create time in ms, rounded down like a column's; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
 
 
@@ -62,7 +62,8 @@ def read_bounds(
 
     Raises:
         InvalidTime: A side can't be parsed, or the range is empty.
-        UsageProblem: `--from` is a range and `--to` is given too, or either beside `--during`.
+        UsageProblem: `--from` is a range and `--to` is given too, or `--during` is combined with
+            one of them.
     """
     if during is not None and (start is not None or end is not None):
         raise UsageProblem(f"--during {during} is a whole range; leave --from and --to out")

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def describe_remote(
     surroundings: Surroundings, access: Access, topic: str, kind: Format, zone: str | None
 ) -> None:
-    """Print what brokers report of a topic: tables, or one JSON object."""
+    """Print the facts about a topic that brokers report: tables, or one JSON object."""
     with open_remote(surroundings, access) as cluster:
         info = cluster.topic(topic)
         rows = _partition_rows(cluster, topic)
@@ -124,7 +124,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         "settings",
     )
     with open_topics(surroundings, place) as directory:
-        # `Directory.topics` loads what a notebook shows.
+        # `Directory.topics` would load modules that only a notebook needs.
         rows = (
             [_topic_row(directory, info, kind) for info in directory.log_dir.topics().values()]
             if isinstance(directory, Directory)
@@ -373,7 +373,8 @@ class PartitionFacts:
         size_bytes: Bytes of all log files.
         first_record_ms: Record timestamp of the first record; later ones may be smaller.
         smallest_record_ms: Smallest known record timestamp.
-        skipped_ranges: Ranges [start, end) of offsets that may hold a smaller one.
+        skipped_ranges: Ranges [start, end) of offsets that were not searched, and may have a
+            smaller record timestamp.
         largest_record_ms: Largest record timestamp.
         first_append_ms: Earliest known append time.
         last_append_ms: Latest known append time.
@@ -465,7 +466,10 @@ def partition_facts(directory: "Directory", topic: str, number: int) -> Partitio
 
 
 def _leaning(log: "LogView", notes: "Notes", clock: RetentionClock) -> list[tuple[int, int]]:
-    """Return ranges whose retention changes if a copy changes their files' times."""
+    """Return ranges [start, end) of offsets whose retention depends on a file's modification time.
+
+    A copy of the files may change that time.
+    """
     from tidelog.storage.directory.topic_retention import times_of
     from tidelog.storage.segment.retention import counted_time
 
@@ -565,7 +569,7 @@ def _print_tables(
 def _print_facts(
     surroundings: Surroundings, info: "TopicInfo | RemoteTopic", more: Mapping[str, str]
 ) -> None:
-    """Print what is known of a topic, a line for each fact, and an empty line."""
+    """Print the facts about a topic, one on each line, and an empty line."""
     facts = {"topic": info.name, "id": topic_id_of(info), "settings": settings_text(info), **more}
     columns = output.columns(*facts)
     output.print_summary(surroundings, columns, [*facts.values()], Format.TABLE)
@@ -594,7 +598,7 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
 
 def _clock_rows(fact: PartitionFacts, info: "TopicInfo") -> list[list[Cell]]:
-    """Return smallest and largest time on both clocks, and the ranges where one is unknown."""
+    """Return rows with the smallest and largest time on each clock, and ranges of unknown times."""
     unseen = _spans(fact.skipped_ranges)
     rows: list[list[Cell]] = [
         [

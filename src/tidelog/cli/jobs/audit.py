@@ -1,4 +1,4 @@
-"""`tidelog audit`: compares every key of two places, printed as rows or as an HTML report."""
+"""`tidelog audit`: compares two places key by key; prints rows or writes an HTML report."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ from tidelog.spark.places import Place
 from tidelog.types import HOUR_MS, NO_TIMESTAMP
 
 EQUAL: Final = ExitCode.OK
-# Exit codes of `cmp` and `diff`, which scripts know.
+# The exit codes are those of `cmp` and `diff`, as scripts expect.
 DIFFERENT: Final = 1
 FAILED: Final = 2
 
@@ -91,7 +91,7 @@ BUCKETS: Final = output.columns(
     "equal",
 )
 CUTS: Final = output.columns("side", "topic", output.number("partition", "start", "end"))
-# Maximum number of topics with plots, those with most differences.
+# Maximum number of topics with plots: the topics with the most differences.
 _PLOTTED: Final = 4
 
 
@@ -171,7 +171,7 @@ def audit(surroundings: Surroundings, request: AuditCommand, options: AuditOptio
     except (TidelogError, InvalidInput, OSError) as error:
         code, text, hint = describe(error)
         if code is ExitCode.USAGE:
-            raise  # has the same exit code in every command
+            raise  # the exit code for invalid arguments is the same in every command
         surroundings.fail(text, hint)
         return FAILED
     return EQUAL if audited.is_equal else DIFFERENT
@@ -208,7 +208,7 @@ def _audit(
 def _show(
     surroundings: Surroundings, request: AuditCommand, group: str | None, audited: AuditResults
 ) -> None:
-    """Print the verdict and a table; without differences no table of them."""
+    """Print the verdict and the chosen table; for people, a table without rows is left out."""
     kind, show = request.kind, shown_table(request.show, AuditShow, request.kind)
     verdict = audit_verdict(audited, request.a, other_side(request, group))
     output.print_verdict(surroundings, verdict, kind)
@@ -229,7 +229,7 @@ def other_side(request: AuditCommand, group: str | None) -> str:
 
 
 def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
-    """Return columns and rows for people: the existing kinds of differences."""
+    """Return the table of topics for people, with a column for each kind that occurs."""
     kinds = _kinds(audited)
     columns = output.columns(
         "topic",
@@ -257,7 +257,7 @@ def topic_table(audited: AuditResults) -> tuple[Columns, list[list[Cell]]]:
 
 
 def _kinds(audited: AuditResults) -> list[Kind]:
-    """Return the existing kinds of differences."""
+    """Return the kinds of differences that occur in a topic."""
     return [kind for kind in Kind if any(one.kinds.get(kind) for one in audited.topics)]
 
 
@@ -275,7 +275,7 @@ def _places(surroundings: Surroundings, request: AuditCommand) -> tuple[Place, P
 def table(
     audited: AuditResults, show: AuditShow, key_as: Encoding
 ) -> tuple[Columns, list[list[Cell]]]:
-    """Return the columns and rows of a table."""
+    """Return the columns and rows of the table `show`; `key_as` decides how keys are shown."""
     if show is AuditShow.DIFFERENCES:
         read = decoder(key_as)
         return DIFFERENCES, [_difference_cells(one, read(one.key)) for one in audited.differences]
@@ -330,7 +330,7 @@ def notes(audited: AuditResults) -> list[str]:
 
 
 def took(audited: AuditResults, seconds: float) -> str:
-    """Return a line about the amount of data read and the time it took."""
+    """Return a line about the amount of data that the audit read, and its duration."""
     records = sum(sum(one.records) for one in audited.topics)
     return (
         f"{plural(records, 'record')} compared, {bytes_text(audited.log_bytes)} read"
@@ -400,7 +400,7 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
 
 
 def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
-    """Return the series of each kind: its own name, or `others` beyond the most frequent ones."""
+    """Return kind -> name of its series: its own for the most frequent kinds, else `others`."""
     most = [kind for kind, _ in Counter(kinds).most_common()]
     if len(most) <= SERIES_MAX:
         return {kind: kind.value for kind in most}

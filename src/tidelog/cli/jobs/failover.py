@@ -98,7 +98,7 @@ def failover(surroundings: Surroundings, request: Request, options: FailoverOpti
 
 
 def _refuse_unknown(request: Request, options: FailoverOptions) -> None:
-    """Raise UsageProblem for options that need A, or lack of those that replace it."""
+    """Raise UsageProblem if options are missing or not allowed because cluster A is not given."""
     if options["at"] is None or not options["topics"]:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
     if options["max_latency"] == MEASURED and options["offset_map"] is None:
@@ -120,7 +120,7 @@ def _watched(
 
     access = Access(bootstrap=bootstrap, command_config=config, timeout=request.timeout)
     with places.open_cluster(surroundings, access) as cluster:
-        # Settings are given for security, which reading batches does not support.
+        # A file of settings means TLS or authentication, which `BrokerLog` does not support.
         stamped = BrokerLog(access.bootstrap) if access.command_config is None else None
         try:
             tail = ConsumerTail(cluster, surroundings.env.clock)
@@ -133,7 +133,7 @@ def _watched(
 def request_of(
     surroundings: Surroundings, options: FailoverOptions, zone: str | None
 ) -> "FailoverRequest":
-    """Return the request of the options; raises InvalidTime, UsageProblem."""
+    """Convert the options to a request; raises InvalidTime, UsageProblem."""
     from tidelog.jobs.failover.job import FailoverRequest
     from tidelog.jobs.failover.measure import Sampling
     from tidelog.jobs.failover.rules import PartitionMapping
@@ -186,7 +186,7 @@ def run(
     Raises:
         GroupActive: `--execute` is given, and the group has members on B; nothing was changed.
         InvalidInput: `--execute` is given, and `--verify` found that records would be missed.
-        TidelogError: As `plan_failover` and `verify`.
+        TidelogError: Raised by `plan_failover` or `verify`.
     """
     from tidelog.jobs.failover import job
 
@@ -258,7 +258,7 @@ class Report:
 
 
 def _show(surroundings: Surroundings, report: Report, kind: Format, zone: str | None) -> None:
-    """Print the result; as CSV only the starts, with the rest on stderr."""
+    """Print the result; CSV has only the starts, and the rest goes to stderr."""
     if kind is Format.JSON:
         output.print_object(surroundings, _object(report, zone))
         return

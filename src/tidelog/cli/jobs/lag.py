@@ -71,7 +71,7 @@ GROUPS: Final = output.columns(
 HOURS: Final = output.columns(
     "group", "topic", "clock", output.time("hour"), output.count("records")
 )
-# Maximum number of groups with plots, those with most unread records.
+# Maximum number of groups with plots: the groups with the most unread records.
 _PLOTTED: Final = 8
 
 
@@ -175,19 +175,19 @@ def lag(surroundings: Surroundings, request: Request, options: LagOptions) -> Ex
 
 
 def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of a table."""
+    """Return the columns and rows of the table `show`."""
     from tidelog.jobs.lag.job import hour_rows, partition_rows
 
     if show is LagShow.GROUPS:
         return GROUPS, _group_rows(groups)
     if show is LagShow.HOURS:
-        # A time column needs only the ms.
+        # Without the hour as text: a time column formats the ms itself.
         return HOURS, [[*row[:3], *row[4:]] for row in hour_rows(groups)]
     return PARTITIONS, partition_rows(groups, as_time=int)
 
 
 def groups_verdict(groups: "Sequence[GroupLag]") -> str:
-    """Return how many groups are behind, and how far the furthest is."""
+    """Return a sentence with the number of groups that lag, and the largest lag."""
     from tidelog.remote.lag_verdict import lags_verdict
 
     return lags_verdict({group.group: group.partitions for group in groups})
@@ -274,7 +274,10 @@ def _group_sections(group: "GroupLag", zone: str | None) -> list[Section]:
 
 
 def _panels(group: "GroupLag") -> dict[str, dict[str, dict[int, float]]]:
-    """Return panel -> series -> hour -> records: the three largest topics, the others as one."""
+    """Return panel -> series -> hour -> records.
+
+    The three largest topics have a series each, the others share one.
+    """
     totals: dict[str, int] = defaultdict(int)
     for (topic, _, _), number in group.hours.items():
         totals[topic] += number

@@ -53,7 +53,7 @@ from tidelog.types import HOUR_MS
 if TYPE_CHECKING:
     from tidelog.jobs.latency.tables import LatencyResult, TopicTimes
 
-# `tidelog latency` has the same name for it.
+# The same heading as in `tidelog latency`.
 _AHEAD: Final = output.titled(clock_ahead=output.duration("skew_ms_max"))
 HOURS: Final = output.columns(
     "topic",
@@ -78,7 +78,7 @@ TOPICS: Final = output.columns(
     output.duration("late_ms_max"),
     _AHEAD,
 )
-# Maximum number of topics with plots, those with most records.
+# Maximum number of topics with plots: the topics with the most records.
 _PLOTTED: Final = 6
 
 
@@ -166,7 +166,7 @@ def _show(surroundings: Surroundings, request: Request, result: "LatencyResult")
 
 
 def people_table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of a table for people, of few rows."""
+    """Return the columns and rows of the table `show` for people, with few rows."""
     if show is LatencyShow.HOURS:
         every = [
             ((name, clock), by_hour)
@@ -187,11 +187,11 @@ def people_table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, I
 
 
 def table(result: "LatencyResult", show: LatencyShow) -> tuple[Columns, Iterable[Row]]:
-    """Return the columns and rows of a table."""
+    """Return the columns and rows of the table `show` for scripts."""
     from tidelog.jobs.latency.tables import hour_rows, topic_rows, watermark_rows
 
     if show is LatencyShow.HOURS:
-        # A time column needs only the ms.
+        # Without the hour as text: a time column formats the ms itself.
         rows = [[*row[:2], *row[3:]] for row in hour_rows(result.topics)]
         return HOURS, rows
     if show is LatencyShow.WATERMARKS:
@@ -227,7 +227,7 @@ def _topic_lines(name: str, topic: "TopicTimes") -> Iterator[str]:
 
 
 def took(result: "LatencyResult", seconds: float) -> str:
-    """Return a line about the amount of data read and the time it took."""
+    """Return a line about the amount of data that the job read, and its duration."""
     records = sum(topic.records for topic in result.topics.values())
     size = f", {bytes_text(result.log_bytes)}," if result.log_bytes else ""
     return (
@@ -291,7 +291,7 @@ def _plots(name: str, topic: "TopicTimes", zone: str | None) -> list[Section]:
 
 
 def _lost(name: str, topic: "TopicTimes") -> list[Section]:
-    """Return the curve of records that watermarks drop; a sentence if none drops any."""
+    """Return a plot of the records that each watermark drops; a sentence if none drops any."""
     late = topic.late
     title = f"{name}: records that a watermark drops, by its delay"
     if not late.records or not any(late.lost.values()):

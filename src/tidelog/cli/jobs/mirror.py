@@ -1,4 +1,4 @@
-"""`tidelog spark mirror`: copies topics of clusters and directories into those of another."""
+"""`tidelog spark mirror`: copies topics of clusters and directories into another place."""
 
 import threading
 from collections.abc import Sequence
@@ -193,7 +193,11 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:
-    """Return the pattern without excluded topics; raises UsageProblem without a pattern."""
+    """Return the pattern of topics, which excludes those of `--exclude`; None if none is given.
+
+    Raises:
+        UsageProblem: An option applies only with a pattern, and none is given.
+    """
     if options["pattern"] is None:
         if request.excluded or options["name"] != TOPIC_WORD:
             raise UsageProblem(
@@ -208,7 +212,8 @@ def split_names(
 ) -> tuple[list[str], list[str]]:
     """Split arguments into places and topics.
 
-    Topic names contain no slash. The name of an existing directory may lack one.
+    Places are the first argument, arguments with a slash, which topic names can't contain, and
+    before the first topic the names of existing directories of topics.
 
     Raises:
         UsageProblem: There is no place, or no topic.

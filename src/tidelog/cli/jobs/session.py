@@ -1,8 +1,8 @@
 """Shared parts of the commands on Spark: early checks, places, session, progress, reports.
 
-Spark takes 15 seconds and more to start. So errors such as a misspelled option, a missing topic, a
-directory that is not writable or an unreachable cluster are reported before (`check_before`). The
-job checks the same again, since the state may change meanwhile.
+Spark takes 15 seconds and more to start. Errors such as a misspelled option, a missing topic, a
+directory that is not writable or an unreachable cluster are therefore reported before the start
+(`check_before`). The job checks the same again, because the state may have changed by then.
 """
 
 import errno
@@ -74,7 +74,8 @@ def read_place(
     """Parse an argument that names a place, with its settings.
 
     Raises:
-        UsageProblem, InvalidRequest: It names no place, or settings can't be read or don't fit.
+        UsageProblem, InvalidRequest: The text names no place, or the settings can't be read or
+            don't apply to such a place.
     """
     from tidelog.remote.client_settings import read_properties
 
@@ -86,14 +87,14 @@ def read_place(
 
 
 def read_targets(texts: tuple[str, ...]) -> list[str | TopicPartition] | None:
-    """Return the topics and partitions of arguments, None without any; raises UsageProblem."""
+    """Parse arguments to topics and partitions; None without arguments; raises UsageProblem."""
     return [parse_choice(text) for text in texts] or None
 
 
 def needs_spark() -> None:
     """Raise MissingDependency if pyspark is not installed; called before importing a job."""
     try:
-        import pyspark  # noqa: F401 - only whether it is there
+        import pyspark  # noqa: F401 - only to check that it is installed
     except ImportError as error:
         raise MissingDependency("Spark is missing; `pip install 'tidelog[spark]'`") from error
 
@@ -118,8 +119,8 @@ def open_session(
 
     Raises:
         MissingDependency: pyspark is not installed.
-        InvalidInput: Spark can't be started, or fails; contains Spark's text, or ours if a
-            TidelogError caused it.
+        InvalidInput: Spark can't be started, or fails. The text is Spark's, or tidelog's if a
+            TidelogError is the cause.
     """
     needs_spark()
     from pyspark.sql import SparkSession
@@ -170,7 +171,10 @@ def _started(surroundings: Surroundings, options: SessionOptions, folder: Path) 
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Convert Spark's errors to InvalidInput, with our text if a TidelogError is the cause."""
+    """Convert Spark's errors to InvalidInput or UsageProblem.
+
+    The text is tidelog's if a TidelogError is the cause, else Spark's.
+    """
     from pyspark.errors import PySparkException
 
     try:
@@ -196,7 +200,7 @@ def _words(text: str) -> str:
     if ours is not None:
         return ours[1]
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
-    # The first line of py4j names a method of Java, which helps no user.
+    # The first line of a py4j error names a Java method, which doesn't help a user.
     own_lines = [line for line in lines if not line.startswith("An error occurred while calling")]
     first = (own_lines or lines or ["no reason given"])[0]
     return f"Spark: {first[:_WORDS_SHOWN]}"
@@ -204,14 +208,17 @@ def _words(text: str) -> str:
 
 @dataclass(slots=True)
 class CheckExit:
-    """Exit code of a command that checks its target first; set when the block ends."""
+    """Exit code of a command that checks its target first; set when `losses_told` ends."""
 
     code: ExitCode = ExitCode.OK
 
 
 @contextmanager
 def losses_told(surroundings: Surroundings) -> Iterator[CheckExit]:
-    """Print what a target would lose, one per line; the exit code is then 2, nothing is written."""
+    """Convert TargetLoses, raised in the block, to messages and exit code 2.
+
+    The messages have a line for each loss, and state that nothing was written.
+    """
     from tidelog.jobs.target_check import TargetLoses, lines
 
     losses = CheckExit()
@@ -307,7 +314,7 @@ def _watch_tasks(spark: "SparkSession", bars: "Progress", stop: threading.Event)
     """Show the number of running tasks; returns at once if the session does not report them."""
     try:
         tracker = spark.sparkContext.statusTracker()
-    except Exception:  # noqa: BLE001 - Spark Connect has no such thing, and says so by many classes
+    except Exception:  # noqa: BLE001 - Spark Connect has no tracker, and raises various classes
         return
     task = bars.add_task("tasks of Spark", total=None, visible=False, amount="")
     while not stop.wait(_LOOK_SECONDS):
@@ -326,7 +333,7 @@ def _align(column: Column) -> Align:
     return Align.TEXT if column.kind.is_left else Align.NUMBER
 
 
-# A table of a page with more columns leaves out minor ones.
+# Maximum number of columns of a report's table; beyond it, minor columns are left out.
 _COLUMNS_MAX: Final = 10
 
 
@@ -342,7 +349,7 @@ def report_table(
     """Return rows as a table of a report.
 
     Args:
-        columns: The columns; those of amounts are shown in units that fit.
+        columns: The columns; amounts are shown in units that fit.
         rows: The rows.
         title: Title above it.
         zone: Zone of times; UTC if None.
@@ -365,7 +372,7 @@ def report_table(
 
 
 def summary_table(columns: Sequence[Column], row: Row, *, zone: str | None = None) -> Table:
-    """Return one row as a table of a report, with a line for each column."""
+    """Return one row as a table of a report, in which each column is a line."""
     names = [column.words_with(zone) for column in columns]
     cells = list(map(list, zip(names, _texts(columns, row, zone), strict=True)))
     return Table(["what", "value"], cells, "Summary", [Align.TEXT, Align.TEXT])
@@ -417,7 +424,7 @@ def clock_plots(
 
     Args:
         by_clock: `record` and `append` -> hour since the epoch -> number of records.
-        title: Title of both, in which `{step}` becomes the length of a step.
+        title: Title of both panels; `{step}` in it becomes the length of a step.
         zone: Zone of the times at the axis; UTC if None.
     """
     panels = {
@@ -436,7 +443,7 @@ def numbers_plot(
     unit: Unit = Unit.COUNT,
     is_stacked: bool = True,
 ) -> Plot:
-    """Return a plot of one value by whole numbers, such as partitions or batches."""
+    """Return a plot of one value over whole numbers, such as partitions or batches."""
     return Plot(
         panels={"": [Series(y_title, dict(values))]},
         y_title=y_title,
@@ -448,7 +455,7 @@ def numbers_plot(
 
 
 def findings_section(findings: "Sequence[Finding]") -> list[Section]:
-    """A list of what the target was found to do; none where nothing was found."""
+    """Return a section that lists effects of the target's settings; empty without findings."""
     from tidelog.jobs.target_check import lines
 
     return [Items(lines(findings), "What the target was found to do")] if findings else []

@@ -1,7 +1,7 @@
-"""The table layer: rows under columns, for people as tables that fit the terminal, for scripts.
+"""The table layer: writes rows as tables that fit the terminal, or as JSON or CSV for scripts.
 
-A command declares its columns, each with the kind of its cells, and hands over rows of plain
-values. The layer writes them:
+A command declares its columns, each with the kind of its cells, and passes rows of plain values.
+The layer writes them:
 
     COLUMNS: Final = columns(
         "topic",                                   # text
@@ -27,8 +27,8 @@ values. The layer writes them:
   column is shortened, minor columns are dropped and named below, and a single row becomes a block.
   `--wide` (every command with `--format` has it) turns all this off. Long tables end with a count:
   "1,939 rows", "40 of 1,939 rows" with `total`.
-- JSON and CSV: full precision, all columns; a time is `NAME` in ISO 8601 and `NAME_ms`. A partition
-  is its number, the topic a field of its own, and what is unknown or empty is null.
+- JSON and CSV: full precision, all columns. A time has two fields: `NAME` in ISO 8601, `NAME_ms` in
+  ms. A partition is its number, and its topic another field. An unknown or missing value is null.
 - Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
 """
 

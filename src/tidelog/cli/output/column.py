@@ -1,4 +1,4 @@
-"""Columns of tables: a name for all formats, and the kind of the cells. Also rows for scripts."""
+"""Columns of tables: their names in all formats, the kinds of their cells. Rows for scripts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +10,7 @@ from tidelog.timespec import format_ms
 from tidelog.types import NO_TIMESTAMP
 
 Cell: TypeAlias = "str | int | float | bool | Sequence[Cell] | dict[str, Cell] | None"
-# A row's cells: values of JSON's types, in the form of their columns.
+# A row's cells, one for each column: values of JSON types, as the column's kind requires.
 Row: TypeAlias = Sequence[object]
 
 # Display width at which tables cut keys and values.
@@ -22,8 +22,8 @@ class Kind(Enum):
     """Kind of a column's cells, which decides how tables write and align them."""
 
     TEXT = "text"
-    PROSE = "prose"  # sentences, which are shown whole
-    DATA = "data"  # of a record: any text, where "" and null must differ
+    PROSE = "prose"  # sentences, which are never cut
+    DATA = "data"  # keys and values of records: any text; "" and null must look different
     TIME = "time"
     NUMBER = "number"
     COUNT = "count"
@@ -48,7 +48,7 @@ class Column:
         is_minor: Whether narrow terminals drop it before other columns.
         is_detail: Whether tables have it only with `--wide`.
         limit: Display width at which tables cut its cells, None for whole cells.
-        title: Its name for people, where the name in JSON and CSV says too little; else empty.
+        title: Its name for people, if the name in JSON and CSV is not clear enough; else empty.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Column:
 
     @property
     def words(self) -> str:
-        """Its name for people, without the unit that cells have for them: `behind`."""
+        """Name for people; without the unit, which is in the cells: `behind` for `behind_ms`."""
         if self.title:
             return self.title
         name = self.name
@@ -71,15 +71,15 @@ class Column:
         return name.replace("_", " ")
 
     def heading(self, zone: str | None = None) -> str:
-        """Its name over a table; times have their zone beside it."""
+        """Return the heading above a table; for times it includes the zone."""
         return self._zoned(self.words.upper(), zone)
 
     def stacked_heading(self, zone: str | None = None) -> list[str]:
-        """Its name over a narrow table, a word a line."""
+        """Return the lines of the heading above a narrow table, one word each."""
         return ["PART" if word == "PARTITION" else word for word in self.heading(zone).split()]
 
     def words_with(self, zone: str | None) -> str:
-        """Its name beside a cell of a block; times have their zone beside it."""
+        """Return the name beside a cell of a block; for times it includes the zone."""
         return self._zoned(self.words, zone)
 
     def _zoned(self, name: str, zone: str | None) -> str:
@@ -90,14 +90,14 @@ Columns: TypeAlias = tuple[Column, ...]
 
 
 def columns(*parts: str | Columns) -> Columns:
-    """The columns of a table; a name alone is one of text, or of anything that JSON has."""
+    """Return the columns of a table; a plain name becomes a column of text or other JSON values."""
     return tuple(
         column for part in parts for column in ((Column(part),) if isinstance(part, str) else part)
     )
 
 
 def titled(**parts: Columns) -> Columns:
-    """Columns with other names for people, which are the arguments' with spaces."""
+    """Return columns with other names for people: names of arguments, `_` replaced by a space."""
     return tuple(
         replace(column, title=title.replace("_", " "))
         for title, part in parts.items()
@@ -106,62 +106,62 @@ def titled(**parts: Columns) -> Columns:
 
 
 def prose(*names: str) -> Columns:
-    """Columns of sentences: where they don't fit whole, each row of a table becomes a block."""
+    """Return columns of sentences; if they don't fit uncut, each row of the table is a block."""
     return tuple(Column(name, Kind.PROSE) for name in names)
 
 
 def minor(*parts: str | Columns) -> Columns:
-    """Columns that a narrow terminal drops first, from the right."""
+    """Mark columns that a table drops first, from the right, if the terminal is narrow."""
     return tuple(replace(column, is_minor=True) for column in columns(*parts))
 
 
 def detail(*parts: str | Columns) -> Columns:
-    """Columns for scripts, which tables have only with `--wide`."""
+    """Mark columns for scripts, which tables have only with `--wide`."""
     return tuple(replace(column, is_detail=True) for column in columns(*parts))
 
 
 def number(*names: str) -> Columns:
-    """Columns of identifiers and offsets, written as users type them: 1234567."""
+    """Return columns of identifiers and offsets, written as users type them: 1234567."""
     return tuple(Column(name, Kind.NUMBER) for name in names)
 
 
 def count(*names: str) -> Columns:
-    """Columns of counts and rates, written as 1,234,567."""
+    """Return columns of counts and rates, written as 1,234,567."""
     return tuple(Column(name, Kind.COUNT) for name in names)
 
 
 def size(*names: str) -> Columns:
-    """Columns of bytes, written as 125 MB."""
+    """Return columns of bytes, written as 125 MB."""
     return tuple(Column(name, Kind.SIZE) for name in names)
 
 
 def duration(*names: str) -> Columns:
-    """Columns of durations in ms (`NAME_ms`) or seconds (`NAME_s`), written as 21h35m."""
+    """Return columns of durations in ms (`NAME_ms`) or seconds (`NAME_s`), written as 21h35m."""
     return tuple(Column(name, Kind.DURATION) for name in names)
 
 
 def share(*names: str) -> Columns:
-    """Columns of shares from 0 to 1, written in percent."""
+    """Return columns of shares from 0 to 1, written in percent."""
     return tuple(Column(name, Kind.SHARE) for name in names)
 
 
 def time(*names: str) -> Columns:
-    """Columns of times in ms."""
+    """Return columns of times in ms since the epoch."""
     return tuple(Column(name, Kind.TIME) for name in names)
 
 
 def key(*names: str) -> Columns:
-    """Columns of records' keys."""
+    """Return columns of records' keys."""
     return tuple(Column(name, Kind.DATA, limit=KEY_WIDTH) for name in names)
 
 
 def value(*names: str) -> Columns:
-    """Columns of records' values."""
+    """Return columns of records' values."""
     return tuple(Column(name, Kind.DATA, limit=VALUE_WIDTH) for name in names)
 
 
 def fields(columns: Sequence[Column], row: Row, zone: str | None = None) -> dict[str, Cell]:
-    """A row as scripts get it: a field for each column, two for a time."""
+    """Return a row as an object for scripts: a field for each column, two fields for a time."""
     content: dict[str, Cell] = {}
     for column, cell in zip(columns, row, strict=True):
         if column.kind is Kind.TIME:
@@ -172,7 +172,7 @@ def fields(columns: Sequence[Column], row: Row, zone: str | None = None) -> dict
 
 
 def time_fields(name: str, ms: object, zone: str | None = None) -> dict[str, Cell]:
-    """Return a time's fields for scripts: NAME in ISO 8601 and NAME_ms in ms; or nulls."""
+    """Return a time's fields for scripts: NAME in ISO 8601, NAME_ms in ms; None without a time."""
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return {name: None, f"{name}_ms": None}
     return {name: format_ms(ms, zone), f"{name}_ms": ms}

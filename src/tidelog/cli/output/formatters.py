@@ -1,4 +1,4 @@
-"""Formatters for people: one for each kind of cell, used by tables, sentences and pages alike."""
+"""Formatters for people, one for each kind of cell, shared by tables, sentences and pages."""
 
 import json
 from typing import TYPE_CHECKING, Final
@@ -26,7 +26,7 @@ def count_text(count: "Count | float") -> str:
 
 
 def cell_text(column: Column, cell: object, zone: str | None = None) -> str:
-    """A cell for people, on one line, with control characters escaped; `-` for none."""
+    """Format a cell for people: one line, control characters escaped; None becomes `-`."""
     if column.kind is Kind.DATA:
         return _data_text(cell)
     if column.kind is Kind.TIME:
@@ -63,7 +63,10 @@ def _plain(cell: object) -> str:
 
 
 def _data_text(cell: object) -> str:
-    """A key or value: null and empty text have marks, and texts that look like these quotes."""
+    """Format a key or value.
+
+    Null becomes `(null)`, empty text `(empty)`; a text that looks like one of these is quoted.
+    """
     if cell is None:
         return NULL
     if not isinstance(cell, str):

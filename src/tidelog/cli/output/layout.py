@@ -1,7 +1,7 @@
-"""Which columns a table shows in a given width, and how wide. Pure.
+"""Chooses the columns that a table shows in a given width, and their widths. Pure.
 
 Widths are display widths: a wide character takes two columns of the terminal, a combining mark
-none. rich measures them; text of ASCII alone, the usual case, needs no import of it.
+none. rich measures them; ASCII text, the usual case, is measured without importing rich.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ from tidelog.cli.output.column import Column, Kind
 from tidelog.lazy_dataclass import dataclass
 
 GAP: Final = "  "
-# Text is shortened to these widths, not further: the last text column, keys and values, others.
+# Minimum widths to which cells are shortened: in the last text column, in columns of keys and
+# values, and in other text columns.
 _LAST_TEXT: Final = 16
 _DATA: Final = 12
 _OTHER_TEXT: Final = 10
@@ -19,7 +20,7 @@ _ELLIPSIS: Final = "…"
 
 
 def width_of(text: str) -> int:
-    """Return how many columns of a terminal printable text takes."""
+    """Return the display width of printable text: the number of columns of a terminal."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -28,7 +29,7 @@ def width_of(text: str) -> int:
 
 
 def cut(text: str, width: int | None) -> str:
-    """Return text that is at most so wide; an ellipsis marks what was cut. None means no limit."""
+    """Cut text to a display width; an ellipsis marks the cut. None means no limit."""
     if width is None or width_of(text) <= width:
         return text
     if width <= 0:
@@ -41,7 +42,7 @@ def cut(text: str, width: int | None) -> str:
 
 
 def folded(text: str, width: int) -> list[str]:
-    """Return text as lines that are at most so wide, broken between words if they are ASCII."""
+    """Break text into lines of at most `width`; ASCII text breaks between words, other anywhere."""
     if width_of(text) <= width:
         return [text]
     if text.isascii():
@@ -54,7 +55,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def padded(text: str, width: int, *, is_left: bool = True) -> str:
-    """Return text padded to a width."""
+    """Pad text to a display width: on the right if `is_left`, else on the left."""
     space = " " * (width - width_of(text))
     return f"{text}{space}" if is_left else f"{space}{text}"
 
@@ -77,16 +78,17 @@ class Layout:
 def plan(
     columns: Sequence[Column], zone: str | None, cells: Sequence[int], room: int | None
 ) -> Layout | None:
-    """Return the layout of a table, None if sentences don't fit whole.
+    """Return the layout of a table; None if columns of sentences don't fit uncut.
 
-    Where it does not fit, headings are stacked, and no text takes more than half of the room; then
-    the last text column, keys and values are shortened, minor columns are dropped from the right,
-    the other text columns are shortened, and columns are dropped from the right. The first one
-    stays, cut if it must be. Columns of sentences are neither cut nor dropped.
+    If a table is too wide, headings are stacked, and no text takes more than half of the room. If
+    it is still too wide, these steps follow until it fits: shorten the last text column, keys and
+    values; drop minor columns from the right; shorten the other text columns; drop columns from the
+    right. The first column stays, cut if necessary. Columns of sentences are neither cut nor
+    dropped.
 
     Args:
         columns: All columns.
-        zone: Zone of times, which their headings name.
+        zone: Zone of times, which is part of their headings.
         cells: Width of each column's widest cell.
         room: Width of the terminal; None for as much as is needed.
     """
@@ -132,7 +134,10 @@ def _fitted(
     flexible: Sequence[int],
     room: int,
 ) -> tuple[int, ...] | None:
-    """Return the widths of columns, those of flexible ones reduced; None if they don't fit."""
+    """Return the widths of the columns in `shown`; None if they don't fit.
+
+    Columns in `flexible` are reduced in this order, each down to its floor.
+    """
     fitted = list(widths)
     excess = _total([widths[i] for i in shown]) - room
     for i in flexible:

@@ -16,20 +16,21 @@ from tidelog.cli.output.layout import GAP, Layout, cut, folded, padded, plan, wi
 from tidelog.cli.surroundings import Surroundings
 from tidelog.report import visible
 
-# Number of rows by which widths are chosen first; later rows may widen the columns.
+# Number of rows from which the first widths are chosen; later rows may widen the columns.
 ROWS_AT_ONCE: Final = 500
-# Tables of more rows end with their number.
+# Tables with more rows than this end with the number of rows.
 _ROWS_COUNTED: Final = 20
-# Width that a value in a block has at least.
+# Minimum width of a value in a block.
 _VALUE_ROOM: Final = 10
 _BOLD: Final = "\x1b[1m{}\x1b[0m"
 _DIM: Final = "\x1b[2m{}\x1b[0m"
-# A terminal shows ^C after the last line: with less room, that would begin a new line.
+# Columns that a live table leaves free on the right: a terminal shows ^C there, and without room ^C
+# would begin a new line.
 _INTERRUPT: Final = 2
 
 
 class Writer:
-    """Takes rows, each as long as the columns, until it is closed; this one writes JSON lines."""
+    """Writer of rows, each with a cell for every column. The base class writes JSON lines."""
 
     def __init__(
         self, surroundings: Surroundings, columns: Sequence[Column], zone: str | None
@@ -49,7 +50,7 @@ class Writer:
         """Write the lines below a table, and the heading if there were no rows.
 
         Args:
-            total: How many rows there are, if a limit has left some out.
+            total: Number of all rows, if a limit has left out some.
         """
 
 
@@ -74,15 +75,15 @@ def print_rows(
     zone: str | None = None,
     total: int | None = None,
 ) -> None:
-    """Write a whole table to stdout; a single row that is too wide for a table as a block.
+    """Write a whole table to stdout; a single row that is too wide for a table becomes a block.
 
     Args:
-        surroundings: Where to.
+        surroundings: Its stdout gets the table.
         columns: The columns.
         rows: The rows.
         kind: The format.
         zone: Zone of times in it; UTC if None.
-        total: How many rows there are, if a limit has left some out.
+        total: Number of all rows, if a limit has left out some.
     """
     source = iter(rows)
     first = list(islice(source, 2))
@@ -104,7 +105,7 @@ def print_summary(
     *,
     zone: str | None = None,
 ) -> None:
-    """Write one row: for people with a line for each column, else in the normal form."""
+    """Write one row to stdout: for people a line for each column, for scripts as `print_rows`."""
     if kind is Format.TABLE:
         _print_block(surroundings, columns, row, zone)
     else:
@@ -112,10 +113,10 @@ def print_summary(
 
 
 def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> None:
-    """Write a line of text to stdout, folded between words where it is wider than the terminal.
+    """Write a line of text to stdout; a line wider than the terminal is folded between words.
 
     Args:
-        surroundings: Where to.
+        surroundings: Its stdout gets the text.
         text: Printable text.
         hanging: Indentation of its second and later lines.
     """
@@ -130,7 +131,7 @@ def print_text(surroundings: Surroundings, text: str, *, hanging: int = 0) -> No
 
 
 def print_verdict(surroundings: Surroundings, sentence: str, kind: Format) -> None:
-    """Write a command's answer in a sentence: above a table, on stderr beside JSON and CSV."""
+    """Write a command's result as one sentence: above a table; with JSON and CSV to stderr."""
     if kind is Format.TABLE:
         print_text(surroundings, visible(sentence))
     else:
@@ -149,7 +150,7 @@ def _print_block(
 
 
 def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iterator[str]:
-    """Yield the lines of a block: names beside texts; long texts go on in the next line."""
+    """Yield the lines of a block: a name and its text; a long text continues on more lines."""
     width = max(map(width_of, names))
     if room is not None:
         width = min(width, max(room - len(GAP) - _VALUE_ROOM, 1))
@@ -162,7 +163,7 @@ def _block(names: Sequence[str], texts: Sequence[str], room: int | None) -> Iter
 def _visible(
     surroundings: Surroundings, columns: Sequence[Column], row: Row
 ) -> list[tuple[Column, object]]:
-    """Return the columns that a table may have, with their cells."""
+    """Return columns with their cells, without detail columns unless `--wide` is given."""
     pairs = zip(columns, row, strict=True)
     return [pair for pair in pairs if surroundings.is_wide or not pair[0].is_detail]
 
@@ -171,9 +172,9 @@ def _visible(
 def live(
     surroundings: Surroundings, columns: Sequence[Column], *, zone: str | None = None
 ) -> Iterator[Callable[[Iterable[Row]], None]]:
-    """Show a table that redraws itself and fits the terminal; yields a function that takes rows.
+    """Show a live table that fits the terminal; yields a function that shows new rows in it.
 
-    At the end, also by Ctrl-C, the last table stays.
+    At the end, or after Ctrl-C, the last table is printed.
     """
     from rich.console import Console
     from rich.live import Live
@@ -239,8 +240,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they come. Widths grow with later rows; where the columns that fit change,
-    a new heading follows.
+    Rows are written as they arrive. Later rows may widen the columns; if other columns then fit,
+    the heading is written again.
     """
 
     def __init__(
@@ -254,7 +255,7 @@ class _Table(Writer):
         self._rows = 0
 
     def holds(self, row: Row) -> bool:
-        """Whether a row fits with all its columns, whole."""
+        """Whether a row fits with all its columns, and no cell has to be cut."""
         texts = self._texts(row)
         layout = plan(self._shown, self._zone, [*map(width_of, texts)], self._room)
         if layout is None or len(layout.shown) < len(self._shown):
@@ -272,7 +273,7 @@ class _Table(Writer):
         self._stdout.flush()
 
     def close(self, total: int | None = None) -> None:
-        """Write the columns that were dropped and the number of rows; see `Writer`."""
+        """Write the number of rows and the names of the dropped columns; see `Writer`."""
         if self._layout is None and not self._rows:
             self._write_chunk([])
         if self._room is None:
