@@ -65,7 +65,7 @@ _OF_BROKERS = ("BROKER_CONFIGS", "BROKER_CONFIG_BY_NAME", "BrokerConfig")
 
 
 def __getattr__(name: str) -> object:
-    """Import the broker's settings at their first use: a directory needs those of topics alone."""
+    """Import broker settings at their first use: a directory needs only topic settings."""
     if name not in _OF_BROKERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tidelog.config import broker

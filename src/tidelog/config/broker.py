@@ -65,7 +65,8 @@ from tidelog.errors import ConfigError, ConfigErrors
 from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT32_MAX
 
-# Kafka's minimum: with less, a log is read many times.
+# Minimum size of the cleaner's offset map, as in Kafka: with a smaller map, a compaction would read
+# a log many times.
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
 
@@ -89,8 +90,8 @@ TOKEN_ALGORITHMS: Final = (
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
-# Settings with a lower and an upper bound, which are settings with `min.` and `max.` in their
-# names.
+# Group settings for which the broker has a lower and an upper bound, as settings with `min.` and
+# `max.` in their names.
 BOUNDED: Final = (
     "session.timeout.ms",
     "heartbeat.interval.ms",
@@ -116,7 +117,7 @@ class BrokerConfig:
 
     Attributes:
         topic_defaults: Default settings of topics, under the broker's names.
-        without_effect: Texts of given settings without effect here; passwords are left empty.
+        without_effect: Texts of the given settings that have no effect here; passwords are empty.
         given_names: Names of settings that were given, even if equal to the default.
     """
 
@@ -615,7 +616,7 @@ class _Given:
 
 
 def _not_served(name: str) -> ConfigError:
-    """Build the error for a setting that is refused, because its user relies on its effect."""
+    """Build the error for a Kafka setting that is refused, because users rely on its effect."""
     return ConfigError(name, None, "is a setting of Kafka's that this broker does not have")
 
 
@@ -671,7 +672,7 @@ def changed_config(started: BrokerConfig, settings: Mapping[str, str]) -> Broker
             key = BROKER_CONFIG_BY_NAME[name]
             values[key.attribute] = key_value(key, text)
         elif name in CHANGEABLE:
-            key_value(WITHOUT_EFFECT[name], text)  # validated and shown, without effect
+            key_value(WITHOUT_EFFECT[name], text)  # validates a setting that has no effect
         else:
             raise ConfigError(name, text, "can't be changed while the broker runs")
     TopicConfig.parse({}, broker=topics)

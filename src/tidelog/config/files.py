@@ -73,7 +73,7 @@ def setting_texts(given: Mapping[str, object]) -> dict[str, str]:
 
 
 def _decoded(content: bytes) -> str:
-    """Decode a properties file: UTF-8, which is usual today, else Latin-1, as Java does."""
+    """Decode a properties file: as UTF-8 if it is valid, else as Latin-1, like Java."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """Settings of one group: `GroupSettings`, for classic, consumer and share groups.
 
-A value set for a group replaces the broker's value for all groups of its protocol. Some settings of
-share groups have no broker setting behind them, only a default.
+A value set for a group takes precedence over the broker's value, which applies to all groups of a
+protocol. Some settings of share groups have no corresponding broker setting, only a default.
 
 Source: KIP-848, KIP-932, KIP-1222; Kafka 4.3's `GroupConfig`.
 """
@@ -108,7 +108,8 @@ GROUP_CONFIGS: Final = (
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
 
 
-# Heartbeats read these often, so the broker's value is read as a number, without parsing a text.
+# Group setting -> attribute of `BrokerConfig` with the broker's value. Each heartbeat reads some of
+# them; reading the attribute saves parsing a text.
 _BROKERS_ATTRIBUTES: Final = {
     name: BROKER_CONFIG_BY_NAME[broker_name(name)].attribute for name in _BEHIND_BROKERS
 }
@@ -155,7 +156,7 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return the effective text of a setting that only groups have."""
+    """Return the effective text of a group setting without a broker setting: given or default."""
     return texts.get(name) or _BY_NAME[name].default or ""
 
 

@@ -20,7 +20,7 @@ from tidelog.types import PORT_MAX
 LOOPBACK: Final = "127.0.0.1"
 
 
-ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - what `*` means; who may listen there is asked
+ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - means `*`; `ensure_private` restricts its use
 
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
@@ -152,14 +152,14 @@ class SecurityProtocol(StrEnum):
 
 
 class ListenerPlan(NamedTuple):
-    """Listener as configured.
+    """Configuration of a listener.
 
     Attributes:
         name: Name in the settings; clients never see it.
         protocol: Security protocol.
         place: Address to listen on.
-        advertised: Address for clients to connect to, None for the listener's; an empty host means
-            the machine's name.
+        advertised: Address that clients connect to; None for the address to listen on; an empty
+            host means the machine's name.
     """
 
     name: str
@@ -168,19 +168,19 @@ class ListenerPlan(NamedTuple):
     advertised: Endpoint | None = None
 
     def told(self, port: int, host_name: Callable[[], str] = getfqdn) -> Endpoint:
-        """Return the address for clients to connect to.
+        """Return the address that clients connect to.
 
         Args:
             port: Port that the listener uses, in place of 0 in the settings.
-            host_name: Returns the machine's name. It is used if the listener uses all addresses, to
-                which clients can't connect.
+            host_name: Returns the machine's name, which replaces an address that means all
+                addresses: clients can't connect to that.
         """
         endpoint = self.advertised or self.place
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
         return Endpoint(host, endpoint.port or port)
 
     def is_safe(self, config: BrokerConfig) -> bool:
-        """Whether other machines may connect: the listener encrypts and authenticates."""
+        """Whether the listener encrypts and authenticates, so that other machines may connect."""
         if not self.protocol.has_tls:
             return False
         return self.protocol.has_sasl or config.ssl_client_auth == "required"
@@ -200,7 +200,7 @@ class ListenerPlan(NamedTuple):
 
 
 def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
-    """Return the listeners of a broker's settings, without those of a controller.
+    """Return the listeners in a broker's settings, without a controller's listeners.
 
     Raises:
         ConfigError: A name has no protocol or occurs twice, an address is invalid, an advertised
@@ -230,7 +230,7 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
     Args:
         config: Settings, which include the address of the metrics.
         plans: Listeners to check.
-        way_out: Option that permits it all the same, for the message.
+        way_out: Option that permits it anyway, for the error.
 
     Raises:
         ConfigError: Other machines can connect without TLS and authentication.
@@ -259,7 +259,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """Add the only listener's name to a bare HOST:PORT, as `--listen` accepts it."""
+    """Add the name of the only listener to a HOST:PORT without a name, as `--listen` accepts it."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text

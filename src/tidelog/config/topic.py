@@ -69,7 +69,7 @@ class ConfigNote:
     Attributes:
         kind: Reason of the note.
         given: Name as written.
-        text: One line about what is done instead, or what follows.
+        text: One line: what happens instead, or the consequence.
     """
 
     kind: NoteKind
@@ -425,8 +425,8 @@ class TopicConfig:
 
         Args:
             given: The topic's own settings; broker names and older names are accepted.
-            broker: Broker settings, which apply where the topic has none; names that are not about
-                topics are ignored.
+            broker: Broker settings, which apply if the topic has no value; names that are no topic
+                defaults are ignored.
 
         Raises:
             ConfigError: A name is unknown, a value is out of range, or two values contradict.
@@ -516,7 +516,8 @@ TOPIC_CONFIGS: Final = keys_of(TopicConfig)
 
 TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
 
-# KIP-32 had one limit for both directions; Kafka split it in 3.6 and dropped it in 4.0.
+# Names of KIP-32's limit on timestamps, one for the past and the future. Kafka split it in 3.6, and
+# dropped these names in 4.0.
 TWO_SIDED_LIMITS: Final = (
     "message.timestamp.difference.max.ms",
     "log.message.timestamp.difference.max.ms",
@@ -527,7 +528,7 @@ TWO_SIDED_LIMIT_KEYS: Final = ("message.timestamp.before.max.ms", "message.times
 _FORMATS: Final = (
     "records are written in format 2, those of old clients (`tidelog.legacy.clients`) in their own"
 )
-# Names without meaning today, with the reason.
+# Retired name -> the reason why the setting has no effect.
 RETIRED: Final = {
     "message.format.version": _FORMATS,
     "log.message.format.version": _FORMATS,
@@ -641,7 +642,7 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """Iterate over all settings in a mapping; of several for one key, the winner comes first."""
+    """Iterate over all settings in a mapping; of several settings for a key, the first one wins."""
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)
@@ -680,9 +681,9 @@ def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
 
 
 def normalize(given: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNote]]:
-    """Convert a mapping to Kafka's current names and spelling, as it is stored for a topic.
+    """Convert a mapping to Kafka's current names and spelling, in which settings are stored.
 
-    So a stored setting stays valid when an old name is no longer supported.
+    A stored setting therefore stays valid when an old name is no longer supported.
 
     Raises:
         ConfigError: A name is unknown, a value is out of range, or a text is too long.

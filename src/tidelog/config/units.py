@@ -1,8 +1,8 @@
 """Amounts with a unit as values of settings, such as `retention.ms=7d` and `segment.bytes=1GiB`.
 
-People write them on the command line and in Python; they become Kafka's whole numbers before a
-setting is checked or stored. Requests of clients and server.properties have Kafka's rules: numbers
-alone. The unit of a setting is the last word of its name.
+The command line and Python calls accept them; they become Kafka's whole numbers before a setting is
+checked or stored. Requests of clients and server.properties accept only numbers, as in Kafka. The
+unit of a setting is the last word of its name.
 """
 
 import re
@@ -44,7 +44,7 @@ class _Unit(NamedTuple):
 
     Attributes:
         name: Plural name, for errors.
-        size: In ns or in bytes.
+        size: Size of the unit in ns or bytes.
         units: Units that a value may have, by name.
         forms: Valid forms, for errors.
     """
@@ -64,16 +64,16 @@ _UNITS: Final = {
     "minutes": _Unit("minutes", _TIMES["m"], _TIMES, _LENGTHS),
     "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
 }
-# Units of printed values, from the largest, by whether they are sizes.
+# Units of printed values, largest first: at index 0 of times, at index 1 of sizes.
 _SHOWN: Final = (
     [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
     [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]
     + [(f"{letter}B", 1000**power) for letter, power in (("G", 3), ("M", 2), ("k", 1))],
 )
 _PARTS_SHOWN: Final = 2
-# Larger numbers stand for no limit.
+# Numbers above this mean "no limit" and are printed without a unit.
 _SHOWN_MAX: Final = 2**53
-# Settings in bytes, or in no unit, of which the name does not show it.
+# Settings whose last word does not name their unit -> the unit, None without one.
 _BY_NAME: Final = {
     "log.cleaner.dedupe.buffer.size": _UNITS["bytes"],
     "log.cleaner.io.max.bytes.per.second": None,
@@ -127,7 +127,7 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
         at = match.end()
     if at < len(stripped):
         if not _is_known(name):
-            return text  # the name is the mistake, or a broker knows it
+            return text  # the name is unknown here; the code that applies the setting reports it
         raise ConfigError(name, text, f"must be a whole number of {unit.name}, or {unit.forms}")
     number = amount / unit.size
     if number.denominator != 1:

@@ -1,4 +1,4 @@
-"""Kafka settings that have no effect here. They are accepted with a note, and described.
+"""Kafka settings that have no effect here: they are accepted with a note, and clients see them.
 
 A single process has no controller quorum, no remote replicas and its own threads; it also has no
 streams groups and no Kerberos. Names, types and defaults are Kafka 4.3's, so an existing
@@ -188,8 +188,8 @@ _FLAGS: Final[Mapping[str, str]] = {
 }
 
 
-# None if Kafka has no default. The default of group.coordinator.rebalance.protocols names the
-# protocols served here.
+# Name -> default; None if Kafka has no default. The default of
+# group.coordinator.rebalance.protocols names the protocols that the broker supports.
 _LISTS: Final[Mapping[str, str | None]] = {
     CONTROLLER_LISTENERS: None,
     "controller.quorum.bootstrap.servers": "",
@@ -243,7 +243,7 @@ _PASSWORDS: Final[Mapping[str, str | None]] = {
 }
 
 
-# Kafka's settings that are not supported, and on whose effect a user relies. They are refused, not
+# Kafka settings that are not supported, but on whose effect users rely. They are refused, not
 # ignored.
 NOT_SERVED: Final = frozenset(
     {
@@ -328,7 +328,7 @@ WITHOUT_EFFECT: Final[Mapping[str, ConfigKey]] = {
 }
 
 
-# Settings that can be changed for one broker, but not for all brokers.
+# Settings that can be changed at run time for one broker, but not for all brokers together.
 ONE_BROKERS: Final = frozenset(
     {
         "sasl.kerberos.min.time.before.relogin",

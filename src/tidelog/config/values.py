@@ -1,4 +1,4 @@
-"""Types of values, how each is parsed, printed and described; and `ConfigKey`, a row of the table.
+"""Types of settings' values: parsing, printing, description; and `ConfigKey`, one setting.
 
 Parsing follows Kafka: surrounding white space is dropped, `+5` is a number, words are
 case-sensitive. Values that Kafka accepts although they have no meaning (`NaN` as a ratio) are
@@ -87,7 +87,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property whose highest value decides which record of a key stays. Source: KIP-280."""
+    """Property of records; the record of a key with its highest value stays. Source: KIP-280."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
@@ -95,7 +95,7 @@ class CompactionStrategy(StrEnum):
 
 
 class CompactionScheduler(StrEnum):
-    """Extent of a compaction: the whole log, or the segments with the most garbage."""
+    """Which part of a log a compaction cleans: all of it, or the segments with most garbage."""
 
     BRUTE_FORCE = "brute-force"
     GENERATIONAL = "generational"
@@ -121,7 +121,7 @@ class MigrationPolicy(StrEnum):
 
 
 class KeyHash(StrEnum):
-    """Hash of keys in a compaction: with a new secret for each run, or as in Kafka."""
+    """Hash function of keys in a compaction: with a new secret for each run, or Kafka's."""
 
     SIPHASH = "siphash"
     MD5 = "md5"
@@ -395,7 +395,8 @@ FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
 
-# Producers call it `none`, which Kafka refuses for a topic, so the message names the right word.
+# Producers call no compression `none`, which Kafka refuses for a topic; the error names the right
+# word.
 COMPRESSION: Final = member(CompressionType, " (no compression is `uncompressed`)")
 
 RETENTION_CLOCK: Final = member(RetentionClock)
@@ -419,11 +420,11 @@ MIGRATION_POLICY: Final = ValueKind(
 TEXT: Final = ValueKind("string", "any text", str.strip)
 
 
-# A list in Kafka; its users split it.
+# A setting that is a list in Kafka; the code that uses it splits the text.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
 
 
-# Never shown, nor part of any error.
+# Its value is never shown, and is in no error message.
 PASSWORD: Final = ValueKind("password", "any text", str.strip)
 
 
