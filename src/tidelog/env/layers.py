@@ -12,7 +12,7 @@ from tidelog.types import Buffer
 
 
 class LayeredFiles:
-    """File system on top of another one; see the module.
+    """Base class of a file system on top of another one, to which it delegates every call.
 
     Attributes:
         below: The file system below.
@@ -75,7 +75,7 @@ class LayeredFiles:
 
 
 class ReadOnlyFile:
-    """The calls of `File` that change a file; each is refused. No resource is held."""
+    """Base class of read-only files without resources: refuses calls that change the file."""
 
     def _refuse(self) -> NoReturn:
         """Raise the OSError of a refused change."""

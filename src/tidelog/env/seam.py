@@ -83,7 +83,7 @@ class LocalFile(Protocol):
     def send(self, socket: int, size: int, position: int) -> int:
         """Let the kernel send up to `size` bytes from `position` to a socket.
 
-        Return how many it sent.
+        Returns the number of bytes sent.
 
         Raises:
             BlockingIOError: The socket accepts nothing now.
@@ -92,7 +92,7 @@ class LocalFile(Protocol):
 
 
 def local_file(file: File) -> LocalFile | None:
-    """Return the file if it has these calls, else None."""
+    """Return the file if it has the calls of `LocalFile`, else None."""
     return cast("LocalFile", file) if _may_be_local(type(file)) else None
 
 
@@ -108,14 +108,14 @@ class MappableFile(Protocol):
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
 
-        All of them are in memory then, not copied. None if that is impossible: `File.pread` raises
-        the reason.
+        All these bytes are in memory then; none is copied. Returns None if that is impossible;
+        `File.pread` then raises the error.
         """
         ...
 
 
 def mappable_file(file: File) -> MappableFile | None:
-    """Return the file if it has these calls, else None."""
+    """Return the file if it has the calls of `MappableFile`, else None."""
     return cast("MappableFile", file) if _may_be_mapped(type(file)) else None
 
 
@@ -125,7 +125,7 @@ def _may_be_mapped(kind: type) -> bool:
 
 
 class DirEntry(NamedTuple):
-    """One name in a directory; lightweight, since there may be 500,000 of them."""
+    """One entry of a directory; a tuple, because there may be 500,000 of them."""
 
     name: str
     is_dir: bool
@@ -140,7 +140,7 @@ class FileStat:
         size: In bytes.
         mtime_ms: Modification time in ms.
         is_dir: Whether it is a directory.
-        identity: Differs after a replacement.
+        identity: Identifies the file; it differs if another file replaces it under the same path.
         permissions: Permission bits of its mode, 0 without them, as in object stores.
     """
 
@@ -177,8 +177,8 @@ class FileSystem(Protocol):
     def map(self, path: str, size: int | None = None) -> memoryview:
         """Return a read-only view of the first `size` bytes (None for all).
 
-        It is empty for an empty file. For finished files: whether later writes to those bytes are
-        visible is unspecified.
+        The view of an empty file is empty. Only for finished files: it is unspecified whether the
+        view shows later writes to these bytes.
         """
         ...
 
@@ -229,14 +229,14 @@ class FileSystem(Protocol):
 
 @runtime_checkable
 class RemoteFiles(Protocol):
-    """A `FileSystem` whose files are read by requests: in blocks; a map is a copy."""
+    """A `FileSystem` whose files are read over a network in blocks; mapping a file copies it."""
 
     def is_remote(self, path: str) -> bool:
         """Whether the path is remote; other paths are local."""
         ...
 
     def forget(self, path: str) -> None:
-        """Drop cached facts of a folder and everything below it."""
+        """Drop cached facts about a folder and everything below it."""
         ...
 
     def prefetch(self, paths: Iterable[str]) -> None:
@@ -251,12 +251,15 @@ def is_remote(files: FileSystem, path: str) -> bool:
 
 @cache
 def _may_be_remote(kind: type) -> bool:
-    """Cached: called for every segment of a plan, and `isinstance` examines all of the protocol."""
+    """Whether files of this type may be remote.
+
+    The result is cached: plans check every segment, and `issubclass` compares all methods.
+    """
     return issubclass(kind, RemoteFiles)
 
 
 def forget(files: FileSystem, path: str) -> None:
-    """Drop cached facts of a folder; no-op for local files, which are never cached."""
+    """Drop cached facts about a folder; no-op for local files, which are never cached."""
     if _may_be_remote(type(files)):
         cast("RemoteFiles", files).forget(path)
 

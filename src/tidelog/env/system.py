@@ -1,6 +1,6 @@
 """The operating system's clocks, files, maps and locks, behind the protocols of `seam`.
 
-Calls `mmap`, `munmap` and `madvise` through ctypes: Python's maps keep a descriptor each.
+Calls `mmap`, `munmap` and `madvise` through ctypes, because Python's maps keep a descriptor each.
 """
 
 import ctypes
@@ -43,25 +43,26 @@ _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
 
-# Linux only (5.14): read all pages of a map now, and fail instead of a later SIGBUS.
+# Advice that reads all pages of a map, and fails now instead of a SIGBUS later; Linux 5.14 has it.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
 def map_descriptor(fd: int, size: int) -> memoryview:
-    """Map without keeping a descriptor: `mmap.mmap` keeps one, and 10,000 segments need more.
+    """Return the first `size` bytes of a file as a read-only view; `fd` may be closed afterwards.
 
-    The array's type is rounded up to a power of two because ctypes keeps one type per length
-    forever; only the first `size` bytes are accessible through the view. Unmapped when the last
-    view of it is gone.
+    `mmap.mmap` would keep a descriptor for each map, and 10,000 segments would exceed the limit of
+    open files. The array under the view has a length rounded up to a power of two, because ctypes
+    keeps one type per length forever; the view covers only the first `size` bytes. The file is
+    unmapped when the last view is deleted.
     """
     return _view(_map(fd, size, 0), size)
 
 
 def map_resident(fd: int, size: int, position: int) -> memoryview | None:
-    """Map bytes of a finished file, after reading all of them into memory if necessary.
+    """Return bytes of a finished file as a read-only view, after reading all into memory if needed.
 
     Returns None if that is impossible: the file is too short, the disk fails, or the system lacks
-    the call. A later read then raises the error, which a map can't.
+    the call. An ordinary read then raises the error; access to a map would raise a signal instead.
     """
     if _POPULATE_READ is None or size <= 0 or os.fstat(fd).st_size < position + size:
         return None
@@ -78,7 +79,10 @@ def map_resident(fd: int, size: int, position: int) -> memoryview | None:
 
 
 def _map(fd: int, size: int, start: int) -> int:
-    """Return the address of a shared read-only map; `start` is page-aligned."""
+    """Map `size` bytes from `start`, shared and read-only; return the address.
+
+    `start` must be page-aligned.
+    """
     address = _LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
     if address is None or address == _MAP_FAILED:
         code = ctypes.get_errno()
@@ -87,13 +91,13 @@ def _map(fd: int, size: int, start: int) -> int:
 
 
 def _view(address: int, size: int) -> memoryview:
-    """Return a map as a view, which unmaps it when it is gone."""
+    """Return a map as a read-only view; the map is removed when the view is deleted."""
     array = (ctypes.c_ubyte * (1 << size.bit_length())).from_address(address)
     weakref.finalize(array, _LIBC.munmap, address, size)
     return memoryview(array).cast("B")[:size].toreadonly()
 
 
-# struct flock: write lock, from the start of the file to its end, no process id.
+# A `struct flock`: a write lock from the start of the file to its end, without a process id.
 _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
@@ -113,22 +117,23 @@ def lock_descriptor(fd: int) -> None:
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
 
-# A file of at most a page is read, not mapped: faster, and the kernel limits the number of maps.
+# A file of at most one page is read, not mapped: that is faster, and the number of maps is limited.
 SMALL_MAP_BYTES: Final = 4096
 
 
-# Not every system supports reading without waiting, and on one that does, not every file system.
+# Whether the system supports reads that don't wait for the disk; some file systems refuse them.
 _ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
 
 
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
-# Buffer for the byte that probes whether its page is in memory; its value is ignored.
+# Buffer for one byte, whose read shows whether its page is in memory; the value is ignored.
 _PROBED: Final = (bytearray(1),)
 
 
-# On Linux this clock includes sleep: after sleep the wall clock must not seem to have jumped.
+# On Linux this clock includes the time in which the machine sleeps, so that the wall clock does not
+# seem to have jumped after it.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -163,7 +168,7 @@ class _OsFile:
         return self._pread_rest(data, size, position)
 
     def _pread_rest(self, data: bytes, size: int, position: int) -> bytes:
-        """Read the rest: Linux limits a read to 2 GiB, so a short one may not be the file's end."""
+        """Read the rest: a short read may not be the file's end, as Linux reads at most 2 GiB."""
         parts = [data]
         done = len(data)
         while done < size and data:
@@ -202,7 +207,7 @@ class _OsFile:
             raise
         if done == size:
             return data
-        # Part of it is not in memory, or the file ends there.
+        # Either a part of the bytes is not in memory, or the file ends here.
         return memoryview(data)[:done] if position + done >= self.size() else None
 
     def map_resident(self, size: int, position: int) -> memoryview | None:
@@ -243,7 +248,7 @@ class _OsFile:
 class _OsLock:
     """The descriptor that holds a lock."""
 
-    # Files locked by this process: device and inode.
+    # Device and inode of the files that this process has locked.
     held: ClassVar[set[tuple[int, int]]] = set()
 
     def __init__(self, fd: int) -> None:
@@ -272,7 +277,7 @@ def _open_regular(path: str, flags: int) -> int:
     """
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # reads of a directory fail later
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):  # reading a directory fails later with EISDIR
         return fd
     os.close(fd)
     kind = "a FIFO" if stat.S_ISFIFO(mode) else "a device or a socket"
@@ -280,7 +285,7 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 class _UnsyncedFile(_OsFile):
-    """A file descriptor whose writes are left to the system."""
+    """A file descriptor whose `sync` does nothing: the system writes the bytes to disk later."""
 
     __slots__ = ()
 
