@@ -1,17 +1,18 @@
 """Cached blocks of objects, and reading an object by blocks.
 
-A lookup reads a header here and an index entry there; each costs a request, so at least the whole
-block around it is read. `BlockReader` reads one object at any position in as few requests as the
-cached blocks allow; `BlockCache` keeps blocks by name, in memory and, if one is given, in a folder.
-Both bounds are in bytes, and the least recently used block is evicted first.
+A lookup reads small pieces of an object, such as a header and an index entry. Each read costs a
+request, so the whole block around a piece is read. `BlockReader` reads one object at any position
+in as few requests as the cached blocks allow. `BlockCache` keeps blocks by name, in memory and, if
+one is given, in a folder. Each of the two has a limit in bytes, and evicts the least recently used
+block first.
 
-A block in the folder has its name and a checksum over all; an invalid one is removed and read from
-the store again, so damage costs time and never a wrong result. The folder holds nothing else and
-may be deleted at any time. Processes may share it, and each lists it now and then for blocks that
-others have added.
+The file of a block in the folder contains its name and a checksum. An invalid file is removed and
+the block is read from the store again, so damage costs time and never causes a wrong result. The
+folder contains nothing else and may be deleted at any time. Processes may share it; each lists it
+from time to time to find blocks that others have added.
 
-Invariant: a block's name belongs to bytes that never change, so no block is ever stale. Owns no
-store: a reader gets a function that fetches a range. Thread-safe.
+Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
+has no store: a reader gets a function that fetches a range. Thread-safe.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from typing import Final
 from tidelog.env import FileSystem
 from tidelog.record.coding import crc32c
 
-# Maximum blocks in one request.
+# Maximum number of blocks in one request.
 RUN_MAX: Final = 64
 
 MAGIC: Final = b"TLCB"
@@ -37,7 +38,7 @@ _LIST_AGAIN: Final = 256
 
 
 class MemoryBlocks:
-    """At most `limit_bytes` of blocks in memory."""
+    """Cache of at most `limit_bytes` of blocks in memory."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -47,11 +48,11 @@ class MemoryBlocks:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all blocks held."""
+        """Size of all cached blocks."""
         return self._size_bytes
 
     def get(self, name: str) -> bytes | None:
-        """Return a block, None if it is not held."""
+        """Return a block, None if it is not cached."""
         with self._lock:
             block = self._blocks.get(name)
             if block is not None:
@@ -59,7 +60,7 @@ class MemoryBlocks:
             return block
 
     def put(self, name: str, data: bytes) -> None:
-        """Hold a block; one that is larger than the limit is ignored."""
+        """Cache a block; a block that is larger than the limit is ignored."""
         if len(data) > self.limit_bytes:
             return
         with self._lock:
@@ -76,7 +77,7 @@ class MemoryBlocks:
 
 
 class FolderBlocks:
-    """At most `limit_bytes` of blocks in files of a folder."""
+    """Cache of at most `limit_bytes` of blocks, each in a file of a folder."""
 
     def __init__(self, fs: FileSystem, folder: str, limit_bytes: int) -> None:
         self._fs = fs
@@ -94,7 +95,7 @@ class FolderBlocks:
         try:
             data = self._read(file_name)
         except OSError:
-            return None  # treat an unreadable cache as empty
+            return None  # an unreadable cache is treated as empty
         block = None if data is None else decode_block(data, name)
         with self._lock:
             if block is None:
@@ -104,7 +105,7 @@ class FolderBlocks:
         return block
 
     def _read(self, file_name: str) -> bytes | None:
-        """Read a file, None if it is larger than any block that was put."""
+        """Return the content of a file; None if it is larger than `put` writes."""
         file = self._fs.open(f"{self._folder}/{file_name}")
         try:
             size = file.size()
@@ -113,7 +114,7 @@ class FolderBlocks:
             file.close()
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep a block; if the disk fails, it is not kept."""
+        """Write a block to the folder; errors of the disk are ignored."""
         content = encode_block(data, name)
         if len(content) > self._limit_bytes:
             return
@@ -129,7 +130,11 @@ class FolderBlocks:
             self._remove(_file_name(name))
 
     def _list(self) -> None:
-        """Count the present files, the oldest first."""
+        """List the block files with their sizes, in order of eviction; remove temporary files.
+
+        Files that this process has not used come first, oldest first; then the others, least
+        recently used first.
+        """
         self._until_listing = _LIST_AGAIN
         self._fs.make_dirs(self._folder)
         entries = []
@@ -139,7 +144,7 @@ class FolderBlocks:
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
             elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
-                with suppress(OSError):  # another process that is about to rename it will retry
+                with suppress(OSError):  # if another process is writing it, its `put` is ignored
                     self._fs.remove(f"{self._folder}/{entry.name}")
         used = {name: number for number, name in enumerate(self._sizes)}
         entries.sort(key=lambda each: (used.get(each[1], -1), each[0]))
@@ -156,7 +161,7 @@ class FolderBlocks:
             self._fs.remove(f"{self._folder}/{file_name}")
 
     def _write(self, file_name: str, content: bytes) -> None:
-        """Write a file without a sync: a torn file after a crash is recognized."""
+        """Write a file without a sync; its checksum shows if a crash has left it incomplete."""
         self._until_listing -= 1
         self._number += 1
         temporary = f"{self._folder}/{file_name}-{id(self):x}-{self._number}{_TMP_SUFFIX}"
@@ -188,7 +193,7 @@ class BlockCache:
         return block
 
     def put(self, name: str, data: bytes) -> None:
-        """Keep a block."""
+        """Cache a block in memory and in the folder."""
         self.memory.put(name, data)
         if self._folder is not None:
             self._folder.put(name, data)
@@ -201,7 +206,7 @@ class BlockCache:
 
 
 class BlockReader:
-    """An immutable object, read at any position.
+    """Reader of an immutable object, at any position.
 
     Attributes:
         size_bytes: Its size.
@@ -218,17 +223,17 @@ class BlockReader:
         run_max: int = RUN_MAX,
         reads_ahead: bool = False,
     ) -> None:
-        """Create a reader without a request.
+        """Create a reader; sends no request.
 
         Args:
             cache: Cache of the blocks.
-            name: Unique name of the object.
-            size_bytes: Its size.
-            fetch: Reads exactly this many bytes from a position in one request.
+            name: Unique name of the object's content.
+            size_bytes: Size of the object.
+            fetch: `fetch(position, size)` returns exactly `size` bytes by one request.
             block_bytes: Size of a block; the last one may be shorter.
-            run_max: Maximum blocks fetched at once.
-            reads_ahead: Whether a read that continues where the last one ended fetches more than
-                needed, twice as much each time.
+            run_max: Maximum number of blocks in one request.
+            reads_ahead: Whether requests become larger than needed while reads continue where the
+                last one ended: twice as large each time.
         """
         self.size_bytes = size_bytes
         self._cache = cache
@@ -238,7 +243,7 @@ class BlockReader:
         self._run_max = run_max
         self._reads_ahead = reads_ahead
         self._run = 1
-        self._behind = -1  # number of the block after the last one fetched
+        self._behind = -1  # number of the block after the last fetched block
 
     def pread(self, size: int, position: int) -> bytes:
         """Return at most `size` bytes; fewer only at the object's end. Raises errors of `fetch`."""
@@ -276,7 +281,7 @@ class BlockReader:
         return data
 
     def drop_cached(self) -> None:
-        """Drop all its cached blocks."""
+        """Drop all cached blocks of the object."""
         for number in range(-(-self.size_bytes // self._block_bytes)):
             self._cache.drop(f"{self._name}@{number}")
 

@@ -1,7 +1,8 @@
 """`ObjectStore` over a local or mounted folder: `file:///path`.
 
-Puts are durable: write a temporary file, sync, rename. Compare-and-swap works between users of this
-module, through a lock file; an attempt that finds the lock taken fails, as if it had lost the race.
+Puts are durable: write a temporary file, sync, rename. Compare-and-swap uses a lock file, so it
+works only between users of this module. If the lock is taken, it fails as if another writer had
+been faster.
 """
 
 import errno
@@ -110,7 +111,7 @@ class FolderStore(TwoRequestStore):
         part_path = f"{path}{PART_SUFFIX}"
         try:
             self._make_folder(path.rpartition("/")[0])
-            # Locked, so that a second put of the same key does not write into this file.
+            # The lock prevents another put of the same key from writing into this file.
             lock = self._fs.lock(part_path)
             try:
                 self._write_part(part_path, parts)

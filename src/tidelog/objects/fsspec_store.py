@@ -144,16 +144,16 @@ class FsspecStore(TwoRequestStore):
                     for part in file_parts(fs, path, size):
                         target.write(part)
             except BaseException:
-                self.delete(key)  # half a file would pass for a whole one
+                self.delete(key)  # readers would take a partial file for a complete one
                 raise
         return self._existing(key)
 
     def put_if(
         self,
         key: str,
-        data: bytes,  # noqa: ARG002 - the seam has it
+        data: bytes,  # noqa: ARG002 - part of the protocol
         *,
-        etag: str | None,  # noqa: ARG002 - the seam has it
+        etag: str | None,  # noqa: ARG002 - part of the protocol
     ) -> ObjectInfo | None:
         """Raise StorageFailure: fsspec has no conditional put."""
         raise StorageFailure(

@@ -1,11 +1,11 @@
 """A read-only `FileSystem` over an object store, and the choice of store for a URL.
 
-A path below the store's URL is an object; any other path is a local file, so a reader's caches stay
-on local disk. A folder is listed once. The listing then provides sizes, times and identities until
-`tidelog.env.forget` drops it; the number of listed objects is bounded and the newest listing always
-stays. Large objects are read by blocks, and only as the version that was listed: a replaced object
-counts as missing, and the reader lists again. Small objects are read whole in their current
-version.
+A path below the store's URL is an object; any other path is a local file, so that a reader's caches
+can be on the local disk. A folder is listed once. The listing then provides sizes, times and
+identities until `tidelog.env.forget` drops it; old listings are dropped if they have too many
+objects together. Large objects are read by blocks, and only in the version that was listed: a
+replaced object counts as missing, and the reader lists again. Small objects are read whole in their
+current version.
 """
 
 import dataclasses
@@ -90,17 +90,17 @@ class Listings:
                     del self._found[name]
 
 
-# Size below which an object is read whole, in one request.
+# Maximum size of a small object, which is read whole in one request.
 SMALL_BYTES: Final = 256 << 10
 
 
-# Size of a block of a large one.
+# Size of a block of a large object.
 BLOCK_BYTES: Final = 64 << 10
 # Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
 
-# Size from which a map is a file in the local temporary folder, instead of memory.
+# Size from which a map is copied into a file in the local temporary folder, not into memory.
 SPOOL_BYTES: Final = 16 << 20
 
 
@@ -168,7 +168,7 @@ class ObjectFiles(LayeredFiles):
     """File system over an object store; see the module. Thread-safe.
 
     Attributes:
-        store: Store of the objects; `below` has all other paths.
+        store: Store of the objects; all other paths are in `below`.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class ObjectFiles(LayeredFiles):
         super().__init__(local)
         self.store = store
         self._block_bytes = block_bytes
-        # Blocks that were read ahead must not be evicted before they are used.
+        # At most half of the cache, so that blocks are not evicted before they are used.
         self._run_max = max(1, min(RUN_MAX, cache_bytes // block_bytes // 2))
         self._blocks = BlockCache(MemoryBlocks(cache_bytes))
         self._listings = Listings(store)
@@ -192,7 +192,7 @@ class ObjectFiles(LayeredFiles):
     # -- paths -------------------------------------------------------------------------------
 
     def is_remote(self, path: str) -> bool:
-        """Return whether the path lies in the store."""
+        """Return whether the path is in the store."""
         return path == self.store.url or path.startswith(f"{self.store.url}/")
 
     def key_of(self, path: str) -> str:
@@ -201,7 +201,7 @@ class ObjectFiles(LayeredFiles):
         return path[len(self.store.url) :].strip("/")
 
     def forget(self, path: str) -> None:
-        """List that folder and those below it again at the next use."""
+        """Drop the cached listings and small files of a folder and of all folders below it."""
         if not self.is_remote(path):
             return
         key = self.key_of(path)
@@ -212,7 +212,7 @@ class ObjectFiles(LayeredFiles):
                     del self._fetched[name]
 
     def prefetch(self, paths: Iterable[str]) -> None:
-        """Prefetch small files in parallel; missing ones are remembered."""
+        """Read small files in parallel and keep the results for `open`, also of missing files."""
         keys = [self.key_of(path) for path in paths if self.is_remote(path)][:_FETCHED_MAX]
         with self._lock:
             keys = [key for key in keys if key not in self._fetched]
@@ -224,7 +224,7 @@ class ObjectFiles(LayeredFiles):
                 self._keep(key, data)
 
     def _is_large(self, key: str) -> bool:
-        """Return whether an object is known to exist or to be missing: neither is prefetched."""
+        """Return whether a cached listing shows that an object is large, or missing."""
         folder, _, name = key.rpartition("/")
         listing = self._listings.known(folder)
         if listing is None:
@@ -234,7 +234,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more shows that it is large
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more if it is large
         except FileNotFoundError:
             return None
 
@@ -263,7 +263,7 @@ class ObjectFiles(LayeredFiles):
         return len(self._listings.get(key)) > 0
 
     def stat(self, path: str) -> FileStat:
-        """Return the status of a name, as last listed; raises `FileNotFoundError`."""
+        """Return the status of an object or folder, as last listed; raises `FileNotFoundError`."""
         if not self.is_remote(path):
             return self.below.stat(path)
         key = self.key_of(path)
@@ -275,7 +275,7 @@ class ObjectFiles(LayeredFiles):
         raise FileNotFoundError(errno.ENOENT, "No such object", path)
 
     def exists(self, path: str) -> bool:
-        """Return whether the name exists, as last listed."""
+        """Return whether an object or folder exists, as last listed."""
         if not self.is_remote(path):
             return self.below.exists(path)
         key = self.key_of(path)
@@ -324,7 +324,7 @@ class ObjectFiles(LayeredFiles):
         return _SmallFile(path, data)
 
     def _reader(self, info: ObjectInfo) -> BlockReader:
-        """Return a reader of exactly the object that was listed."""
+        """Return a reader of an object, only in the version that was listed."""
 
         def fetch(position: int, size: int) -> bytes:
             data, _ = self.store.read_range(info.key, position, size, etag=info.etag)
@@ -344,7 +344,7 @@ class ObjectFiles(LayeredFiles):
         )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Copy the first `size` bytes: into memory, or a large object into an unnamed file."""
+        """Copy the first `size` bytes into memory, or if they are many into an unnamed file."""
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)
@@ -373,14 +373,14 @@ class ObjectFiles(LayeredFiles):
     # -- changes -----------------------------------------------------------------------------
 
     def _below(self, *paths: str) -> FileSystem:
-        """Return the local files, for paths outside of the store; a store's are read-only."""
+        """Return the local file system; raises OSError for a path in the read-only store."""
         if any(map(self.is_remote, paths)):
             _refuse(paths[-1])
         return self.below
 
 
 def _is_log(key: str) -> bool:
-    """Return whether a file holds records, which must come from the one object that was listed."""
+    """Return whether an object has records, which must all be of the version that was listed."""
     return key.endswith(".log")
 
 
@@ -425,7 +425,7 @@ _lock: Final = threading.Lock()
 
 
 def shared_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStore:
-    """Return the store of `open_store`; equal settings share a store, and so its connections."""
+    """Return the store of `open_store`; calls with equal settings share one and its connections."""
     settings = tuple(sorted((options or {}).items()))
     variables = tuple(
         sorted(item for item in os.environ.items() if item[0].startswith(_OWN_VARIABLES))
@@ -447,12 +447,12 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
 
     Args:
         path: A local path, or the URL of a directory in a store.
-        env: Source of everything else; the local machine's if None.
+        env: Source of clocks and local files; the local machine's if None.
         options: Settings of the store; see `open_store`.
 
     Returns:
-        `env` itself if it can read the path; else a copy with files that can, and with the options,
-        which apply to tiers of the directory too.
+        `env` itself if it can read the path; else a copy with a file system that can, and with the
+        options, which apply to tiers of the directory too.
 
     Raises:
         InvalidRequest, ConfigError, MissingDependency: From `open_store`.
@@ -460,7 +460,7 @@ def env_for(path: str, env: Env | None = None, options: Mapping[str, str] | None
     result = env or os_env()
     if options:
         result = dataclasses.replace(result, store_options=dict(options))
-        # Options of the cache of tiers are not a store's; see docs/tiers.md.
+        # Options of the tiers' cache are not options of a store; see docs/tiers.md.
         options = {name: text for name, text in options.items() if not name.startswith(TIER_PREFIX)}
     if not is_url(path) or is_remote(result.files, path.rstrip("/")):
         return result

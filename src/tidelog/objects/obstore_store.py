@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
 
 
-# Default time limits: without each of these, a wait could be endless.
+# Defaults of time limits and retries. Without one of them, a call might wait forever.
 TIMEOUT_MS: Final = 60_000
 
 
@@ -144,7 +144,7 @@ def _profile_of_environment() -> str | None:
 
 
 def _has_plain_endpoint(options: Mapping[str, str]) -> bool:
-    """Return whether the configured endpoint is http://, which allows connections without TLS."""
+    """Return whether the given endpoint is an http:// URL, and so needs connections without TLS."""
     endpoints = [options[name] for name in _ENDPOINT_OPTIONS if name in options]
     named = endpoints or [os.environ.get(name.upper(), "") for name in _ENDPOINT_OPTIONS[2:]]
     return any(endpoint.startswith("http://") for endpoint in named)
@@ -167,7 +167,7 @@ def _flag(name: str, text: str) -> bool:
     return text.lower() == "true"
 
 
-# Parts uploaded at the same time: with the one being read, three parts in memory.
+# Number of parts uploaded at the same time. With the part that is being read, three are in memory.
 _CONCURRENCY: Final = 2
 
 
@@ -224,7 +224,7 @@ def _make_handle(url: str, family: str, settings: StoreSettings, retries: int) -
 
 
 def _memory_handle(url: str) -> "Handle":
-    """Return the store in memory of each name, which exists as long as the process."""
+    """Return the in-memory store named in the URL; it exists until the process ends."""
     from obstore.store import MemoryStore
 
     name = url.partition("://")[2].partition("/")[0]
@@ -274,7 +274,7 @@ class ObstoreStore:
 
     @contextmanager
     def _typed(self, operation: str, key: str) -> Iterator[None]:
-        """Raise StorageFailure for a failure inside; FileNotFoundError if the object is missing."""
+        """Convert errors of the block to FileNotFoundError (object missing) or StorageFailure."""
         import obstore.exceptions as failures
 
         try:
@@ -297,7 +297,7 @@ class ObstoreStore:
         at = len(self._prefix) + 1 if self._prefix else 0
         etag = meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
         if self._family == "az" and not etag.startswith(('"', "W/")):
-            etag = f'"{etag}"'  # listings omit the quotes that conditions need
+            etag = f'"{etag}"'  # conditions need the quotes, which listings omit
         modified_ms = int(meta["last_modified"].timestamp() * 1000)
         return ObjectInfo(
             meta["path"][at:] if key is None else key, meta["size"], etag, modified_ms
@@ -336,7 +336,7 @@ class ObstoreStore:
         try:
             return bytes(self._get(key, _ranged(start, size))[0])
         except StorageFailure:
-            # Stores refuse a range after the end, with different errors.
+            # Stores refuse a range after the object's end; their errors differ.
             info = self.head(key)
             if info is not None and start >= info.size:
                 return b""
@@ -379,7 +379,7 @@ class ObstoreStore:
             with self._typed("list", prefix):
                 return action()
         except FileNotFoundError as error:
-            # An empty folder lists as nothing: only the bucket itself can be missing.
+            # The listing of a missing folder is empty, so the bucket itself is missing.
             step = endpoint_step(self._family)
             raise failure(self._where(prefix), "list", error, step) from error
 
@@ -418,12 +418,12 @@ class ObstoreStore:
         return None if mode is None else self._put_if(key, data, mode)
 
     def _condition(self, key: str, etag: str | None) -> "PutMode | None":
-        """Return the store's condition for an etag; None if it is another object already."""
+        """Return the store's condition for an etag; None if the object already has another etag."""
         if etag is None:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations: use the one that has this etag now.
+        # Google compares generations: use the current one, if it has this etag.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None
@@ -431,9 +431,10 @@ class ObstoreStore:
         return {"e_tag": etag} if version is None else {"e_tag": etag, "version": version}
 
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
-        """Put with retries of our own, since a put whose response was lost may have been written.
+        """Put, with retries that handle a put that was written but whose response was lost.
 
-        After such a failure a refusal does not show which writer was faster; the stored bytes do.
+        After a lost response a refusal does not show which writer was faster, so the stored bytes
+        are compared with the own ones.
         """
         import obstore
         import obstore.exceptions as failures
@@ -455,7 +456,7 @@ class ObstoreStore:
                 threading.Event().wait(min(_BACKOFF_S * 2**attempt, _BACKOFF_S_MAX))
             except FileNotFoundError as error:
                 if mode != "create":
-                    return None  # it was deleted meanwhile
+                    return None  # another writer has deleted it
                 step = endpoint_step(self._family)
                 raise failure(self._where(key), "put", error, step) from error
             except (failures.BaseError, NotImplementedError):

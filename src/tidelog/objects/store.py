@@ -1,10 +1,10 @@
 """The `ObjectStore` protocol, store URLs and the errors of stores.
 
-Operations: whole objects and ranges, listings, conditional puts, uploads in parts with bounded
-memory. Keys are relative to the store's URL, separated by slashes, without a leading slash; a
-prefix is a folder of keys, '' means all keys. Calls block and retry transient failures within a
-bounded number of attempts and time. They raise `StorageFailure` with the URL, the key and the next
-step. Calls are thread-safe.
+A store reads whole objects and ranges, lists objects, puts with a condition, and uploads in parts
+with bounded memory. Keys are relative to the store's URL, separated by slashes, without a leading
+slash. A prefix is a folder of keys; '' means all keys. Calls block, and retry transient failures
+within a bounded number of attempts and time. They raise `StorageFailure` with the URL, the key and
+what to do next. Calls are thread-safe.
 """
 
 import errno
@@ -18,7 +18,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import InvalidRequest, StorageFailure
 from tidelog.types import Buffer
 
-# `modified_ms` after a put, because stores return the time only on a later request.
+# `modified_ms` in the result of a put: stores return the time only on a later request.
 NO_MODIFIED: Final = -1
 
 
@@ -29,7 +29,7 @@ class ObjectInfo(NamedTuple):
         key: Its name below the store's URL.
         size: Size in bytes.
         etag: Identifies this content, to distinguish it from later puts; opaque.
-        modified_ms: When it was put, in ms; `NO_MODIFIED` in the result of a put.
+        modified_ms: Time of the put in ms; `NO_MODIFIED` in the result of a put.
     """
 
     key: str
@@ -38,7 +38,7 @@ class ObjectInfo(NamedTuple):
     modified_ms: int
 
 
-# A method named `list` hides the type of that name after it.
+# Types for annotations in classes whose method `list` hides the type `list`.
 InfoList: TypeAlias = list[ObjectInfo]
 
 
@@ -72,10 +72,12 @@ class ObjectStore(Protocol):
     def read_range(
         self, key: str, start: int, size: int, *, etag: str | None = None
     ) -> tuple[Buffer, ObjectInfo]:
-        """Return at most `size` bytes (1 or more) from a `start` inside the object, and properties.
+        """Return at most `size` bytes from `start`, and the object's properties.
+
+        `size` is 1 or more, and `start` is inside the object.
 
         Raises:
-            FileNotFoundError: There is no such object, or its etag has changed.
+            FileNotFoundError: There is no such object, or its etag is not `etag`.
         """
         ...
 
@@ -96,7 +98,8 @@ class ObjectStore(Protocol):
 
         Raises:
             FileNotFoundError: There is no such file.
-            StorageFailure: The file or the store failed, or the file's size changed meanwhile.
+            StorageFailure: The file or the store failed, or the file's size changed during the
+                copy.
         """
         ...
 
@@ -113,7 +116,7 @@ class ObjectStore(Protocol):
             written.
 
         Raises:
-            StorageFailure: The store has no such operation, or failed. After a failure the object
+            StorageFailure: The store has no conditional put, or failed. After a failure the object
                 may have been written; read it to find out.
         """
         ...
@@ -155,7 +158,7 @@ def scheme_of(url: str) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return the path of `file:///path`, or `file:/path` as in Java; other texts unchanged."""
+    """Return the path in `file:///path`, or in Java's form `file:/path`; other texts unchanged."""
     if not path.lower().startswith("file:/"):
         return path
     parts = urlsplit(path)
@@ -222,18 +225,18 @@ def endpoint_step(family: str) -> str:
 
 
 def without_queries(text: str) -> str:
-    """Return a message's first line up to a question mark, after which signatures may follow."""
+    """Return a message's first line up to a question mark: a URL's query may have a signature."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
     return _QUERY.sub("?...", first)[:_REASON_LIMIT]
 
 
 def failure(where: str, operation: str, error: BaseException, step: str = "") -> StorageFailure:
-    """Return the typed error of a failed call; `where` is URL and key."""
+    """Return the error for a failed call; `where` is the URL and key, `step` what to do next."""
     reason = without_queries(str(error)) if str(error) else type(error).__name__
     return StorageFailure(where, operation, f"{reason}; {step}" if step else reason)
 
 
-# Size of a part: S3 accepts up to 10,000 parts of at least 5 MB, so these allow 80 GB.
+# Size of a part. S3 accepts up to 10,000 parts of at least 5 MB; with this size, up to 80 GB.
 PART_BYTES: Final = 8 << 20
 
 
@@ -241,8 +244,8 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
     """Yield the first `size` bytes of a file, part by part.
 
     Raises:
-        StorageFailure: The file became shorter meanwhile, or could not be read.
-        FileNotFoundError: There is none.
+        StorageFailure: The file is shorter than `size`, or could not be read.
+        FileNotFoundError: The file does not exist.
     """
     file = fs.open(path)
     try:
