@@ -1,7 +1,7 @@
 """Times and time ranges as text: one grammar for library, command line and Spark options. Pure.
 
-`now` is an argument. docs/time.md has the grammar with examples that a test runs. Ambiguous text is
-refused, and the error lists the alternatives.
+The current time is an argument. docs/time.md has the grammar, with examples that a test runs.
+Ambiguous text is refused, and the error lists the alternatives.
 """
 
 from tidelog.timespec.grammar import (

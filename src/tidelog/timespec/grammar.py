@@ -104,8 +104,8 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
 )
 
 
-# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 are refused, so no text gives
-# -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
+# OPEN_START and OPEN_END stand for a missing bound. Times before 1970 are refused, so no text is
+# parsed to -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
 TIME_HELP: Final = (
     "ISO 8601 with a zone (2013-02-08T12:00Z, '2013-02-08 12:00 America/New_York'), epoch ms,"
     " now, 'yesterday UTC', 'noon UTC', or back from now (-6h, '2h ago')"
@@ -147,7 +147,7 @@ def parse_point(
 
 
 def _about(text: str, error: InvalidTime) -> InvalidTime:
-    """Return the error for the whole text; it names the part that is wrong."""
+    """Return the error for the whole text, with the reason for the part that is wrong."""
     shortened = text[:TEXT_LIMIT]
     whole = error.text in (text.strip(), shortened)
     return InvalidTime(shortened, error.reason if whole else f"in {error.text!r}: {error.reason}")
@@ -178,9 +178,10 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
 def parse_sides(
     start: str, end: str, *, now_ms: int, zone: tzinfo | str | None = None
 ) -> tuple[int, int]:
-    """Parse a time range whose sides are texts of their own, as `parse_range` does `A..B`.
+    """Parse a time range whose start and end are separate texts.
 
-    A zone in one text is not the other's; a time of day alone is in the zone of its date.
+    Unlike in `A..B`, a zone in one text does not apply to the other. An end that is a time of day
+    alone gets the date and the zone of the start.
 
     Args:
         start: The start, inclusive; empty without a bound.
@@ -189,7 +190,7 @@ def parse_sides(
         zone: Zone of times without one; None refuses them.
 
     Returns:
-        As `parse_range`.
+        Start and end in ms, as from `parse_range`.
 
     Raises:
         InvalidTime: A side is invalid or ambiguous, or the range is empty.
@@ -225,7 +226,7 @@ def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int,
 def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
     """Parse a range without `..`.
 
-    A date, month or year is that whole day, month or year; a length reaches back from now.
+    A date, month or year alone is that whole day, month or year; a length is the time before now.
     """
     moment = read_year(text) or read_moment(text, now_ms)
     if moment.wall is None and (moment.is_ago or moment.from_now):
@@ -260,7 +261,7 @@ def _resolved(
         raise InvalidTime(text, "two lengths of time; one side must be a point")
     start_ns = None if start is None else start.resolve(now_ns, zone)
     end_ns = None if end is None else end.resolve(now_ns, zone)
-    # A length counts from the other side: A..+6h, A..P1D, P1D..B.
+    # A length on one side counts from the other side: A..+6h, A..P1D, P1D..B.
     if end is not None and end.length_ns is not None and start_ns is not None:
         end_ns = start_ns + end.length_ns
     elif start is not None and start.is_ago and start.length_ns is not None and end_ns is not None:
@@ -272,9 +273,9 @@ def _resolved(
 
 
 def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Moment | None:
-    """Return the end; a time of day alone gets the start's date and zone.
+    """Return the end; if it is a time of day alone, with the date and zone of the start.
 
-    As in `2013-02-08 12:00..13:00`.
+    An example is `2013-02-08 12:00..13:00`.
 
     Raises:
         InvalidTime: The start is a time of day alone, and the end has a date.
@@ -291,7 +292,7 @@ def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Mom
 
 
 def _read_side(text: str, now_ms: int) -> Moment:
-    """Parse one side of `..`, which may be rpk's form of a point."""
+    """Parse one side of `..`: a point in the grammar, or in rpk's form `@A`."""
     if text.startswith("@"):
         return Moment(text, at_ns=parse_rpk_point(text, now_ms=now_ms) * NS_PER_MS)
     return read_moment(text, now_ms)
@@ -302,7 +303,7 @@ def _is_length(moment: Moment) -> bool:
 
 
 def _shared_zone(text: str, start: Moment | None, end: Moment | None) -> tzinfo | None:
-    """Return the zone written on either side, for a side without one; None if there is none."""
+    """Return the zone of the first side that has one, for the other side; None without a zone."""
     for moment in (start, end):
         if moment is not None and moment.zone_text is not None:
             return parse_zone(text, _zone_name(moment.zone_text))
@@ -314,14 +315,15 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that all times and ranges name, so that answers can be printed in it.
+    """Return the zone that all given times and ranges name; results can be printed in it.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.
 
     Returns:
-        An IANA name, or an offset as `-05:00`; None if no text has a zone, if two differ, if a time
-        has none, and for UTC written as Z. So no time takes the zone of another text.
+        An IANA name, or an offset such as `-05:00`; None if no text has a zone, if two zones
+        differ, if a time has none, and for UTC written as Z. The zone of one text therefore never
+        applies to a time in another.
     """
     names: set[str | None] = set()
     for text in texts:

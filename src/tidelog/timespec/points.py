@@ -22,13 +22,13 @@ _EPOCH_NUMBER: Final = re.compile(
 )
 _DATE: Final = re.compile(
     r"(?:([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2}))?)?(?![0-9])|(yesterday|today|tomorrow)(?:\b|(?=Z$)))"
-    # An offset after a year or a month has a space before it, so that 2013-02 is not read as one.
+    # A UTC offset directly after a year or a month needs a space: 2013-02 is a month.
     r"(?(4)|(?(3)|(?![+-])))",
     re.ASCII | re.IGNORECASE,
 )
 _CLOCK: Final = re.compile(
     r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:[.,]([0-9]{1,9}))?)?|(noon|midnight)(?:\b|(?=Z$))"
-    # The hour alone follows a T, as in 2013-02-08T12Z.
+    # An hour without minutes must follow a T, as in 2013-02-08T12Z.
     r"|(?<=T)([0-9]{2})(?![0-9:])",
     re.ASCII | re.IGNORECASE,
 )
@@ -39,10 +39,10 @@ _DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
 _HOURS: Final = {"noon": 12, "midnight": 0}
 _COMPACT_DATE: Final = re.compile(r"(?:19|20)[0-9]{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12][0-9]|3[01])")
 
-# Years that are no plausible number of ms.
+# Numbers that more likely mean a year than ms.
 _YEARS: Final = range(1970, 2100)
-# 1973-03-03. A smaller number with a unit is more likely a length. From this time until the year
-# 5138, the number's size alone shows whether it is seconds, ms, us or ns.
+# 1973-03-03 in seconds. A smaller number with a unit is more likely a length. From this time until
+# the year 5138, the size of a number shows whether it is in s, ms, us or ns.
 _PLAUSIBLE_SECONDS: Final = 100_000_000
 _FILETIMES: Final = range(10**17 * 12 // 10, 10**17 * 16 // 10)
 _FORMS: Final = (
@@ -93,7 +93,7 @@ class Moment:
 def checked_ms(text: str, ns: int) -> int:
     """Return an instant in ms, rounded up; raises InvalidTime before 1970 or above INT64_MAX.
 
-    Negative numbers have other meanings in Kafka, such as -1 and -2.
+    Negative timestamps have special meanings in Kafka's requests, such as -1 and -2.
     """
     ms = ceil_ms(ns)
     if not 0 <= ms <= INT64_MAX:
@@ -135,9 +135,9 @@ def _read_now(text: str, now_ns: int) -> Moment:
 
 
 def _read_signed(text: str, now_ns: int) -> Moment:
-    """Parse a signed length: `-6h` is an instant, `+6h` stays a length.
+    """Parse a signed length: `-6h` becomes an instant, `+6h` stays a length.
 
-    `+6h` counts from now as a point, and from the start as the end of a range.
+    `+6h` counts from now if it is a point, and from the start if it is the end of a range.
     """
     length = _signed(text, text)
     if length > 0 or text[0] == "+":
@@ -197,7 +197,7 @@ def _check_size(text: str, number: int) -> None:
 
 
 def read_year(text: str) -> Moment | None:
-    """Return the year of four digits alone, which a point refuses; None for another text."""
+    """Parse a year alone (1970 to 2099), which `read_moment` refuses; None for other texts."""
     if re.fullmatch(r"[0-9]{4}", text) and int(text) in _YEARS:
         return _read_wall(text)
     return None
@@ -229,11 +229,14 @@ def _read_wall(text: str) -> Moment:
 def _naive(
     text: str, date: re.Match[str] | None, clock: re.Match[str] | None
 ) -> tuple[datetime, int]:
-    """Return the date and time before a zone applies, and ns after it; raises as datetime does."""
+    """Return the date and time without a zone, and the fraction of a second in ns.
+
+    Raises ValueError or OverflowError if there is no such date or time.
+    """
     if date is None or date[4] is not None:
         day = TODAY + timedelta(days=_DAYS[date[4].lower()] if date else 0)
     else:
-        day = datetime(  # noqa: DTZ001 - a wall time, its zone counts later
+        day = datetime(  # noqa: DTZ001 - a wall time; its zone is applied later
             int(date[1]), int(date[2] or 1), int(date[3] or 1)
         )
     if clock is None:

@@ -39,7 +39,7 @@ _WORDS: Final = {
 EPOCH_UNITS: Final = {"s": NS_PER_SECOND, "ms": NS_PER_MS, "us": 1000, "µs": 1000, "ns": 1}
 
 _NUMBER: Final = r"([0-9]{1,19})(?:[.,]([0-9]{1,18}))?"
-# Words may have capitals; a capital letter alone is no unit, because M could be a month.
+# Words for units may be in capitals; single letters may not, because M could mean months.
 _PART: Final = re.compile(
     _NUMBER
     + r"\s*(?:(?i:(millisecond|second|minute|hour|day|week)s?)|(ns|us|µs|ms|min|[smhdw]))\s*",

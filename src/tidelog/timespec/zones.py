@@ -21,13 +21,14 @@ from tidelog.types import NO_TIMESTAMP, NS_PER_MS
 _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - wall times are naive until they have a zone
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_+/-]{0,63}", re.ASCII)
 _OFFSET: Final = re.compile(r"([+-])([0-9]{2})(?::?([0-9]{2}))?", re.ASCII)
-# Similarity of a name that is suggested: one letter of six may be wrong, but Mars is not Paris.
+# Minimum similarity of a suggested name: one wrong letter of six is accepted, but Paris is not
+# suggested for Mars.
 _SIMILAR: Final = 0.8
-# Maximum distance of a zone from UTC, including skipped days.
+# Upper limit for the difference between a zone and UTC, including skipped days.
 _FAR: Final = timedelta(hours=48)
 
 
-# Stands for the current day where it depends on the zone which day that is.
+# Placeholder for the current day, which depends on a zone that is not known yet.
 TODAY: Final = _EPOCH
 
 
@@ -46,7 +47,7 @@ class WallTime:
     Attributes:
         text: The text, for errors.
         moment: Naive date and time, in whole seconds; counted from `TODAY` if `from_today`.
-        fraction_ns: Nanoseconds after it.
+        fraction_ns: Nanoseconds after `moment`.
         zone_text: Zone as written, None without one.
         span: Day, month or year, if the text has no time of day.
         from_today: The date is relative to the current day in the zone.
@@ -174,7 +175,7 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
 
 
 def _candidates(moment: datetime, zone: tzinfo) -> list[datetime]:
-    """Return the two possible UTC times of a wall time; both are equal without a clock change."""
+    """Return the two candidate UTC times of a wall time; they are equal without a clock change."""
     instants = []
     for fold in (0, 1):
         offset = moment.replace(tzinfo=zone, fold=fold).utcoffset()
@@ -247,8 +248,8 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
         zone: Zone of the text; UTC if None.
 
     Returns:
-        E.g. `2013-02-08T12:00:00.000-05:00`. Times before 1970 or outside the years 1 to 9999 can't
-        be read back, so they are formatted as numbers, e.g. `-2 ms`.
+        E.g. `2013-02-08T12:00:00.000-05:00`. Times before 1970 or after the year 9999 can't be read
+        back, so they are formatted as numbers, e.g. `-2 ms`.
 
     Raises:
         InvalidTime: The zone is unknown.
@@ -263,9 +264,9 @@ def format_ms(timestamp: int, zone: tzinfo | str | None = None) -> str:
 def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
     """Format a time for people without its zone: `2013-02-08 17:00:00`, ms only if they are not 0.
 
-    The zone stands once, in the heading or the sentence. Only in an hour that a change of clocks
-    repeats, the offset is added: `2013-11-03 01:30:00-05:00`. A time outside the calendar is a
-    number, no time is `-`.
+    The heading of the column or the sentence names the zone. The offset is added only in an hour
+    that a clock change repeats: `2013-11-03 01:30:00-05:00`. A time before 1970 or after the year
+    9999 becomes a number, e.g. `-2 ms`; None and -1 become `-`.
     """
     if not isinstance(ms, int) or ms == NO_TIMESTAMP:
         return "-"
@@ -278,7 +279,7 @@ def time_text(ms: object, zone: tzinfo | str | None = None) -> str:
 
 
 def _moment(ms: int, zone: tzinfo | str | None) -> datetime | None:
-    """Return a time in a zone; None before 1970 and outside the years 1 to 9999."""
+    """Return a time in a zone; None before 1970 and after the year 9999."""
     target = zone_of(zone) or UTC
     if ms < 0:
         return None
