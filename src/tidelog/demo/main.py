@@ -60,7 +60,7 @@ def main() -> None:
     )
     parser.add_argument("--out", default=OUTPUT, help=f"folder of all output ({OUTPUT})")
     arguments = parser.parse_args()
-    # The functions that the demo uses work with both; its figures are checked.
+    # The functions that the demo uses work with this pandas, and the figures are checked.
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     try:
         failed = run(Path(arguments.out), story.Teller())

@@ -214,7 +214,7 @@ class Checks:
 
     Attributes:
         lines: One line for each comparison: what was compared, and the result.
-        failed: Those of comparisons that differed.
+        failed: The lines of the comparisons that differed.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -303,9 +303,8 @@ def crossing_by_pandas(frame: pd.DataFrame, at_ms: int, start_ms: int, end_ms: i
 
 
 # -- native code of these queries --------------------------------------------------------------
-# Code is compiled at its first use on a machine and cached. A fresh machine needs most of a minute
-# of CPU for the code of the demo: beside the load of the flights, on another core, it costs little
-# time.
+# Native code is compiled at its first use on a machine, and cached. The code of the demo takes most
+# of a minute of CPU. A process on another core compiles it while the flights are loaded.
 
 _RECORDS: Final = 3
 # A time after all records: the year 2100.
@@ -313,12 +312,12 @@ _FAR_MS: Final = 4_102_444_800_000
 
 
 def start_compiler(folder: Path) -> "Popen[bytes] | None":
-    """Start compiling; None if the code is there.
+    """Start a process that compiles the code; None if it is compiled already.
 
     Args:
-        folder: Folder for a small log, made here.
+        folder: Folder for a small log; the process creates it.
     """
-    if is_kept(map_batches):  # the last one that `compile_code` needs
+    if is_kept(map_batches):  # the last kernel that `compile_code` compiles
         return None
     command = [sys.executable, "-m", __name__, str(folder)]
     nowhere = subprocess.DEVNULL
@@ -326,14 +325,14 @@ def start_compiler(folder: Path) -> "Popen[bytes] | None":
 
 
 def stop_compiler(compiler: "Popen[bytes] | None") -> None:
-    """End the process if it still runs."""
+    """Kill the process of `start_compiler` if it still runs."""
     if compiler is not None:
         compiler.kill()
         compiler.wait()
 
 
 def compile_code(folder: Path) -> None:
-    """Read, query and compact a log of a few records as the demo does its own."""
+    """Read, query and compact a log of a few records with the same calls as the demo."""
     import pyarrow as pa
 
     path = str(folder)

@@ -229,7 +229,7 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
 
 
 def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> list[str]:
-    """Return what the demo shows, with its own figures.
+    """Return three sentences on what the demo shows, with its figures.
 
     Args:
         day: The replayed day by hour and airport.
@@ -268,7 +268,7 @@ def settings_table() -> Table:
 
 
 def reads_table(reads: Sequence[tuple[int, "ScanPlan"]]) -> Table:
-    """Return a table of rows and bytes read by each clock's read of the day, and in the topic."""
+    """Return a table of the day's reads by each clock: rows, bytes read, bytes in the topic."""
     columns = ["read", "rows", "bytes read", "bytes in the topic", "share"]
     rows = []
     for name, (count, plan) in zip(("by record time", "by append time"), reads, strict=True):
@@ -325,8 +325,8 @@ class Report:
         day: The replayed day by hour and airport, the result of `sparkjob.by_hour_and_airport`.
         clocks: Lookups on both clocks.
         why: Explanation of their difference, one item per paragraph.
-        reads: Rows and bytes that were read, and those in the topic.
-        why_bytes: Explanation of their difference, a paragraph.
+        reads: Rows and bytes read by each clock, and bytes in the topic.
+        why_bytes: Explanation of the difference in bytes, a paragraph.
         aircraft: The last flight of some aircraft, as of two dates.
         why_aircraft: Explanation of this table, a paragraph.
         files: The files of the log.
