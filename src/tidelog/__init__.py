@@ -103,7 +103,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Module of each public name; `open` is `open_directory` there, so as not to hide the builtin.
+# Public name -> the module that defines it. `open` is defined as `open_directory`, because a module
+# that defined `open` would hide the builtin.
 _HOMES: Final = {
     "AsyncRemoteDirectory": "remote.async_directory",
     "CleaningAborted": "errors",
@@ -279,7 +280,7 @@ def _let_spark_find_us() -> None:
     Spark runs the first `python3` of the PATH unless PYSPARK_PYTHON (or its setting
     `spark.pyspark.python`, which takes precedence) names another. That Python doesn't have tidelog,
     and the query fails with DATA_SOURCE_NOT_FOUND. The variable must be set before a session
-    starts; nothing is started here.
+    starts; this function starts no session.
     """
     is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
     if not is_environment or "PYSPARK_PYTHON" in os.environ:

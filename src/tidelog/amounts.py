@@ -14,7 +14,8 @@ _DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
-# An estimate of so many units has no smaller unit; with fewer it has the smaller in these steps.
+# An estimate of at least this number of a unit is given in that unit alone. A smaller number of the
+# unit is given with the next smaller unit, rounded to these steps (one for each unit).
 _MANY: Final = 10
 _STEPS_S: Final = (5 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 
@@ -44,9 +45,9 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
 
 
 def estimate_text(seconds: float) -> str:
-    """Format an estimated duration without digits that it does not have: `3h10m`, `48m`, `2m`.
+    """Format an estimated duration with few digits: `3h10m`, `48m`, `2m`.
 
-    The text is off by at most 5% of the estimate.
+    The text differs from the estimate by at most 5 %.
     """
     if seconds < 0:
         return f"-{estimate_text(-seconds)}"
@@ -82,7 +83,10 @@ def rate_text(number: float, seconds: float, unit: str = "records") -> str:
 
 
 def share_text(share: float) -> str:
-    """Format a share from 0 to 1 in percent, with two digits of it, or of what is left to 100 %."""
+    """Format a share from 0 to 1 in percent: `0.12%`, `34%`, `99.9988%`.
+
+    The text has two significant digits of the share, or of its difference from 100 %.
+    """
     percent = share * 100
     distance = min(abs(percent), abs(100 - percent))
     decimals = 0 if not 0 < distance < 10 else 1 - floor(log10(distance))

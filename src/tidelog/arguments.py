@@ -47,7 +47,7 @@ Target = TypeVar("Target", bound=Callable[..., object])
 
 
 class Inexact(StrEnum):
-    """Choices for a table as of a time that needs records which are gone."""
+    """Choices for a table as of a time if records that it needs no longer exist."""
 
     REFUSE = "refuse"
     MARK = "mark"
@@ -66,7 +66,7 @@ def choice(kind: type[Chosen], argument: object, name: str) -> Chosen:
     """Return the enum member for an argument.
 
     Args:
-        kind: The enum. Members that are numbers in a format have their lower-case names as text.
+        kind: The enum. The text of a numeric member is its name in lower case.
         argument: A member, its text, or for a numeric enum its number.
         name: The parameter, for the error.
 
@@ -116,9 +116,9 @@ def word_of(member: Enum) -> str:
 def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     """Return a decorator that converts and checks the arguments of functions or methods.
 
-    `choice` converts choices, paths become text, and `READERS` convert the arguments with their
-    names. Arguments annotated as text, numbers or flags must have that type. Other arguments are
-    not checked, so a call costs little. A default of None is kept.
+    `choice` converts choices, paths become text, and a function in `READERS` converts the argument
+    of its name. Arguments annotated as text, numbers or flags must have that type. Other arguments
+    are not checked, so a call costs little. A default of None is kept.
 
     Args:
         more: Choices in addition to those of `CHOICES`.
@@ -261,7 +261,7 @@ def _typed(annotation: object) -> _Reader | None:
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader for other annotations; None if every argument is accepted."""
+    """Return the reader of a parameter that may be text or numbers; None if it is not checked."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -274,7 +274,7 @@ def _as_int64(argument: int, name: str) -> int:
 
 
 def _digits(argument: int) -> str:
-    """Return a number as text; a long one by its size, because Python refuses to format it."""
+    """Return a number as text; for a long number its size, because Python refuses to format it."""
     return (
         str(argument)
         if argument.bit_length() <= _SHOWN_BITS

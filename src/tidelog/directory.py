@@ -121,9 +121,10 @@ class Directory(FrontDoor):
         return self._log_dir.reports
 
     def _now(self) -> LogDir:
-        """Return the storage with its current topics and records: each call answers from these.
+        """Return the storage, refreshed to the current topics and records.
 
-        Another process may write to a directory that is open for reading.
+        Each call uses it, because another process may write to a directory that is open for
+        reading.
         """
         self._log_dir.refresh()
         return self._log_dir
@@ -178,7 +179,7 @@ class Directory(FrontDoor):
         self._log_dir.delete_topic(name)
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> list[ConfigNote]:
-        """Change a topic's settings; None resets one to its default, `7d` and `1GiB` are values."""
+        """Change a topic's settings; None resets one to its default; values may be `7d`, `1GiB`."""
         return self._log_dir.alter_config(name, plain_settings(changes))
 
     def add_partitions(self, topic: str, count: int) -> None:
@@ -202,7 +203,7 @@ class Directory(FrontDoor):
         return self._now().partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition, for reading: as it is now, until a later call reads it again."""
+        """Return one partition for reading, in its current state; call again for a later state."""
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":
@@ -440,16 +441,17 @@ class Directory(FrontDoor):
     # -- closing -----------------------------------------------------------------------------
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Keep requests of the control channel out during the block, if the channel is served.
+        """Return a context manager that blocks requests of the control channel, if it is served.
 
-        Calls of this class do so by themselves; logs, partitions and scans that they return do not.
+        The calls of this class block them by themselves; logs, partitions and scans that they
+        return do not.
         """
         return nullcontext()
 
     def close(self) -> None:
-        """Close everything; a writable directory writes the mark of a clean shutdown.
+        """Close the directory; a writable one records a clean shutdown.
 
-        Later questions to the directory raise Closed.
+        Later calls raise Closed.
         """
         self._log_dir.close()
 

@@ -1,9 +1,9 @@
 """Public objects in a REPL and in a notebook: short texts and small HTML tables.
 
 The functions only format their arguments: they read no log. Text from records and users is
-escaped as in the terminal (`tidelog.report.shown`). A picture of records leaves out columns with
-one value; the data never does. `amounts`, `report` and `timespec` are imported for a picture
-alone, because every start of a broker loads this module.
+escaped as in the terminal (`tidelog.report.shown`). The shown table of records leaves out columns
+with only one value; the records keep them. `amounts`, `report` and `timespec` are imported only
+when an object is shown, because every start of a broker loads this module.
 """
 
 from base64 import urlsafe_b64encode
@@ -14,9 +14,9 @@ from uuid import UUID
 
 from tidelog.types import ClockName, OffsetAndTimestamp, TimestampType, TopicPartition
 
-# Maximum number of lines of a picture: topics, partitions.
+# Maximum number of topics or partitions that are shown.
 LINES_SHOWN: Final = 20
-# Number of records in a picture.
+# Number of records that are shown.
 RECORDS_SHOWN: Final = 5
 
 
@@ -42,7 +42,7 @@ class _Topic(Protocol):
 
 
 def settings_text(topic: _Topic) -> str:
-    """Return the settings that a topic itself has, on one line."""
+    """Return the settings that are set for the topic itself, on one line."""
     if getattr(topic, "foreign", False):
         return "settings unknown: another program's directory"
     return ", ".join(f"{key}={text}" for key, text in topic.given.items()) or "default settings"
@@ -126,7 +126,7 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
         self.clock = clock
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the search with its clock."""
+        """Pickle the offsets with their clock."""
         return type(self), (dict(self), self.clock)
 
     def _caption(self) -> str:
@@ -179,7 +179,7 @@ def _doubt(found: OffsetAndTimestamp) -> str:
 
 # -- records -----------------------------------------------------------------------------------
 
-# Columns in the order of a picture: values are cut, so times come before them.
+# Columns in the order in which they are shown: values may be cut, so times are before them.
 _ORDER: Final = ("topic", "partition", "offset", "timestamp", "appendTimestamp", "key", "value")
 _CONSTANT: Final = ("topic", "partition", "timestampType")
 
@@ -219,7 +219,7 @@ _APPEND: Final = "appendTimestamp"
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, object]]) -> bool:
-    """Whether a picture leaves out a column because it has one value, or no append time."""
+    """Whether a column is left out: its values are equal, or no row has an append time."""
     if name == _APPEND:
         return all(row[name] == "-" for row in rows)
     return name in _CONSTANT and len({row[name] for row in rows}) == 1

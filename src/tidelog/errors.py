@@ -1,4 +1,4 @@
-"""One tree of exceptions: each has its facts as fields, Kafka's code and one line of text.
+"""All exceptions, one tree: each has its facts as fields, Kafka's error code and one line of text.
 
 `TidelogError`
 - `CorruptData`: bytes from disk or network break a rule (`CorruptBatch`, `CorruptRecord`,
@@ -83,7 +83,7 @@ class CorruptData(TidelogError):
         return f"{', '.join(parts)}: {self.reason}" if parts else self.reason
 
     def located(self, path: str, start: int = 0) -> Self:
-        """Return the error with its file.
+        """Return the error with its path, and with its position in the file.
 
         `start` is the file position of the buffer's first byte.
         """
@@ -98,15 +98,15 @@ class CorruptBatch(CorruptData):
 class CorruptStream(CorruptBatch):
     """A batch's checksum is right, but its compressed records can't be decompressed.
 
-    It was not damaged on its way, so sending it again doesn't help. Clients do that on error 2, for
-    a corrupt message, so this error has no such code.
+    The batch was not damaged on its way, so a retry doesn't help. Clients retry on Kafka's error 2
+    (CORRUPT_MESSAGE), so this error has no Kafka code.
     """
 
     code: ClassVar[int | None] = None
 
 
 class StreamTooLong(CorruptStream):
-    """A batch's records decompress to more bytes than the limit for one batch."""
+    """The records of a batch decompress to more bytes than the limit for one batch."""
 
     code: ClassVar[int | None] = ErrorCode.MESSAGE_TOO_LARGE
 
@@ -284,7 +284,7 @@ class OffsetOutOfRange(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class LostOffsets:
-    """Offsets [start, end) of a partition that were requested and are not in the log."""
+    """Requested offsets [start, end) of a partition that are not in the log."""
 
     topic: str
     partition: int
@@ -300,7 +300,7 @@ class OffsetsGone(RequestError):
     """Requested offsets were deleted, or never written.
 
     Attributes:
-        lost: Exactly these offsets.
+        lost: Exactly the missing offsets.
     """
 
     code: ClassVar[int | None] = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -335,7 +335,7 @@ class InvalidPartitions(RequestError):
 
 
 class GroupActive(RequestError):
-    """A consumer group has members, which would override an external commit.
+    """A consumer group has members, whose own commits would override the requested one.
 
     Nothing was changed.
     """
@@ -350,11 +350,11 @@ class UnknownGroup(RequestError):
 
 
 class MissingTimestamps(RequestError):
-    """A strict time range met records without a time on the requested clock."""
+    """A read with `strict` found records without a time on the requested clock."""
 
 
 class InexactTable(RequestError):
-    """A table as of a time can't be exact, since records are gone; nothing was returned.
+    """A table as of a time can't be exact, since records are missing; nothing was returned.
 
     Attributes:
         exact_since_ms: Earliest time with an exact table, in ms; None if unknown.
@@ -424,7 +424,7 @@ class StorageFailure(TidelogError):
         super().__init__(f"{path}: {operation} failed: {reason}")
 
     def again(self) -> "StorageFailure":
-        """Return the error for a later request, which is refused because of this one."""
+        """Return the error for a later request, which is refused because of this failure."""
         reason = f"{self.reason}; the partition is offline"
         return StorageFailure(self.path, self.operation, reason)
 
@@ -432,8 +432,8 @@ class StorageFailure(TidelogError):
 class MissingFile(StorageFailure, FileNotFoundError):
     """A file of a log, or an object of its tier, is missing.
 
-    It may have been deleted or replaced since the reader was opened: a reopened or refreshed reader
-    finds its replacement. If the error persists, the records are lost here.
+    It may have been deleted or replaced since the reader was opened. Reopen or refresh the reader
+    to find a replacement. If the error persists, the records are lost in this place.
     """
 
     def __init__(self, path: str, operation: str, reason: str) -> None:
@@ -448,14 +448,14 @@ class MissingFile(StorageFailure, FileNotFoundError):
 
 
 class DamagedLog(CorruptBatch, StorageFailure):
-    """Damage in a part of a log that is known to have been whole, so no crash caused it.
+    """Damage in a part of a log that was complete on disk before, so no crash caused it.
 
-    The partition keeps all of its bytes: its sound prefix can be read, appends are refused until
-    `tidelog doctor --repair` sets the damage aside or the file is restored. Clients get error 56,
-    as for any offline partition: the same request fails again, from any client.
+    The partition keeps all of its bytes. Offsets before the damage can be read; appends are refused
+    until `tidelog doctor --repair` moves the damaged bytes into another file, or the file is
+    restored. Clients get error 56 (KAFKA_STORAGE_ERROR), as for any offline partition.
 
     Attributes:
-        offset: First offset that can't be read; all below it can.
+        offset: First offset that can't be read; all earlier ones can.
     """
 
     code: ClassVar[int | None] = ErrorCode.KAFKA_STORAGE_ERROR
@@ -476,13 +476,13 @@ class DamagedLog(CorruptBatch, StorageFailure):
         self.position = position
 
     def again(self) -> "DamagedLog":
-        """Return the same error, for another request."""
+        """Return a copy of the error for a later request."""
         location = {"at": self.at, "offset": self.offset, "position": self.position}
         return DamagedLog(self.reason, path=self.path, **location)
 
 
 class ClusterFailure(TidelogError):
-    """A cluster could not be reached, or refused; what had been done before stays done.
+    """A cluster could not be reached, or refused; changes made before the failure remain.
 
     Attributes:
         bootstrap: The cluster's address, as given.
@@ -511,11 +511,11 @@ class TierConflict(TidelogError):
 
 
 class CleaningAborted(TidelogError):
-    """A partition changed during its compaction: the job is given up, and may be retried."""
+    """A partition changed during its compaction: the compaction is aborted, and may be retried."""
 
 
 class CleaningFailed(TidelogError):
-    """A compaction's process failed, had an unreadable result, or lacks the room that it needs."""
+    """A compaction's process failed, had an unreadable result, or has too little disk space."""
 
 
 class NotAuthorized(ClusterFailure):
@@ -531,7 +531,7 @@ class DirectoryLocked(TidelogError):
 
 
 class ClockJump(TidelogError):
-    """The wall clock jumped ahead by more than an hour; appends wait until it is accepted.
+    """The wall clock jumped ahead by more than an hour; appends are refused until it is accepted.
 
     Clients get Kafka's POLICY_VIOLATION, which producers don't retry, with the reason as its text.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-# Maximum number of partitions whose sizes the text of a directory adds up.
+# Maximum number of partitions for which the text of a directory shows their size.
 PARTITIONS_SIZED: Final = 100
 
 
@@ -49,7 +49,7 @@ class ArrowSource(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise the errors of a first read now, because a tool would replace them by its own."""
+        """Raise the errors that a read raises at once; tools would replace them by their own."""
 
     def to_table(self) -> "pa.Table":
         """Read the records into an Arrow table; raises as `to_arrow`."""
@@ -115,18 +115,19 @@ class ArrowSource(ABC):
 class Scan(ArrowSource):
     """Records of one or more topics of a directory or of a cluster, selected by time.
 
-    Any tool that takes an Arrow stream takes a scan (`__arrow_c_stream__`), as often as needed:
+    Any tool that accepts an Arrow stream accepts a scan (`__arrow_c_stream__`), repeatedly:
     `polars.DataFrame(scan)`, `duckdb.from_arrow(scan)`, `pyarrow.table(scan)`.
 
     Attributes:
         source: Source of the records; a directory must be open while a plan is made.
-        topics: Topics or single partitions. None: all topics; in a cluster without internal ones
-            (`__…`).
+        topics: Topics or single partitions. None means all topics; for a cluster, all topics except
+            internal ones (`__…`).
         wanted: The time range.
         clock: Clock of the range.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
-        strict: Raise if records have no time on that clock; otherwise leave them out.
+        strict: Raise MissingTimestamps for records without a time on that clock; otherwise leave
+            them out.
     """
 
     source: RecordSource
@@ -278,7 +279,7 @@ def _bound(ms: int | None) -> str:
 
 
 def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
-    """Return the first rows by column for a picture, times as text; then close the reader."""
+    """Return the first rows, each by column, with times as text; then close the reader."""
     import pyarrow as pa
 
     rows: list[dict[str, object]] = []
@@ -286,7 +287,7 @@ def first_rows(reader: "pa.RecordBatchReader") -> list[dict[str, object]]:
         columns: list[list[object]] = []
         for column in batch.slice(0, RECORDS_SHOWN - len(rows)).columns:
             if pa.types.is_timestamp(column.type):
-                # As numbers: a record's time may lie outside of Python's calendar.
+                # As numbers, because a record's time may be outside of Python's calendar.
                 columns.append([time_text(ms) for ms in column.cast(pa.int64()).to_pylist()])
             else:
                 columns.append(column.to_pylist())

@@ -71,17 +71,18 @@ class FrontDoor(Closing):
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete the records below these offsets: move the log start of each partition.
 
-        Files go with the next retention. Source: KIP-107.
+        Retention deletes the files later. Source: KIP-107.
 
         Args:
-            offsets: First offset to keep; up to the log start, nothing changes.
+            offsets: First offset to keep in each partition; one that is not above the log start
+                changes nothing.
 
         Returns:
             The log start of each partition.
 
         Raises:
             UnknownTopic: A topic or partition does not exist.
-            OffsetOutOfRange: An offset is negative or beyond the end of its partition; nothing is
+            OffsetOutOfRange: An offset is negative or above the end of its partition; nothing is
                 deleted.
             PolicyViolation: `cleanup.policy` of a topic is `compact` alone.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
@@ -95,8 +96,8 @@ class FrontDoor(Closing):
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record with the largest record time of each partition. Source: KIP-734.
 
-        None for a partition whose records have no time. After records were deleted, Kafka may
-        return one below the log start.
+        The result is None for a partition whose records have no time. After records were deleted,
+        a Kafka broker may return a record below the log start.
 
         Raises:
             UnknownTopic, ClusterFailure: A topic or partition doesn't exist, or the cluster doesn't
@@ -149,14 +150,14 @@ class FrontDoor(Closing):
                 and to other brokers on topics with LogAppendTime.
 
         Returns:
-            An entry for every partition of `times`, None if no record is that late. On the append
-            clock, `without_time` is the number of records before the result whose append time is
-            unknown, or None if the brokers don't report it. If the result is None,
-            `without_append_time` returns the number in the whole partition, and a warning is logged
-            unless it is 0.
+            An entry for every partition of `times`; None if no record is at or after the time. On
+            the append clock, `without_time` is the number of records before the result whose append
+            time is unknown, or None if the brokers don't report it. If an entry is None,
+            `without_append_time` returns the number of such records in the whole partition, and a
+            warning is logged unless it is 0.
 
         Raises:
-            ValueError: A negative time, or an unknown clock.
+            ValueError: A time is negative, or the clock is unknown.
             UnknownTopic: A topic or partition does not exist.
             InvalidRequest: The brokers don't know append times.
         """
@@ -175,7 +176,7 @@ class FrontDoor(Closing):
 
         Raises:
             InvalidTime: The text is no point in time.
-            Others: As `offsets_for_times`.
+            Others: Raised by `offsets_for_times`.
         """
         time_ms = self.point(when)
         return self.offsets_for_times(dict.fromkeys(self.partitions(topic), time_ms), clock=clock)
@@ -190,11 +191,11 @@ class FrontDoor(Closing):
             clock: `record` or `append`.
 
         Returns:
-            An entry for every partition; None and None without records. Markers of transactions
-            don't count. On the append clock, the first and last known append time. The smallest
-            record time is None if finding it means reading large segments without a zone map, and
-            always from brokers, which don't report it. From brokers the largest one is None, too,
-            if a marker has a larger time.
+            An entry for every partition; both times are None without records. Transaction markers
+            don't count. On the append clock, these are the first and the last known append time.
+            The smallest record time is None if large segments without a zone map would have to be
+            read, and for a cluster always, because brokers don't report it. For a cluster, the
+            largest record time is None if a marker has a larger time.
 
         Raises:
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
@@ -271,11 +272,11 @@ class FrontDoor(Closing):
         Returns:
             Exactly the records of the range in the log at the time of the call, by partition and
             offset; create times may be in any order. For a range of create times, a cluster sends
-            everything after the first record that is late enough, because later records may have
+            everything from the first record at or after its start, because later records may have
             earlier times (docs/connect.md).
 
         Raises:
-            InvalidTime: A start, an end or a range is no time.
+            InvalidTime: `start`, `end` or `during` is invalid.
             InvalidRequest: A column doesn't exist, `during` is combined with `start` or `end`, or
                 the brokers don't know append times.
             UnknownTopic, ClusterFailure: The topic doesn't exist, or the cluster doesn't respond.
@@ -313,7 +314,7 @@ class FrontDoor(Closing):
             clock, and so are in no range.
 
         Raises:
-            As `read`; for counts by partition see `tidelog.scan.count`.
+            The errors of `read`. For counts by partition see `tidelog.scan.count`.
         """
         scan = self.scan(
             topic, start=start, end=end, during=during, clock=clock, isolation=isolation
@@ -335,8 +336,8 @@ class FrontDoor(Closing):
         """Return records for Arrow, Polars, DuckDB or pandas; reads nothing until rows are needed.
 
         Args:
-            topics: Topics or single partitions. None: all topics; in a cluster without internal
-                ones, whose names begin with `__`.
+            topics: Topics or single partitions. None means all topics; for a cluster, all except
+                internal topics, whose names begin with `__`.
             start: Start of the range, inclusive; the log's start if None.
             end: End of the range, exclusive; the log's end if None.
             during: Start and end as one text: `2013-02-08`, `-6h..now`.
@@ -346,7 +347,7 @@ class FrontDoor(Closing):
             strict: Raise if records have no time on that clock; otherwise leave them out.
 
         Raises:
-            InvalidTime: A start, an end or a range is no time.
+            InvalidTime: `start`, `end` or `during` is invalid.
             InvalidRequest: `during` is combined with `start` or `end`.
         """
         from tidelog.frames import Scan
@@ -409,8 +410,8 @@ class FrontDoor(Closing):
                 that time; `mark` returns the rest, and `Table.doubts` gives the reasons.
 
         Raises:
-            InvalidTime, InvalidRequest: `at` is no time, or `inexact` is neither. Other errors come
-                with the first rows, see `Table.to_arrow`.
+            InvalidTime, InvalidRequest: `at` is no time, or `inexact` is neither `refuse` nor
+                `mark`. Other errors are raised when rows are read, see `Table.to_arrow`.
         """
         from tidelog.keyed import Table
 
@@ -436,13 +437,14 @@ class FrontDoor(Closing):
 
         Args:
             topic: Name of the topic, or one of its partitions.
-            before: The earlier time; records of that time are in the first table.
-            after: The later time; the whole log if None.
+            before: The earlier time, inclusive: records of that time are in the first table.
+            after: The later time, inclusive; the whole log if None.
             clock: Clock of both times: `record` or `append`.
             inexact: `refuse` or `mark`, as in `table`.
 
         Raises:
-            InvalidTime, InvalidRequest: As `table`, or `after` is earlier than `before`.
+            InvalidTime, InvalidRequest: An argument is invalid as for `table`, or `after` is
+                earlier than `before`.
         """
         from tidelog.keyed import Diff
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Run a block without the collector."""
+    """Turn the garbage collector off while a block runs."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -25,8 +25,8 @@ def collection_paused() -> Iterator[None]:
 def take_as_old() -> None:
     """Move all objects to the oldest generation, which is searched rarely.
 
-    For the end of a pause whose objects are kept: otherwise the next collection searches all of
-    them at once. Frozen objects are moved, too, and are then searched again.
+    Call it at the end of a pause if its objects are kept: otherwise the next collection searches
+    all of them at once. Frozen objects are moved, too, so later collections search them again.
     """
     gc.freeze()
     gc.unfreeze()

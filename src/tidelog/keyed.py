@@ -1,8 +1,8 @@
 """`Table` and `Diff`: a topic by key, as of a time or between two times (docs/tables.md).
 
 Both are selections over a `RecordSource`, a directory or a cluster. They read nothing until a call
-needs rows, and each call plans and reads again. `scan.keyed_table` folds the keys;
-`scan.table_rules` knows what makes a table inexact.
+needs rows, and each call plans and reads again. `scan.keyed_table` finds the winning record of each
+key; `scan.table_rules` decides whether a table is exact.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY_BYTES", "Diff", "Table", "checked", "fold_of"]
 
 
-# Default limit for a map of keys; above it, the keys are folded in shares.
+# Default limit in bytes for a map of keys; above it, the log is read several times, each time for a
+# part of the keys.
 MEMORY_BYTES: Final = 512 << 20
 # A notebook reads at most this many bytes of log to show the first rows of a table.
 PICTURE_BYTES_MAX: Final = 256 << 20
@@ -39,7 +40,7 @@ PICTURE_BYTES_MAX: Final = 256 << 20
 class Table(ArrowSource):
     """A topic as a table as of a time: the winning record of each key.
 
-    Any tool that takes an Arrow stream takes a table (`__arrow_c_stream__`).
+    Any tool that accepts an Arrow stream accepts a table (`__arrow_c_stream__`).
 
     Attributes:
         source: Source of the records.
@@ -47,8 +48,8 @@ class Table(ArrowSource):
         at_ms: Time of the table in ms, inclusive; the whole log if None.
         clock: Clock of that time.
         columns: Names from `tidelog.scan.ALL_COLUMNS`; the default ones if None.
-        inexact: `refuse` raises if records of the past are gone; `mark` returns the rest, and
-            `doubts` gives the reasons.
+        inexact: `refuse` raises InexactTable if records of the table at that time are missing;
+            `mark` returns the rest, and `doubts` gives the reasons.
         memory_bytes: Approximate limit for the keys of a partition in memory.
     """
 
@@ -75,7 +76,8 @@ class Table(ArrowSource):
     def _repr_html_(self) -> str:
         """Return an HTML table for a notebook: the first rows.
 
-        The keys of a whole partition are read for them, so a large topic shows no rows.
+        The first row requires reading the keys of a whole partition, so no rows are shown for a
+        large topic.
         """
         caption = f"Table of {self._what()}"
         columns = self._columns()
@@ -103,8 +105,9 @@ class Table(ArrowSource):
 
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency: At once.
-            InexactTable: With `refuse`, if records of the past are gone; at once, or for records
-                without a time with the first rows of a partition.
+            InexactTable: With `refuse`. At once if records of the table are known to be missing;
+                while reading, before a partition's first row, if compaction has removed some since,
+                or if records have no time on the clock.
             CorruptData, OffsetsGone: While reading.
         """
         schema = self.schema
@@ -154,7 +157,7 @@ class Table(ArrowSource):
 
 
 def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps_all: bool) -> str:
-    """Return the first rows of a table or a diff as HTML; none if they need much reading."""
+    """Return the first rows of a table or a diff as HTML; without rows if much must be read."""
     try:
         planned = rows.source.plan(
             rows.topic,
@@ -197,7 +200,10 @@ def check_question(inexact: str, memory_bytes: int) -> None:
 def fold_of(
     source: RecordSource, names: Sequence[TopicPartition], clock: ClockName, memory_bytes: int
 ) -> "KeyFold":
-    """Return the parameters for folding a topic's keys; raises ConfigError for an unknown rule."""
+    """Return the parameters for finding the winning record of each key.
+
+    Raises ConfigError if the topic has an unknown compaction rule.
+    """
     from tidelog.scan.keyed_table import KeyFold
 
     ranking = source.ranking(names[0].topic) if names else Ranking()
@@ -213,7 +219,7 @@ def check_doubts(
     clock: ClockName,
     inexact: str,
 ) -> None:
-    """Raise InexactTable for known doubts, unless `inexact` is `mark`."""
+    """Raise InexactTable if there are known reasons for an inexact table; not with `mark`."""
     if at_ms is None or inexact == MARK:
         return
     doubts = source.doubts(names, at_ms, clock)
@@ -228,18 +234,18 @@ def checked(
     rows: "Iterator[pa.RecordBatch]",
     stats: "TableStats",
 ) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows, after checking that the reading has found no doubt about the past.
+    """Yield the rows of a partition after a check that the table is exact; no check with `mark`.
 
     Args:
         question: The table or diff.
         name: The partition.
         splits: Splits of its records.
-        rows: The rows. With the first one, all records have been read for their keys; if the keys
-            exceed the memory limit, only with the last one.
-        stats: Statistics of reading.
+        rows: The rows. Before the first one, the keys of all records have been read; if they exceed
+            the memory limit, only before the last one.
+        stats: Statistics of the read.
 
     Raises:
-        InexactTable: Before the first row.
+        InexactTable: Before the first row, if the table is inexact.
         OffsetsGone: The partition was compacted beyond the splits; if the keys exceed the memory
             limit, this may be raised after the last row.
     """
@@ -254,7 +260,7 @@ def checked(
 
 
 def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequence[Split]") -> None:
-    """Raise OffsetsGone if compaction may have removed records for later ones in no split."""
+    """Raise OffsetsGone if compaction may have removed records for ones after the splits."""
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)
@@ -288,8 +294,8 @@ class Diff(ArrowSource):
         before_ms: The earlier time in ms, inclusive.
         after_ms: The later time in ms, inclusive; the whole log if None.
         clock: Clock of both times.
-        inexact: As of `Table`.
-        memory_bytes: As of `Table`.
+        inexact: `refuse` or `mark`, as in `Table`; only the earlier table can be inexact.
+        memory_bytes: Approximate limit for the keys of a partition in memory.
     """
 
     source: RecordSource
@@ -317,13 +323,13 @@ class Diff(ArrowSource):
         return f"{self.topic} from {span}, UTC, {self.clock.value} clock"
 
     def _repr_html_(self) -> str:
-        """Return an HTML table for a notebook: the first changes, as `Table` its first rows."""
+        """Return an HTML table for a notebook: the first changes, or none for a large topic."""
         caption = f"Changes in {self._what()}"
         return picture(caption, self, self.schema.names, keeps_all=True)
 
     @property
     def at_ms(self) -> int:
-        """The earlier time: its table is the one that may be inexact."""
+        """The earlier time, whose table may be inexact."""
         return self.before_ms
 
     @property
@@ -335,7 +341,7 @@ class Diff(ArrowSource):
         return DIFF_SCHEMA
 
     def doubts(self) -> list[Doubt]:
-        """Return the reasons why the result may differ from the past; as `Table.doubts`."""
+        """Return the reasons why the earlier table may differ from its past state."""
         return self.source.doubts(self._partitions(), self.before_ms, self.clock)
 
     def to_arrow(self, *, stats: "TableStats | None" = None) -> "pa.RecordBatchReader":

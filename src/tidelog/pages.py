@@ -20,10 +20,10 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.plots import Plot, Series, Steps, Unit, joined, steps_for
 from tidelog.report import shown, visible
 
-# Number of rows of a table that are shown at once, and its largest number of rows.
+# Number of rows of a table that are not folded, and maximum number of rows in a page.
 ROWS_FIRST: Final = 50
 ROWS_MAX: Final = 1_000
-# Maximum number of characters of a cell, and of its whole text, which a browser shows on demand.
+# Maximum number of characters of a cell, and of the longer text that a browser shows on hovering.
 CELL_MAX: Final = 40
 _WHOLE_MAX: Final = 1_000
 # Maximum number of lines of a list; the others are folded.
@@ -32,7 +32,7 @@ _SECRETS: Final = ("--store-option", "--to-store-option", "--option", "--conf")
 
 
 class Align(Enum):
-    """Type of a column, which decides how its cells are aligned; the value is their class."""
+    """Type of a column, which decides how its cells are aligned; the value is their CSS class."""
 
     TEXT = "t"
     NUMBER = "n"
@@ -70,7 +70,7 @@ class Items:
     title: str = ""
 
     def html(self) -> str:
-        """Return the list as HTML; long lists are folded, and cut."""
+        """Return the list as HTML; a long list is folded, a very long one is also cut."""
         rest = self.lines[_ITEMS_FIRST:ROWS_MAX]
         folded = ""
         if rest:
@@ -93,9 +93,9 @@ class Table:
         rows: The cells.
         title: Title above it.
         aligned: Types of the columns; chosen by the cells if empty.
-        whole: What prints all rows, e.g. `--show hours -o csv`.
+        whole: Options that print all rows, e.g. `--show hours -o csv`.
         nothing: Sentence in place of a table without rows.
-        hidden: Names of columns that only `whole` prints.
+        hidden: Names of left-out columns, which only `whole` prints.
     """
 
     columns: Sequence[str]
@@ -148,7 +148,7 @@ def _align(cells: Sequence[str]) -> Align:
     known = [cell for cell in cells if cell not in _NONE]
     if known and all(_TIME.fullmatch(cell) for cell in known):
         return Align.TIME
-    # A match takes time in a power of the length: a long key of digits is no number.
+    # The time of a match grows with a power of the length, so a long key of digits is not matched.
     is_number = known and all(len(cell) <= CELL_MAX and _NUMBER.fullmatch(cell) for cell in known)
     return Align.NUMBER if is_number else Align.TEXT
 
@@ -161,7 +161,7 @@ def _cell(text: str, align: Align) -> str:
         return f'<td class="{align.value}">{escape(text)}</td>'
     whole = text if len(text) <= _WHOLE_MAX else f"{text[:_WHOLE_MAX]}…"
     cut = escape(f"{text[: CELL_MAX - 1]}…") if align is not Align.TEXT or " " not in text else None
-    if cut is None:  # words wrap
+    if cut is None:  # the browser breaks the text between words
         return f'<td class="{align.value}">{escape(whole)}</td>'
     return f'<td class="{align.value}" title="{escape(whole)}">{cut}</td>'
 
@@ -171,7 +171,7 @@ class Provenance:
     """Origin of a page: what is needed to repeat it.
 
     Attributes:
-        time: When it was written, with the zone.
+        time: Time at which it was written, with the zone.
         version: Version of tidelog.
         command: The command line.
         places: Meaning -> place, as the user named it, without secrets.
@@ -201,7 +201,7 @@ class Provenance:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return a command's arguments; of options that may hold secrets only the key is left."""
+    """Return a command's arguments with `...` in place of possible secrets: options, URLs."""
     kept: list[str] = []
     for number, word in enumerate(arguments):
         name, equals, text = word.partition("=")
@@ -219,7 +219,14 @@ Section: TypeAlias = Text | Items | Table | Plot
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page: its title, which the origin's range follows, verdict, sections in order, origin."""
+    """A page.
+
+    Attributes:
+        title: Title; the range of `origin` is added to it.
+        sections: Sections, in order.
+        verdict: Sentence below the title; empty for none.
+        origin: Origin, shown in the footer; None for none.
+    """
 
     title: str
     sections: Sequence[Section]
@@ -248,7 +255,7 @@ def _parts(sections: Sequence[Section]) -> Iterator[str]:
         yield section.html()
 
 
-# Colors: tests hold the contrast of text and marks against the page, in light and in dark.
+# Tests check the contrast of the colors of text and marks with the page, in light and in dark.
 STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --soft: #56626f; --line: #d9dfe5; --page: #fff;
   --shade: #f1f4f7; --edge: #00000055;
@@ -313,11 +320,11 @@ def plot_by_hour(
     """Return a plot of values by hour; hours are joined to longer steps if there are too many.
 
     Each panel has an axis of its own: if records were created years before they were appended,
-    hours would be too narrow to see on a common one.
+    hours would be too narrow to see on a common axis.
 
     Args:
-        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> value. Of
-            joined hours, stacked bars show the sum, lines the largest value.
+        panels: Panel, such as `append time` -> series -> hour since the epoch in UTC -> value. If
+            hours are joined, stacked bars show the sum of their values, lines the largest value.
         y_title: Meaning of the values.
         title: Title above it; `{step}` becomes the length of a step.
         is_stacked: Stacked bars; otherwise lines.

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 # Minimum number of steps with values for a plot.
 POINTS_MIN: Final = 3
-# Maximum number of steps of time; of the lengths below, the smallest one within it is chosen.
+# Maximum number of steps of time: the shortest step that does not exceed it is chosen.
 STEPS_MAX: Final = 240
 # Maximum number of rows in the table below a plot.
 VALUES_MAX: Final = STEPS_MAX
-# Maximum number of series: the page has this number of colors and dashes.
+# Maximum number of series: a page has a color and a dash for each.
 SERIES_MAX: Final = 4
 
 _DAY_HOURS: Final = 24
@@ -70,7 +70,7 @@ class Unit(Enum):
         return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.3g}"
 
 
-# Sizes of units, largest first, with the value of one.
+# Names of units, largest first, with the value of one.
 _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.COUNT: (("thousand million", 1e9), ("million", 1e6), ("thousand", 1e3)),
     Unit.MS: (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)),
@@ -78,9 +78,10 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# A unit is chosen if the axis has at least this number of it.
+# An axis uses the largest unit of which it has at least this number.
 _UNITS_MIN: Final = 3.0
-# Steps between ticks, times powers of ten; minutes and seconds have 15 and 30 among them.
+# Steps between ticks, to be multiplied by powers of ten. True: of minutes and seconds, among which
+# are 15 and 30. False: of other units.
 _TICK_STEPS: Final[Mapping[bool, Sequence[float]]] = {
     True: (1, 1.5, 2, 3, 6, 10),
     False: (1, 2, 2.5, 5, 10),
@@ -110,7 +111,7 @@ class Series:
 
     Attributes:
         name: Name in the legend and the table.
-        values: By x; an x without a value is a gap.
+        values: x -> value; an x without a value is a gap.
     """
 
     name: str
@@ -137,7 +138,7 @@ class Numbers:
     has_gaps: bool = True
 
     def grid(self, found: Sequence[int]) -> list[int]:
-        """Return all numbers of the axis."""
+        """Return all numbers of the axis; `found` are the numbers with values, sorted."""
         if self.has_gaps and found[-1] - found[0] < 10 * len(found) + STEPS_MAX:
             return list(range(found[0], found[-1] + 1))
         return list(found)
@@ -151,7 +152,7 @@ class Steps:
         unit: `hour`, `day`, `week`, `month` or `year`.
         count: Number of units of a step.
         zone: Name of the zone; UTC if None.
-        clock: Which time it is, e.g. `append time`.
+        clock: Name of the time, e.g. `append time`.
     """
 
     unit: str
@@ -178,11 +179,11 @@ class Steps:
         """Return the first ms of the step of a time."""
         ms = min(max(ms, _FIRST_MS), _LAST_MS)
         if self.unit == "hour" and self.count == 1:
-            return ms // HOUR_MS * HOUR_MS  # when clocks go back, both hours have a step
+            return ms // HOUR_MS * HOUR_MS  # an hour that a clock change repeats has two steps
         return self._utc_ms(self._floor(self._local(ms)))
 
     def next(self, start_ms: int) -> int:
-        """Return the first ms of the step after one."""
+        """Return the first ms of the step after the one that starts at `start_ms`."""
         if self.unit == "hour" and self.count == 1:
             return start_ms + HOUR_MS
         at = self._local(start_ms)
@@ -194,7 +195,7 @@ class Steps:
         return self._utc_ms(at + timedelta(hours=self.count * days_or_hours))
 
     def name(self, start_ms: int) -> str:
-        """Format a step."""
+        """Format the start of a step."""
         at = self._local(start_ms)
         form = {"hour": "%Y-%m-%d %H:%M", "month": "%b %Y", "year": "%Y"}.get(self.unit, "%Y-%m-%d")
         return f"{at:{form}}"
@@ -248,7 +249,7 @@ def steps_for(hours: Sequence[int], zone: str | None, clock: str = "") -> Steps:
 def joined(
     values: Mapping[int, float], steps: Steps, join: Callable[[float, float], float]
 ) -> dict[int, float]:
-    """Return values by hour since the epoch as values by step."""
+    """Convert values by hour since the epoch to values by step; `join` joins those of a step."""
     found: dict[int, float] = {}
     for hour, value in values.items():
         at = steps.start(hour * HOUR_MS)
@@ -353,7 +354,7 @@ class _Panel:
         return "" if name == self.plot.y_title else f"{name} "
 
     def html(self, grid: Sequence[int], scale: "_Scale") -> str:
-        """Return the pictures of a panel with what stands around them."""
+        """Return a panel as HTML: caption, pictures, axis title, a note on cut values, values."""
         label = self._label(grid)
         widths = {"both": _SMALL} if self.plot.is_small else {"wide": _WIDE, "narrow": _NARROW}
         pictures = "".join(
@@ -369,7 +370,7 @@ class _Panel:
         )
 
     def tops(self, grid: Sequence[int]) -> list[float]:
-        """Return the heights of its marks."""
+        """Return the y values of the panel's marks; stacked bars count as one mark."""
         if self.plot.is_stacked:
             return [sum(one.values.get(x, 0.0) for one in self.series) for x in grid]
         return [one.values[x] for one in self.series for x in grid if x in one.values]
@@ -389,7 +390,7 @@ class _Panel:
         return f"{self.plot.unit.text(series.values[x])} ({self.axis.name(x)})"
 
     def _cut(self, grid: Sequence[int], scale: "_Scale") -> str:
-        """Name the values outside the axis."""
+        """Return a sentence with the values outside the axis; empty without any."""
         outside = [
             (value, f"{self.axis.name(x)} {name}{self.plot.unit.text(value)}")
             for name, x, value in self._points(grid)
@@ -411,7 +412,7 @@ class _Panel:
             yield from ((self._named(one.name), x, v) for x, v in sorted(one.values.items()))
 
     def _values(self, grid: Sequence[int]) -> str:
-        """Return the values as a table that is folded away."""
+        """Return the values as a folded table."""
         with_values = [x for x in grid if any(x in one.values for one in self.series)]
         shown_x = with_values[:VALUES_MAX]
         head = "".join(f'<th class="n" scope="col">{shown(one.name)}</th>' for one in self.series)
@@ -464,9 +465,9 @@ class _Scale:
     Attributes:
         low: Its smallest value.
         high: Its largest value.
-        divisor: Value of one of its unit.
-        unit: Unit beside the title; empty if there is none, or ticks have their own.
-        is_log: Whether it is logarithmic, linear around 0.
+        divisor: Value of one unit of the ticks.
+        unit: Unit beside the title; empty if there is none, or if each tick has a unit.
+        is_log: Whether it is logarithmic, except for a linear part around 0.
     """
 
     low: float
@@ -496,10 +497,10 @@ def _scale(values: Sequence[float], unit: Unit, *, is_stacked: bool) -> _Scale:
 
 # -- drawing ---------------------------------------------------------------------------------------
 
-# Sizes in CSS px: at 72 dpi a point of matplotlib is a px.
+# Sizes in CSS px: at 72 dpi, a point of matplotlib is one px.
 _WIDE: Final = 920
 _NARROW: Final = 344
-# Width of panels beside each other, of which the page's width has three.
+# Width of small panels, three of which fit beside each other in a page.
 _SMALL: Final = 308
 _HEIGHT: Final = 230
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 18, 40
@@ -721,7 +722,7 @@ class _Drawing:
             )
 
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
-        """Write values at points, those that would cover others left out."""
+        """Write values at points; labels that would cover others are left out."""
         taken: list[tuple[float, float]] = []
         for x, y, value in labels:
             px, py = self.axes.transData.transform((x, y))
@@ -802,7 +803,10 @@ class _Drawing:
 
 
 def time_texts(ticks: Sequence[datetime]) -> list[str]:
-    """Format the ticks of a time axis in what differs; a second line has the day or the year."""
+    """Format the ticks of a time axis with the parts that differ.
+
+    A second line has the day or the year, at the first tick and at each change.
+    """
     texts = []
     form, context = _forms(ticks)
     last = ""
@@ -817,7 +821,7 @@ def time_texts(ticks: Sequence[datetime]) -> list[str]:
 
 
 def _forms(ticks: Sequence[datetime]) -> tuple[str, str]:
-    """Return strftime's forms of a tick's first line, and of the second one."""
+    """Return strftime's formats of a tick's first line and of its second line."""
     if any((at.hour, at.minute) != (0, 0) for at in ticks):
         return "%H:%M", "%d %b %Y"
     if any(at.day != 1 for at in ticks):
@@ -826,7 +830,7 @@ def _forms(ticks: Sequence[datetime]) -> tuple[str, str]:
 
 
 def _alone(xs: Sequence[float], values: Sequence[float]) -> Iterator[tuple[float, float]]:
-    """Yield points between two gaps, which no line would show."""
+    """Yield the points with a gap on both sides, which a line would not show."""
     padded = [math.nan, *values, math.nan]
     for number, (x, y) in enumerate(zip(xs, values, strict=True)):
         if not math.isnan(y) and math.isnan(padded[number]) and math.isnan(padded[number + 2]):

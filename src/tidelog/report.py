@@ -1,7 +1,7 @@
 """Cells of tables in HTML, and small tables for notebooks.
 
-`html_table` is a caption and a table, styled by the notebook; whole pages are those of
-`tidelog.pages`. Invariant: all text from records or users is escaped, as in the terminal.
+`html_table` makes a caption and a table, which the notebook styles; `tidelog.pages` makes whole
+pages. Invariant: all text from records or users is escaped, as in the terminal.
 """
 
 from base64 import b64encode
@@ -21,7 +21,7 @@ def visible(text: str) -> str:
 
 def shown(text: str) -> str:
     """Escape text for HTML; invisible characters become escape sequences, as in the terminal."""
-    from html import escape  # 2 ms, and the terminal needs only `visible`
+    from html import escape  # the import takes 2 ms, and the terminal does not need it
 
     return escape(visible(text))
 

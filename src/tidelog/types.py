@@ -26,7 +26,7 @@ class ArrowStream(Protocol):
 Offset = NewType("Offset", int)
 
 NO_TIMESTAMP: Final = -1
-# Stands for an unknown time in ms, such as an append time.
+# Value for an unknown time in ms, such as an append time.
 UNKNOWN_MS: Final = -1
 NO_OFFSET: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -34,10 +34,10 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
-# Default for the bytes of one split of a scan.
+# Default size of a split of a scan, in bytes of log.
 SPLIT_BYTES: Final = 128 << 20
 
-# Internal topics of a broker: no client writes to them.
+# Internal topics of a broker, to which clients may not write.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
@@ -59,7 +59,8 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Special timestamps of ListOffsets that stand for offsets. Source: Kafka's protocol guide.
+# Special timestamps in ListOffsets, by which clients request offsets. Source: Kafka's protocol
+# guide.
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -99,7 +100,7 @@ class IsolationLevel(IntEnum):
     READ_COMMITTED = 1
 
 
-# The defined levels; requests may have other numbers.
+# The defined levels; a request may contain any other number.
 ISOLATION_LEVELS: Final = frozenset(map(int, IsolationLevel))
 
 
@@ -118,7 +119,7 @@ class Codec(IntEnum):
         return self.name.lower()
 
 
-# A choice as argument of public calls: a member, or its text.
+# Arguments of public calls for a choice: a member of the enum, or its text.
 Isolation: TypeAlias = IsolationLevel | Literal["read_uncommitted", "read_committed"]
 Compression: TypeAlias = Codec | Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -172,8 +173,8 @@ class RecordCount(int):
     """Number of records in a time range, an int, with the number of those without a time.
 
     Attributes:
-        without_time: Records of the topic that have no time on the clock, so they lie in no range;
-            None if brokers don't report the number.
+        without_time: Number of records of the topic that have no time on the clock, and so are in
+            no range; None if brokers don't report it.
         is_least: Whether `without_time` may be too small, see `tidelog.scan.count.PartitionCount`.
     """
 
@@ -183,7 +184,7 @@ class RecordCount(int):
     def __new__(
         cls, records: int, *, without_time: int | None = 0, is_least: bool = False
     ) -> "RecordCount":
-        """Create the number, which compares and adds as an int."""
+        """Create the number; it behaves as an int in comparisons and sums."""
         count = super().__new__(cls, records)
         count.without_time, count.is_least = without_time, is_least
         return count
@@ -224,7 +225,7 @@ def check_time(ms: int) -> int:
 
 
 def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
-    """Return a time in whole ms since 1970, given as such or as a datetime with a time zone.
+    """Convert a time, given in whole ms or as a datetime with a time zone, to ms since 1970.
 
     Args:
         given: The argument.
@@ -313,7 +314,7 @@ class NewRecord:
         key: Serialized key, None for a record without one. Text is stored as UTF-8.
         value: Serialized value; None is a tombstone in a compacted topic. Text is stored as UTF-8.
         timestamp: Create time in ms, or a datetime with a time zone, which is rounded down to ms.
-            None means the log's current time, -1 "has no time".
+            None means the log's current time, -1 that the record has no time.
         headers: In the producer's order; keys may repeat. Pairs (key, value) and a dict are
             accepted.
 
@@ -347,7 +348,7 @@ class NewRecord:
         timestamp: int | None = None,
         headers: tuple[Header, ...] = (),
     ) -> Self:
-        """Return a record of an existing log, unchecked: other programs may write any time."""
+        """Return a copy of a record in a log, unchecked: any program may have written its time."""
         self, keep = object.__new__(cls), object.__setattr__
         for name, content in zip(
             ("key", "value", "timestamp", "headers"), (key, value, timestamp, headers), strict=True
