@@ -11,7 +11,7 @@
 4. Acknowledge: respond once readers may see the records. With acks=0 there is no response; a
    refusal closes the connection.
 
-Checks come in Kafka's order: the request, the framing of the records, the log. A refusal of one
+The checks have Kafka's order: the request, the framing of the records, the log. A refusal of one
 partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the

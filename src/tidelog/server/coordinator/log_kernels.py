@@ -4,7 +4,7 @@ Of consecutive batches, only the last record of each key is passed on. Kernels d
 transactions, markers, and compressed, old or damaged batches. The plain code reads these one by
 one, in the order of the log.
 
-Imports numpy and numba, so it is imported only once kernels are loaded.
+This module imports numpy and numba, so it is imported only once kernels are loaded.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,10 +1,10 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
-No state is kept for it: partitions, groups and counters are read at each scrape, without decoding a
-record except the first batch's header, once per log start. The text is written directly, because a
-client library creates several objects for each of up to 100,000 samples; process metrics come from
-that library. Partitions, topics and commits beyond a limit are omitted, and the number of omitted
-series is a metric.
+No state is kept for the metrics: partitions, groups and counters are read at each scrape, without
+decoding a record except the first batch's header, once per log start. The text is written directly,
+because a client library creates several objects for each of up to 100,000 samples; process metrics
+come from that library. Partitions, topics and commits beyond a limit are omitted, and the number of
+omitted series is a metric.
 
 Belongs to the event loop. Source: Prometheus text format 0.0.4.
 """

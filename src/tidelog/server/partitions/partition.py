@@ -2,9 +2,9 @@
 
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
 the partition belongs to it. The transaction may end between that confirmation and the append; so
-the request holds a `Guard`, which the marker removes. Later batches find the transaction open in
-the log. For readers of committed records, a transaction ends only when its marker is as durable as
-they demand.
+the request holds a `Guard`, which the marker removes. For later batches the transaction is already
+open in the log. For readers of committed records, a transaction ends only when its marker is as
+durable as they demand.
 
 The coordinator decides how a transaction ends, stores the decision, and has markers written to the
 transaction's partitions. Both run on the event loop's thread.

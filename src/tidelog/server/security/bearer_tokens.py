@@ -5,7 +5,7 @@ keys (`oct`) and the algorithm `none` are refused. PyJWT parses keys and verifie
 are checked here, because PyJWT compares them with the machine's clock.
 
 Keys come from a file, which is reread when it changes, or from a URL. Tokens are checked in
-threads, because both may block.
+threads, because reading a file or a URL may block.
 
 Source: RFC 7515, RFC 7517, RFC 7518, RFC 7519, RFC 8725; KIP-768; behavior of Kafka 4.3's
 BrokerJwtValidator.

@@ -1,8 +1,8 @@
 """All open share partitions, and the share sessions of members.
 
-A share partition is opened by the first fetch that names it, from its persisted state. Without one
-it starts at the offset that the group's settings define. It is closed when no member holds a record
-of it, or when its topic or its state is deleted.
+A share partition is opened by the first fetch that names it, from its persisted state. Without
+persisted state it starts at the offset that the group's settings define. It is closed when no
+member holds a record of it, or when its topic or its state is deleted.
 
 A share session remembers the partitions that a member reads. Epoch 0 starts a new session, -1 ends
 it, any other must be one above the last. At the limit of sessions a new one is refused; no session

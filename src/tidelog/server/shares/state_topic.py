@@ -1,10 +1,10 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
-the complete state; its tombstone deletes the state. An update has the changes since. A later update
-of an offset replaces an earlier one, and offsets below the start are omitted. After a number of
-updates a snapshot is written. The log start moves to the oldest of the last snapshots; a share
-partition without a recent one writes a new snapshot.
+the complete state; its tombstone deletes the state. An update has only the changes of
+one write. A later update of an offset replaces an earlier one, and offsets below the start are
+omitted. After a number of updates a snapshot is written. The log start moves to the oldest of the
+last snapshots; a share partition without a recent snapshot writes a new one.
 
 `coordinator.state_topic` loads, fails and reloads partitions of the topic.
 
@@ -212,7 +212,7 @@ def snapshot_record(key: ShareKey, state: PersistedState, now_ms: int) -> KeyVal
 
 
 def update_record(key: ShareKey, snapshot_epoch: int, update: Update) -> KeyValue:
-    """Encode an update since the snapshot of this epoch."""
+    """Encode an update that follows the snapshot of this epoch."""
     named = ShareUpdateKey(group_id=key.group_id, topic_id=key.topic_id, partition=key.partition)
     value = ShareUpdateValue(
         snapshot_epoch=snapshot_epoch,
