@@ -1,32 +1,32 @@
-"""Offset map of a mirror: ranges of source offsets to ranges of target offsets, and its file.
+"""Offset map of a mirror: ranges of source offsets with their ranges of target offsets; its file.
 
-A mirror writes records under new offsets. For each pair of a source partition and a target
-partition the map has the target offsets; the job `failover` translates groups' positions by it.
-Owns the rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format.
-Not owned: when the file is written (`mirror.run`) and whether a map may be trusted
-(`failover.job`). Only `read_map` and `write_map` do I/O.
+A mirror writes records at new offsets. For each pair of a source partition and a target partition,
+the map has the target offsets; the job `failover` converts groups' positions by it. Contains the
+rows (`MapRow`), merging and thinning them, lookups (`OffsetMap`), and the file's format. The file
+is written in `mirror.commit` and `mirror.run`; `failover.job` decides whether a map is used. Only
+`read_map` and `write_map` do I/O.
 
 Invariants, for a record r that the mirror copied from offset s to offset t:
 
-1. If rows for r's source and target partition cover s, t is in the target range of one of them. If
-   no row covers s, r is not at the target (or not copied yet).
-2. A row that is `dense` has every offset of its source range at the same distance: t - s is the
-   same for all of them, so t is known exactly.
-3. r's create time is not before `create_ms_min` and not after `create_ms_max` of its row; -1 in the
-   latter means that some record has none. r was at the target by `arrival_ms`, and its mirror had
-   read it before that.
-4. Later copies of the mirror are at or after `ends` of their partition.
+1. If rows for r's source partition and target partition cover s, t is in the target range of one of
+   them. If no row covers s, r is not at the target, or not yet.
+2. In a row that is dense (flag `DENSE`), each offset of the source range has a record, and t - s is
+   the same for all of them, so t is known exactly.
+3. r's create time is from `create_ms_min` to `create_ms_max` of its row, inclusive. If
+   `create_ms_max` is -1, some record has no create time. r was at the target at `arrival_ms`,
+   so the mirror had read it before.
+4. Records that the mirror copies later get offsets at or after `ends` of their partition.
 
 So a group at offset s of a source partition misses nothing in a target partition if it starts at
 the smallest `target_start` of all rows with `source_end` > s, or at the end if there is no such
-row. Rows are merged to bound the map's size. All of this stays true for the merged rows: they span
-more, so more is read twice, and a dense run that continues another one stays dense.
+row. Rows are merged to limit the map's size. All invariants also hold for merged rows. Their ranges
+are larger, so more records are read again; a merge of two adjacent dense rows is dense.
 
-The map contains only writes of the mirror, not those of others to the same topic, nor whether
-records have been deleted since.
+The map contains only the mirror's writes, not writes of others to the same topic, and not whether
+records were deleted later.
 
-The file is one header, rows of equal size and one checksum. It is replaced as a whole by a rename,
-so a reader sees the map of one batch or of the next one. All numbers are big-endian.
+The file consists of one header, rows of equal size, and one checksum. It is replaced as a whole by
+a rename, so a reader gets the map of one batch or of the next one. All numbers are big-endian.
 
 | at | bytes | what |
 |---|---|---|
@@ -35,7 +35,7 @@ so a reader sees the map of one batch or of the next one. All numbers are big-en
 | 12 | 4 | number of rows, N |
 | 16 | H | header: JSON in UTF-8 (target, sources, copied offsets, ends, last batch) |
 | 16 + H | 72 N | rows: four int32, seven int64, in the order of `MapRow` |
-| 16 + H + 72 N | 4 | CRC-32C of all before |
+| 16 + H + 72 N | 4 | CRC-32C of everything before |
 """
 
 import json
@@ -57,20 +57,20 @@ DENSE: Final = 1
 
 
 class MapRow(NamedTuple):
-    """A range of source offsets, and the range of its records' offsets in one target partition.
+    """A range of source offsets, with the range of their records' offsets in one target partition.
 
     Attributes:
-        source: Number in `OffsetMap.sources`.
-        source_partition: Partition of the source.
-        target_partition: Partition of the source's target topic.
-        flags: DENSE or 0.
-        source_start: First covered offset, inclusive.
-        source_end: End of the covered offsets, exclusive.
-        target_start: First target offset of a record, inclusive.
-        target_end: End of the records' target offsets, exclusive.
-        create_ms_min: Earliest create time, -1 if no record has one.
-        create_ms_max: Latest create time, -1 if any record has none.
-        arrival_ms: Time by which all records were at the target.
+        source: Index of the source topic in `OffsetMap.sources`.
+        source_partition: Partition at the source.
+        target_partition: Partition of the target topic.
+        flags: DENSE, or 0.
+        source_start: First source offset, inclusive.
+        source_end: End of the source offsets, exclusive.
+        target_start: First target offset, inclusive.
+        target_end: End of the target offsets, exclusive.
+        create_ms_min: Earliest create time in ms, -1 if no record has one.
+        create_ms_max: Latest create time in ms, -1 if any record has none.
+        arrival_ms: Time in ms at which all records were at the target.
     """
 
     source: int
@@ -87,20 +87,20 @@ class MapRow(NamedTuple):
 
     @property
     def group(self) -> tuple[int, int, int]:
-        """Source, source partition and target partition; only rows of one group are merged."""
+        """Source, source partition and target partition; only rows of the same group are merged."""
         return self.source, self.source_partition, self.target_partition
 
     @property
     def is_dense(self) -> bool:
-        """Whether every source offset has its record, all at the same distance."""
+        """Whether each source offset has a record, and t - s is the same for all of them."""
         return bool(self.flags & DENSE)
 
 
 def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow, ...]:
-    """Append rows; merge consecutive dense ones that have the same arrival time.
+    """Append rows; consecutive dense rows with the same arrival time are merged.
 
-    Rows with different arrival times stay separate while there is room, since searches by time need
-    them.
+    Rows with different arrival times are kept separate as long as the map has room, because
+    searches by time need them.
     """
     result = list(rows)
     last = {row.group: at for at, row in enumerate(result)}
@@ -115,7 +115,7 @@ def append_rows(rows: Iterable[MapRow], more: Iterable[MapRow]) -> tuple[MapRow,
 
 
 def continues(first: MapRow, second: MapRow) -> bool:
-    """Whether two dense rows are consecutive at the same distance."""
+    """Return whether a dense row continues another dense row, with the same t - s."""
     return (
         first.is_dense
         and second.is_dense
@@ -129,7 +129,7 @@ def _is_one_run(first: MapRow, second: MapRow) -> bool:
 
 
 def merge(first: MapRow, second: MapRow) -> MapRow:
-    """Return one row that covers both."""
+    """Return one row that covers both rows."""
     known_ms = [row.create_ms_min for row in (first, second) if row.create_ms_min != NO_TIMESTAMP]
     lacks = NO_TIMESTAMP in (first.create_ms_max, second.create_ms_max)
     return MapRow(
@@ -146,12 +146,12 @@ def merge(first: MapRow, second: MapRow) -> MapRow:
 
 
 def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
-    """Merge neighbors among the older rows until there are few enough, or no neighbors left."""
+    """Merge pairs of older rows of a group until at most `rows_max` are left, if possible."""
     while len(rows) > rows_max:
         half = len(rows) // 2
         merged = _merge_pairs(rows[:half])
         if len(merged) == half:
-            # The older half has one row of each group, so pair its rows with younger ones.
+            # Each row in the older half has a group of its own, so it is merged with a later row.
             merged, half = _merge_pairs(rows), len(rows)
             if len(merged) == half:
                 return rows
@@ -160,7 +160,7 @@ def thin(rows: tuple[MapRow, ...], rows_max: int) -> tuple[MapRow, ...]:
 
 
 def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
-    """Merge every second row of a group into the one before it."""
+    """Merge every second row of a group into the row before it."""
     result: list[MapRow] = []
     open_at: dict[tuple[int, int, int], int] = {}
     for row in rows:
@@ -173,16 +173,16 @@ def _merge_pairs(rows: tuple[MapRow, ...]) -> tuple[MapRow, ...]:
     return tuple(result)
 
 
-# 72 bytes each: under 5 MB, rewritten with each batch of a mirror.
+# Maximum number of rows; at 72 bytes each, the file is under 5 MB. It is rewritten with each batch.
 ROWS_MAX: Final = 65_536
 
 
 class OutsideMap(InvalidRequest):
-    """The map gives no start for a position; contains the reason."""
+    """The map has no start for a position; the message has the reason."""
 
 
 class Partitioning(StrEnum):
-    """Choice of a record's partition at the target. Part of the format."""
+    """How a record's partition at the target is chosen. Part of the file's format."""
 
     KEPT = "kept"
     KEY = "key"
@@ -190,7 +190,7 @@ class Partitioning(StrEnum):
 
 
 class SourcePartition(NamedTuple):
-    """A partition of a source: the source's number in the map, and its own number."""
+    """A partition of a source topic: the topic's index in the map, and the partition's number."""
 
     source: int
     partition: int
@@ -198,12 +198,12 @@ class SourcePartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTopic:
-    """A copied topic.
+    """A source topic that the mirror copies.
 
     Attributes:
-        place: Its place: brokers `host:port[,...]`, or a directory.
-        topic: Its name at the source.
-        topic_id: Its id as Kafka prints it; empty without one.
+        place: Place of the topic: brokers `host:port[,...]`, or a directory.
+        topic: Name at the source.
+        topic_id: Id as Kafka prints it; "" if it has none.
         target: Name of its target topic.
     """
 
@@ -222,13 +222,13 @@ class CopiedRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBatch:
-    """Additions of one batch of a mirror.
+    """Additions of one batch of a mirror to the map.
 
     Attributes:
-        batch_id: Increases by one with each batch.
-        copied: Offsets read by the batch, by source partition.
-        ends: End offsets of the target partitions that it wrote to, after it.
-        rows: Rows for its records; those of one group are in order of their source offsets.
+        batch_id: Number of the batch, which increases by one.
+        copied: Offsets that the batch has read, by source partition.
+        ends: End offsets after the batch, for the target partitions that it has written to.
+        rows: Rows for its records; those of one group are ordered by source offset.
     """
 
     batch_id: int
@@ -238,12 +238,12 @@ class MapBatch:
 
 
 class TargetOffset(NamedTuple):
-    """An offset at the target.
+    """An offset at the target, as the result of a lookup.
 
     Attributes:
-        offset: First offset that may hold a requested record; no offset before it does.
-        is_exact: Whether it holds exactly this record, or is the end.
-        create_ms: Earliest create time of the map's rows for it; -1 if unknown.
+        offset: First offset at which a requested record may be; none is before it.
+        is_exact: Whether exactly the requested record is at the offset, or it is the end.
+        create_ms: Earliest create time in ms of the rows that the result is from; -1 if unknown.
     """
 
     offset: int
@@ -253,18 +253,18 @@ class TargetOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetMap:
-    """Offsets of all records that a mirror has written. Immutable.
+    """Offset map of all records that a mirror has written. Immutable.
 
     Attributes:
-        target: Place of the copies: brokers, or a directory.
-        target_ids: Id of each topic at the target; empty without one.
+        target: Place that records are copied to: brokers, or a directory.
+        target_ids: Id of each topic at the target; "" if it has none.
         partition_counts: Number of partitions of each topic at the target.
-        sources: The copied topics.
-        partitioning: How partitions were chosen.
-        batch_id: Number of its last batch, -1 for none.
+        sources: The source topics.
+        partitioning: How partitions at the target are chosen.
+        batch_id: Number of the last batch, -1 before the first one.
         copied: Offsets that the mirror has read, by source partition.
-        ends: End offsets as the mirror last saw them, for all target partitions.
-        rows: Rows in the order in which they were written.
+        ends: End offsets of all target partitions, as the mirror last saw them.
+        rows: Rows, in the order in which they were added.
     """
 
     target: str
@@ -280,10 +280,10 @@ class OffsetMap:
     # -- lookups -----------------------------------------------------------------------------
 
     def source_number(self, topic: str, topic_id: str | None = None, place: str = "") -> int:
-        """Return the number of a source, by id, else by name and, if that is ambiguous, place.
+        """Return a source topic's index: by id, or by name and, if that is ambiguous, by place.
 
         Raises:
-            OutsideMap: There is no such source, several of that name, or the id differs.
+            OutsideMap: No source has this name, several have it, or its id differs.
         """
         named = [n for n, source in enumerate(self.sources) if source.topic == topic]
         if topic_id:
@@ -305,16 +305,16 @@ class OffsetMap:
         raise OutsideMap(f"the map has no source {topic}; it has: {names}")
 
     def targets(self, source: int) -> list[TopicPartition]:
-        """Return the target partitions that may hold a source's records."""
+        """Return the target partitions in which records of a source topic may be."""
         topic = self.sources[source].target
         return [TopicPartition(topic, number) for number in range(self.partition_counts[topic])]
 
     def starts(self, place: SourcePartition, offset: int) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts that miss no record at or after a source offset, by target partition.
+        """Return the starts by target partition that miss no record from a source offset on.
 
         Args:
-            place: The partition of the source.
-            offset: The next offset to read there, such as a group's position.
+            place: The source partition.
+            offset: Next offset to read in it, such as a group's position.
 
         Raises:
             OutsideMap: The mirror began after that offset, or has not read the partition.
@@ -331,9 +331,9 @@ class OffsetMap:
     def starts_by_arrival(self, source: int, time_ms: int) -> dict[TopicPartition, TargetOffset]:
         """Return the starts that miss no record appended to a source at `time_ms` or later.
 
-        A record is at the target after the source has it, so rows that were complete before the
-        time hold none of these. The result assumes equal clocks: subtract their largest difference
-        from the time.
+        A record is at the target later than at the source, so rows that arrived completely before
+        the time have none of these. The result assumes that all clocks are equal: subtract their
+        maximum difference from the time before.
         """
         rows = (row for row in self.rows if row.source == source and row.arrival_ms >= time_ms)
         return self._first(source, rows)
@@ -353,21 +353,21 @@ class OffsetMap:
     def start_of_key(
         self, place: SourcePartition, offset: int, key: bytes
     ) -> tuple[TopicPartition, TargetOffset]:
-        """Return the only target partition with a key's records, and the start there.
+        """Return the only target partition with records of a key, and the start in it.
 
         Args:
-            place: The partition of the source that has the key.
-            offset: The next offset to read there.
+            place: The source partition with the key.
+            offset: Next offset to read in it.
             key: The key.
 
         Raises:
-            OutsideMap: There is no start, see `starts`; or a transform chose the partitions.
+            OutsideMap: See `starts`; or a transform has chosen the partitions.
         """
         target = self.target_of_key(place, key)
         return target, self.starts(place, offset)[target]
 
     def target_of_key(self, place: SourcePartition, key: bytes) -> TopicPartition:
-        """Return the target partition of a key; raises OutsideMap if a transform chose it."""
+        """Return the target partition of a key; raises OutsideMap if a transform has chosen it."""
         topic = self.sources[place.source].target
         if self.partitioning is Partitioning.KEPT:
             return TopicPartition(topic, place.partition)
@@ -376,7 +376,7 @@ class OffsetMap:
         raise OutsideMap("partitions were chosen by a transform: a key may be in any of them")
 
     def origins(self, target: TopicPartition, offset: int) -> list[MapRow]:
-        """Return the rows whose target range contains an offset, from which its record may come."""
+        """Return the rows whose target range contains an offset; one of them covers its record."""
         return [
             row
             for row in self.rows
@@ -386,12 +386,12 @@ class OffsetMap:
     def _first(
         self, source: int, rows: Iterable[MapRow], offset: int | None = None
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the smallest start in rows by target partition; the end if there is no row.
+        """Return the smallest start in each target partition; its end if there is no row for it.
 
         Args:
-            source: A source of the topic.
-            rows: Rows that may hold requested records.
-            offset: First requested source offset; None to begin at each row's start.
+            source: Index of the source topic.
+            rows: Rows in which requested records may be.
+            offset: First requested source offset; None for the start of each row.
         """
         located: dict[TopicPartition, TargetOffset] = {}
         for row in rows:
@@ -413,12 +413,12 @@ class OffsetMap:
     # -- additions ---------------------------------------------------------------------------
 
     def add(self, batch: MapBatch, *, rows_max: int = ROWS_MAX) -> "OffsetMap":
-        """Return the map with one more batch; the same map if it already has that batch.
+        """Return the map with one more batch added; the same map if it already has that batch.
 
         Args:
-            batch: The next batch.
-            rows_max: Maximum number of rows; older rows are merged beyond it. One row for each pair
-                of partitions is kept in any case.
+            batch: Additions of the next batch.
+            rows_max: Maximum number of rows, beyond which older rows are merged. One row for each
+                pair of partitions is always kept.
         """
         if batch.batch_id <= self.batch_id:
             return self
@@ -437,7 +437,7 @@ class OffsetMap:
 
 
 def _place_in(row: MapRow, offset: int | None) -> TargetOffset:
-    """Return the target offset from which a row holds the records at or after a source offset."""
+    """Return the target offset of the first record in a row that is at or after a source offset."""
     created = NO_TIMESTAMP if row.create_ms_max == NO_TIMESTAMP else row.create_ms_min
     if offset is None or not row.is_dense:
         return TargetOffset(row.target_start, is_exact=False, create_ms=created)
@@ -471,7 +471,7 @@ assert ROW.size == 72
 
 
 def encode_map(offset_map: OffsetMap) -> bytes:
-    """Return the content of a map's file."""
+    """Return the content of the file for a map."""
     header = json.dumps(_header(offset_map), sort_keys=True).encode()
     parts = [_FRAME.pack(MAGIC, len(header), len(offset_map.rows)), header]
     parts += [ROW.pack(*row) for row in offset_map.rows]
@@ -500,8 +500,8 @@ def decode_map(data: bytes) -> OffsetMap:
     """Decode the content of a map's file.
 
     Raises:
-        CorruptFile: It is not a map, or damaged.
-        UnsupportedVersion: A later release wrote it.
+        CorruptFile: The content is not a map, or is damaged.
+        UnsupportedVersion: A later release wrote the map.
     """
     if len(data) < _FRAME.size + _CRC.size:
         raise CorruptFile(f"{len(data)} bytes are too few for an offset map")
@@ -573,7 +573,7 @@ def read_map(fs: FileSystem, path: str) -> OffsetMap:
     """Read a map's file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: As `decode_map`; CorruptFile contains the path.
+        CorruptFile, UnsupportedVersion: See `decode_map`; CorruptFile has the path.
         OSError: The file does not exist or can't be read.
     """
     try:
@@ -583,7 +583,7 @@ def read_map(fs: FileSystem, path: str) -> OffsetMap:
 
 
 def write_map(fs: FileSystem, path: str, offset_map: OffsetMap) -> None:
-    """Replace the file by this map, durably; after a crash the file is the old or the new map.
+    """Replace a map's file durably; after a crash the file has either the old or the new map.
 
     Raises:
         OSError: The file can't be written.

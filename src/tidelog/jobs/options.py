@@ -1,15 +1,15 @@
-"""Options of jobs, each declared once for its function, its command and the docs.
+"""Options of jobs; each is declared once, for its function, its command and the docs.
 
 A job's options are the keys of a `TypedDict` in `jobs/NAME/options.py`, each annotated with an
-`Option`. The public function takes them as keywords (`takes_options`), `tidelog.cli.options`
+`Option`. The public function accepts them as keywords (`takes_options`), `tidelog.cli.options`
 creates the command's options from them, and docs/jobs.md has a table of them (tools/job_docs.py).
-Modules of options are light: `--help` imports no other module of a job. Command-line texts that
-need parsing (times, settings of stores) are parsed by the command.
+Modules of options have few imports: `--help` imports no other module of a job. A command parses
+texts that need parsing (times, settings of stores).
 
-A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) takes them
-in the object that it plans with; the steps read the same checked dict, and none of them copies it.
+A job that needs its options before Spark has started (replay, bootstrap, audit, mirror) passes them
+to the object that plans its work; all steps use the same checked dict, and none of them copies it.
 
-Invariant: the keywords of a function, in order and with defaults, are the keys of its TypedDict.
+Invariant: the keywords of a function, with their order and defaults, are the keys of its TypedDict.
 """
 
 import inspect
@@ -32,19 +32,19 @@ REQUIRED: Final = inspect.Parameter.empty
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Declaration of one option.
+    """Declaration of one option of a job.
 
     Attributes:
-        text: Description in the docs and in the help of the command.
-        flags: Its names in the command, separated by spaces; empty if only the function has it.
+        text: Description in the docs and in the command's help.
+        flags: Names in the command, separated by spaces; empty if only the function has the option.
         default: Default value.
-        keyword: Description in the docs of the function, if the function takes other values.
-        metavar: Placeholder of the value in the help.
-        choices: The enumeration or the words of its allowed values.
+        keyword: Description for the function, if its values differ from the command's.
+        metavar: Placeholder for the value in the help.
+        choices: Allowed values, as an enumeration or as words.
         least: Smallest allowed number.
-        sets: Value that the flag sets; for a flag without a value.
-        read: Parses each text of a repeatable option.
-        shows_default: Whether the help of the command shows the default, if it is a plain value.
+        sets: Value that is set by a flag without an argument.
+        read: Parser for each text of an option that can be repeated.
+        shows_default: Whether the command's help shows the default, if that is a plain value.
     """
 
     text: str
@@ -76,7 +76,8 @@ FORCE: Final = Option(
 CODECS: Final = tuple(codec.config_name for codec in Codec)
 SINK: Final = Option("More options of the sink, such as `compression`.")
 
-# Options that commands have, too: `tidelog.cli.options` makes those of click from them.
+# Options that are also options of commands; `tidelog.cli.options` creates options of click from
+# them.
 CLOCK: Final = Option(
     "record: the record's own timestamp; append: when the log appended it.",
     "--clock",
@@ -88,8 +89,8 @@ COMPRESSION: Final = Option(
 )
 
 
-# Options of a sink that a job passes on: how records are written, and none that says where, or
-# which records a repeated write leaves out.
+# Options of a sink that a job passes on: how records are written, but not where, nor what a
+# repeated write skips.
 SINK_OPTIONS: Final = (
     *("kafka.*", "compression", "batchBytes", "keyAs", "valueAs", "clock.ms", "lockWaitMs"),
     *("markerTopic", "transactionalIdPrefix"),
@@ -102,16 +103,16 @@ def check_passed_on(
     allowed: Sequence[str],
     reasons: Mapping[str, str],
 ) -> None:
-    """Check a user's options of a source or sink, which a job passes on.
+    """Check the options for a source or sink that a user gives to a job.
 
     Args:
-        keyword: The job's keyword with these options.
-        options: Options by name; names are case-insensitive.
-        allowed: Names that may be given, `kafka.*` for all with this prefix.
-        reasons: What to do instead, by name, for options that may not be given.
+        keyword: Name of the job's option that has them.
+        options: The given options by name; names are case-insensitive.
+        allowed: Names that are allowed; `kafka.*` allows all names with that prefix.
+        reasons: Reasons for names that are not allowed, with what to do instead.
 
     Raises:
-        InvalidRequest: Names the first option that may not be given.
+        InvalidRequest: An option is not allowed; the message names the first one.
     """
     refused = {name.lower(): reason for name, reason in reasons.items()}
     for given in options or {}:
@@ -124,7 +125,7 @@ def check_passed_on(
 
 
 def check_sink_options(keyword: str, options: Mapping[str, str] | None) -> None:
-    """Check a user's options of a sink; raises InvalidRequest as `check_passed_on`."""
+    """Check the options of a sink that a user gives; raises as `check_passed_on`."""
     check_passed_on(keyword, options, SINK_OPTIONS, _OF_TARGET)
 
 
@@ -141,7 +142,7 @@ _OF_TARGET: Final = (
 
 
 def isolation(default: Isolation, text: str = "") -> Option:
-    """Return the option that chooses whether records of open and aborted transactions are read."""
+    """Return an option for the isolation level, with another default."""
     return Option(
         text or "read_committed leaves out open and aborted transactions.",
         "--isolation",
@@ -151,19 +152,19 @@ def isolation(default: Isolation, text: str = "") -> Option:
 
 
 def point_ms(time: int | str | None, now_ms: int) -> int | None:
-    """Return a point in time in ms, parsed if it is text; None for no bound. Raises InvalidTime."""
+    """Return a point in time in ms, parsed if it is text, or None. Raises InvalidTime."""
     if not isinstance(time, str):
         return time
-    from tidelog.timespec import parse_point  # `--help` parses no times
+    from tidelog.timespec import parse_point  # imported here, because `--help` needs no times
 
     return parse_point(time, now_ms=now_ms)
 
 
 def options_of(kind: type) -> dict[str, tuple[object, Option]]:
-    """Return the type and the declaration of each option of a job, by name."""
+    """Return the type and the declaration of each option in a TypedDict, by name."""
     declared = {}
     for name, annotation in kind.__annotations__.items():
-        if len(arguments := get_args(annotation)) == 1:  # it is Required[...]
+        if len(arguments := get_args(annotation)) == 1:  # unwraps Required[...]
             of, option = get_args(arguments[0])
             declared[name] = (of, replace(option, default=REQUIRED))
         else:
@@ -172,18 +173,19 @@ def options_of(kind: type) -> dict[str, tuple[object, Option]]:
 
 
 def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _Function]:
-    """Return a decorator for a function whose `**options` are those of a TypedDict.
+    """Return a decorator for a function whose `**options` are the keys of a TypedDict.
 
-    The function receives all of them, with defaults for those not given. Its signature has them as
-    keywords, and its docstring lists them in place of the line `**options`. Arguments are parsed as
-    by `reads_arguments`; numbers and words are limited as in the command.
+    The function gets all options, with defaults for those that are not given. Its signature has the
+    options as keywords, and its docstring lists them instead of the line `**options`. Arguments are
+    parsed as by `reads_arguments`; numbers and words have the same limits as in the command.
 
     Args:
-        kind: The TypedDict.
-        choices: Choices of the function that differ from the command's.
+        kind: The TypedDict with the options.
+        choices: Enumerations of options that the function limits in another way than the command.
 
     Raises:
-        InvalidRequest: Raised by the function; names the option, its value and what is allowed.
+        InvalidRequest: Raised by the decorated function for a value that is not allowed; the
+            message has the option, the value and what is allowed.
     """
     declared = options_of(kind)
     limited = {
@@ -223,7 +225,7 @@ def takes_options(kind: type, **choices: type[Enum]) -> Callable[[_Function], _F
 
 
 def _check(name: str, value: object, option: Option) -> None:
-    """Raise InvalidRequest for a number below the smallest one, or a word that is not allowed."""
+    """Raise InvalidRequest for a number below its minimum, or a word that is not allowed."""
     if value is None:
         return
     least, words = option.least, option.choices
@@ -234,9 +236,9 @@ def _check(name: str, value: object, option: Option) -> None:
 
 
 def _documented(text: str | None, declared: Mapping[str, tuple[object, Option]]) -> str | None:
-    """Return a docstring with the options in place of the line `**options`.
+    """Return a docstring in which the declared options replace the line `**options`.
 
-    The result is without the indent of the source, as in Python 3.13, which removes it itself.
+    The indentation of the source is removed, as Python 3.13 does.
     """
     if text is None:
         return None

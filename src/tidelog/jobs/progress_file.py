@@ -1,7 +1,7 @@
-"""Progress files of jobs: one JSON object with a version, replaced atomically and durably.
+"""Progress files of jobs: a JSON object with a version, replaced atomically and durably.
 
-Owns reading and writing the file, its version, and the errors for damage. Not owned: the fields,
-which each job checks itself (`replay.run`, `mirror.plan`, `audit.state`).
+Contains reading and writing of the file, its version, and the errors for damage. Each job checks
+the fields itself (`replay.run`, `mirror.plan`, `audit.state`).
 """
 
 import json
@@ -21,14 +21,14 @@ _State = TypeVar("_State")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressFile:
-    """Progress files of one job.
+    """Format of the progress files of one job.
 
     Attributes:
-        job: The job, in errors, such as "a mirror".
+        job: Name of the job for errors, such as "a mirror".
         version: Version of the files.
-        is_derived: Whether a file of an older version counts as damaged, and is rebuilt.
-        is_compact: Whether the text is without spaces and a newline.
-        limit_bytes: Maximum size of a file.
+        is_derived: Whether a file of an older version is treated as damaged, and rebuilt.
+        is_compact: Whether the JSON is written without spaces and final newline.
+        limit_bytes: Maximum size of a file in bytes.
     """
 
     job: str
@@ -38,23 +38,23 @@ class ProgressFile:
     limit_bytes: int = SMALL_FILE_LIMIT_BYTES
 
     def encode(self, fields: Mapping[str, object]) -> bytes:
-        """Return the text of a file."""
+        """Return the content of a file with these fields."""
         content = {"version": self.version, **fields}
         if self.is_compact:
             return json.dumps(content, separators=(",", ":")).encode()
         return f"{json.dumps(content)}\n".encode()
 
     def decode(self, data: bytes, state_of: Callable[[Mapping[str, Any]], _State]) -> _State:
-        """Return the state in a text.
+        """Return the state in the content of a file.
 
         Args:
-            data: The text.
-            state_of: Returns the state of its fields. What a field of another type or value raises
-                there means a damaged file.
+            data: The content.
+            state_of: Converts the fields to a state. An exception that it raises for a wrong type
+                or value means that the file is damaged.
 
         Raises:
-            CorruptFile: The text is not what `encode` returns.
-            UnsupportedVersion: A later release wrote it.
+            CorruptFile: The content is not a result of `encode`.
+            UnsupportedVersion: A later release wrote the content.
         """
         try:
             content = json.loads(data)
@@ -71,7 +71,7 @@ class ProgressFile:
             TypeError,
             KeyError,
             AttributeError,
-            OverflowError,  # int() of Infinity, which JSON of Python may hold
+            OverflowError,  # int() of Infinity, which Python's JSON accepts
             RecursionError,
         ) as error:
             raise CorruptFile(f"not the state of {self.job}: {error}") from error
@@ -79,11 +79,11 @@ class ProgressFile:
     def read(
         self, files: FileSystem, path: str, state_of: Callable[[Mapping[str, Any]], _State]
     ) -> _State | None:
-        """Return the state in a file, None if there is no file.
+        """Return the state in a file; None if the file does not exist.
 
         Raises:
-            CorruptFile: The file is damaged; has its path.
-            UnsupportedVersion: A later release wrote it; names its path.
+            CorruptFile: The file is damaged; the error has its path.
+            UnsupportedVersion: A later release wrote the file; the message has its path.
         """
         try:
             return self.decode(read_file(files, path, limit=self.limit_bytes), state_of)

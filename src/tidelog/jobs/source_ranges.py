@@ -1,9 +1,9 @@
-"""Offset ranges that contain a time range, and what is known of their records before reading.
+"""Offset ranges that contain a time range, and facts about their records before they are read.
 
-Offsets are found once, when a replay starts, and fixed. They contain every record of the range and
-may contain others, which each chunk filters out by the records' own times: exact for any order. A
-directory's plan skips what its zone maps and indexes rule out. Brokers only report the first offset
-of a time, so everything after the start is read there.
+Offsets are planned once, when a replay starts. They contain all records of the time range and may
+contain others, which each chunk filters out by the records' own times, so the result is exact for
+any order of records. The plan for a directory skips offsets that zone maps and indexes exclude.
+Brokers only return the first offset for a time, so everything after that offset is read.
 """
 
 from collections.abc import Mapping
@@ -28,22 +28,23 @@ if TYPE_CHECKING:
 Times: TypeAlias = tuple[int | None, int | None]
 
 
-# Maximum number of spans of a partition, since each chunk is a job.
+# Maximum number of spans in a partition, since each span is at least one job.
 STRETCHES_MAX: Final = 16
 
 
-# Maximum bytes of log that counting for the checks may read; beyond it the count is unknown.
+# Maximum number of bytes of log that may be read for counts; if more are needed, the count is
+# unknown.
 COUNT_BYTES_MAX: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Request of a replay's records.
+    """Request for the records of a replay.
 
     Attributes:
-        place: Place of the topic.
+        place: Place with the topic.
         topic: Name of the topic.
-        times: Time range [start, end) in ms, None for an open side.
+        times: Time range [start, end) in ms; None for an open side.
         clock: Clock of the time range.
         isolation: Whether records of open and aborted transactions are read.
     """
@@ -55,19 +56,19 @@ class Question:
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 
     def options(self) -> dict[str, str]:
-        """Return the options of a read, without its offsets and columns."""
+        """Return the options of a read, without offsets and columns."""
         return self.place.options() | {"isolation": self.isolation.name.lower()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFacts:
-    """Facts of a source for a question.
+    """Facts of a source topic for a request.
 
     Attributes:
         partitions: Number of the topic's partitions.
-        spans: Offsets that contain the range.
-        config: The topic's settings.
-        size_bytes: Bytes of log of these offsets, None if unknown.
+        spans: Offsets that contain the time range.
+        config: Settings that apply to the topic.
+        size_bytes: Number of bytes of log at these offsets; None if unknown.
         between: Returns the number of their records with create times in a range.
     """
 
@@ -78,11 +79,11 @@ class SourceFacts:
     between: Between
 
     def load(self, *, keeps_partitions: bool) -> ExpectedWrite:
-        """Return the expected records for the checks of a target."""
+        """Return facts of the expected records, for checks of a target."""
         return ExpectedWrite(
             records=Count(total(self.spans), is_exact=False),
             between=self.between,
-            # The number of null keys is unknown without reading the records.
+            # The number of null keys is only known after reading the records.
             null_keys=None,
             size_bytes=self.size_bytes,
             batch_bytes_max=self.config.max_message_bytes,
@@ -91,15 +92,15 @@ class SourceFacts:
 
 
 def find(question: Question, *, env: Env | None = None) -> SourceFacts:
-    """Find the offsets that contain a question's range.
+    """Return the offsets that contain a request's time range, and facts of the source.
 
     Args:
         question: The request.
         env: Files and clock of local directories; the machine's if None.
 
     Raises:
-        UnknownTopic: There is no such topic.
-        InvalidRequest: The clock is `append`, and the brokers don't keep append times.
+        UnknownTopic: The topic does not exist.
+        InvalidRequest: The clock is `append`, and the brokers don't store append times.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     if question.place.is_broker:
@@ -111,7 +112,7 @@ def find(question: Question, *, env: Env | None = None) -> SourceFacts:
 
 
 def load_left(question: Question, spans: Spans, *, env: Env | None = None) -> ExpectedWrite:
-    """Return the expected records of offsets that an earlier start has left."""
+    """Return facts of the expected records at offsets that an earlier start has not written."""
     from tidelog.objects.object_files import env_for
 
     if question.place.is_broker:
@@ -161,7 +162,7 @@ def _spans(planned: "ScanPlan") -> Spans:
 
 
 def _counter(question: Question, spans: Spans, env: Env) -> Between:
-    """Return a function that counts the offsets' records by create time, mostly from zone maps."""
+    """Return a function that counts records by create time, mostly from zone maps."""
     hulls = thinned(spans, 1)
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -183,7 +184,7 @@ def _both(one: Times, other: Times) -> Times:
 
 
 def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | None:
-    """Count the offsets' records in a range of create times; None if it would read too much."""
+    """Count records at the offsets in a range of create times; None if too much had to be read."""
     from tidelog import scan
     from tidelog.scan.plan import plan_count
 
@@ -207,7 +208,8 @@ def _count(question: Question, hulls: Spans, times: Times, env: Env) -> Count | 
             return None
         counted = scan.count(place, hull.partition, wanted=selection, isolation=isolation, env=env)
         records += counted.records
-    # On the append clock the offsets contain whole batches, with records outside the range.
+    # On the append clock, the offsets may have records outside the range, since they contain whole
+    # batches.
     is_exact = question.clock is ClockName.RECORD or question.times == (None, None)
     return Count(records, is_exact)
 
@@ -247,10 +249,10 @@ def _check_clock(question: Question, config: "TopicConfig") -> None:
 def _first_offsets(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, int]:
-    """Return the first offset with that time or a later one, the end without one.
+    """Return the first offset at or after a time in each partition; its end if there is none.
 
-    If a topic's broker searches append times, it is the log start: the search ignores the times
-    that a replay filters by.
+    If the brokers search by append time, it is the log start, because that search ignores the
+    record timestamps by which a replay filters.
     """
     by_append = searched_by_append(cluster, {name.topic for name in marks})
     searched = {name: mark for name, mark in marks.items() if name.topic not in by_append}
@@ -262,9 +264,9 @@ def _first_offsets(
 
 
 def _asker(question: Question, spans: Spans) -> Between:
-    """Return a function that estimates the records in a time range by the brokers' time indexes.
+    """Return a function that estimates numbers of records from the brokers' searches by time.
 
-    It returns None if the brokers search append times.
+    The function returns None if the brokers search by append time.
     """
 
     def between(start_ms: int | None, end_ms: int | None) -> Count | None:

@@ -1,17 +1,18 @@
-"""Check of a target topic: what it would refuse or lose of the records that a job will write.
+"""Check whether a target topic would refuse or lose records that a job will write.
 
-Owns the findings, and the target as it is: partitions and effective settings, of a directory or of
-brokers, found or created. `check` decides without I/O, from the topic's settings and known facts of
-the records, before a job starts:
+Contains the findings, and the description of a target: partitions and settings of a topic in a
+directory or at brokers, which exists or is created. Before a job starts, `check` compares the
+topic's settings with known facts of the records, without I/O:
 
-- `message.timestamp.type=LogAppendTime` overwrites every create time by the append time;
-- `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches with times too far from now;
-- `max.message.bytes` refuses large batches, `cleanup.policy=compact` records without a key;
-- retention by time deletes old records as soon as their segment is finished, and retention by size
-  deletes the oldest records beyond it.
+- `message.timestamp.type=LogAppendTime` replaces every create time by the append time;
+- `message.timestamp.before.max.ms` and `.after.max.ms` refuse batches whose times are too far from
+  the current time;
+- `max.message.bytes` refuses large batches, `cleanup.policy=compact` refuses records without a key;
+- retention by time deletes old records as soon as their segment is finished; retention by size
+  deletes the oldest records above the limit.
 
-A finding is either a loss of records or their times (`is_loss`), and then a job stops unless the
-user forces it, or it is a note.
+A finding is either a loss of records or of their times (`is_loss`), which stops a job unless the
+user forces it, or a note.
 
 Source: KIP-32, KIP-33; docs/jobs.md, docs/retention.md.
 """
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Counts create times in [start, end), in ms; None for an open side.
+# Returns the number of create times in [start, end), in ms; None for an open side.
 Between = Callable[[int | None, int | None], Count | None]
 
 
 class Effect(StrEnum):
-    """Effect on the records of a finding."""
+    """Effect on the records that a finding reports."""
 
     OVERWRITTEN = "create times overwritten"
     REFUSED = "refused"
@@ -54,14 +55,14 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A topic that will be written to.
+    """A topic that a job will write to.
 
     Attributes:
-        place: The directory or the cluster, for messages.
+        place: Name of the directory or cluster, for messages.
         topic: Name of the topic.
-        partitions: Number of its partitions.
-        config: Its effective settings.
-        end_offset: Sum of its partitions' ends: 0 if it never had a record.
+        partitions: Number of partitions.
+        config: Settings that apply to the topic.
+        end_offset: Sum of the end offsets of all partitions; 0 if the topic never had a record.
     """
 
     place: str
@@ -80,17 +81,17 @@ def _unknown(_start_ms: int | None, _end_ms: int | None) -> Count | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedWrite:
-    """Known facts of the records that will be written; None for unknown ones.
+    """Known facts of the records that a job will write; None for unknown facts.
 
     Attributes:
         records: Number of records.
-        between: Returns the number of create times in [start, end), in ms.
+        between: Returns the number of records with create times in [start, end), in ms.
         null_keys: Number of records without a key.
-        size_bytes: Approximate size of all records together, as batches.
-        batch_bytes_max: Maximum size of a batch.
-        partitions: If records keep their partition's number: the largest number plus one. None if
-            keys choose partitions.
-        has_times: Whether the records have create times; else all get the append time.
+        size_bytes: Approximate size in bytes of all records as batches.
+        batch_bytes_max: Maximum size of a batch in bytes.
+        partitions: Number of partitions that the topic must have, if records keep their partition's
+            number. None if keys choose partitions.
+        has_times: Whether the records have create times; otherwise all get the append time.
     """
 
     records: Count | None = None
@@ -104,13 +105,13 @@ class ExpectedWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One result of a check before the job starts.
+    """Result of a check of the target before a job starts.
 
     Attributes:
         effect: Effect on the records.
-        setting: The topic's setting that causes it, as `name=value`.
+        setting: Setting of the topic that causes the effect, as `name=value`.
         text: Sentence for the user.
-        records: Number of affected records, None if unknown.
+        records: Number of affected records; None if unknown.
     """
 
     effect: Effect
@@ -128,10 +129,10 @@ class Finding:
 
 
 class TargetLoses(InvalidRequest):
-    """The target would refuse or lose records; nothing was written.
+    """Raised if the target would refuse or lose records; nothing was written.
 
     Attributes:
-        findings: All findings, notes included.
+        findings: All findings, including notes.
     """
 
     def __init__(self, target: Target, findings: Sequence[Finding]) -> None:
@@ -141,12 +142,12 @@ class TargetLoses(InvalidRequest):
 
 
 def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
-    """Return the effects of the target's settings on the expected records, losses first.
+    """Return findings on the target's settings for the expected records, losses first.
 
     Args:
         target: The target topic.
-        load: Known facts of the records.
-        now_ms: Time of the target's clock, in ms.
+        load: Known facts of the expected records.
+        now_ms: Current time on the target's clock, in ms.
     """
     findings = [*_partitions(target, load), *_batch_size(target.config, load)]
     findings += [*_keys(target.config, load), *_size(target, load)]
@@ -158,7 +159,7 @@ def check(target: Target, load: ExpectedWrite, now_ms: int) -> list[Finding]:
 
 
 def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
-    """Return the times in ms for which `check` needs counts, for jobs that count before writing."""
+    """Return the times in ms at which `check` needs counts, for jobs that count before a write."""
     times: list[int] = []
 
     def note(start_ms: int | None, end_ms: int | None) -> Count | None:
@@ -171,7 +172,7 @@ def thresholds(config: TopicConfig, now_ms: int) -> list[int]:
 
 
 def ensure(target: Target, findings: Sequence[Finding], *, force: bool) -> None:
-    """Raise TargetLoses if a finding is a loss, unless forced."""
+    """Raise TargetLoses if a finding is a loss and `force` is false."""
     if not force and any(finding.is_loss for finding in findings):
         raise TargetLoses(target, findings)
 
@@ -192,7 +193,7 @@ def ensure_keeps(
 
 
 def count_text(count: Count | None) -> str:
-    """Return a number of records as text: `12 records`, `up to 12 records`, `records`."""
+    """Return a number of records as text: `12 records`, `up to 12 records`, or `records`."""
     if count is None:
         return "records"
     bound = "" if count.is_exact else "up to "
@@ -222,7 +223,7 @@ def _timestamp_type(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
 
 
 def _is_stamped(config: TopicConfig) -> bool:
-    """Whether the log replaces create times by append times."""
+    """Return whether the log replaces create times by append times."""
     return config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
 
@@ -281,7 +282,7 @@ _CLOCK_WAY_OUT: Final = "; tidelog.retention.clock=append counts from the append
 
 
 def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Finding]:
-    """Yield findings on records that retention deletes once their segment is finished."""
+    """Yield findings on records that retention deletes as soon as their segment is finished."""
     keeps = not config.is_deleted_by_age_or_size or config.retention_ms < 0
     by_append = config.tidelog_retention_clock is RetentionClock.APPEND or _is_stamped(config)
     if keeps or by_append:
@@ -324,19 +325,19 @@ def _size(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
 
 
 def lines(findings: Iterable[Finding]) -> list[str]:
-    """Return a line for each finding, its effect first."""
+    """Return a line of text for each finding, which begins with its effect."""
     return [f"{finding.effect.value}: {finding}" for finding in findings]
 
 
-# Kafka's brokers only know record timestamps, so retention counts these, even future ones.
+# Setting of Kafka's brokers, whose retention uses record timestamps, even those in the future.
 _BROKER_CLOCK = {"tidelog.retention.clock": "record"}
 
 
 def open_cluster(place: Place) -> "Cluster":
-    """Connect to the brokers of a place.
+    """Return a client of the brokers of a place.
 
     Raises:
-        MissingDependency, ConfigError: As `tidelog.remote.cluster.connect`.
+        MissingDependency, ConfigError: See `tidelog.remote.cluster.connect`.
     """
     from tidelog.remote.client_settings import translate_settings
     from tidelog.remote.cluster import connect
@@ -354,7 +355,7 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
         env: Files and clock of a local directory; the machine's if None.
 
     Raises:
-        UnknownTopic: There is no such topic; names the nearest one.
+        UnknownTopic: The topic does not exist; the message names the nearest one.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     if place.is_broker:
@@ -365,11 +366,11 @@ def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTarget:
-    """Topic that a job creates if it is missing.
+    """A topic that a job creates if it is missing.
 
     Attributes:
-        partitions: Number of its partitions.
-        config: Settings of its own.
+        partitions: Number of partitions.
+        config: Settings of the topic itself.
     """
 
     partitions: int
@@ -377,11 +378,11 @@ class NewTarget:
 
 
 def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarget | None:
-    """Return how to create a missing topic, None if `create` is None.
+    """Return the topic that a job creates if it is missing; None if `create` is None.
 
     Raises:
-        InvalidRequest: Settings are given, but not a number of partitions.
-        ConfigError: A value with a unit doesn't fit its setting.
+        InvalidRequest: Settings are given without a number of partitions.
+        ConfigError: A value with a unit does not fit its setting.
     """
     if create is None:
         if config:
@@ -393,21 +394,21 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
 def find_or_plan(
     place: Place, topic: str, new: NewTarget | None, *, env: Env | None = None
 ) -> tuple[Target, bool]:
-    """Return a topic as a target, as it is or as it would be created; change nothing.
+    """Return a topic as a target, as it exists or would be created; changes nothing.
 
     Args:
         place: The directory or cluster.
         topic: Name of the topic.
-        new: How to create it if it is missing; None if it must exist.
+        new: How to create the topic if it is missing; None if it must exist.
         env: Files and clock of a local directory; the machine's if None.
 
     Returns:
         The target, and whether it has to be created.
 
     Raises:
-        InvalidTopic, InvalidPartitions, ConfigError: It can't be created with `new`.
-        InvalidRequest: It exists with other partitions or other settings than requested.
-        UnknownTopic, ClusterFailure: As `describe`.
+        InvalidTopic, InvalidPartitions, ConfigError: The topic can't be created as requested.
+        InvalidRequest: The topic exists with other partitions or settings than requested.
+        UnknownTopic, ClusterFailure: See `describe`.
     """
     if new is None:
         return describe(place, topic, env=env), False
@@ -429,7 +430,7 @@ def _is_there(place: Place, env: Env) -> bool:
 
 
 def _defaults(place: Place, env: Env) -> Mapping[str, str]:
-    """Return the topic defaults of a directory's broker; empty for running brokers."""
+    """Return the topic defaults of a directory's broker; empty for a cluster."""
     if place.is_broker or "://" in place.address or not _is_there(place, env):
         return {}
     from tidelog.storage.directory.broker_files import read_kept_defaults
@@ -440,7 +441,7 @@ def _defaults(place: Place, env: Env) -> Mapping[str, str]:
 def _ensure_alike(
     existing: Target, partitions: int, texts: Mapping[str, str], planned: TopicConfig
 ) -> None:
-    """Refuse an existing topic that differs from the requested one."""
+    """Raise InvalidRequest if an existing topic differs from the requested one."""
     if existing.partitions != partitions:
         raise InvalidRequest(
             f"{existing.topic} is there with {existing.partitions} partitions, not {partitions}"
@@ -457,10 +458,10 @@ def _ensure_alike(
 def make_topic(
     place: Place, topic: str, partitions: int, settings: Mapping[str, str], env: Env
 ) -> list[ConfigNote]:
-    """Create a topic, and a local directory if it is missing; return notes on its settings.
+    """Create a topic, and a local directory if it is missing; return notes on the settings.
 
     Raises:
-        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: It can't be created.
+        ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: The topic can't be created.
     """
     if not place.is_broker:
         from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -476,15 +477,15 @@ def make_topic(
 
 
 def make_target(place: Place, topic: str, new: NewTarget, env: Env, listener: Listener) -> None:
-    """Create a topic as planned, and report notes on its settings; errors as `make_topic`."""
+    """Create a topic as planned, and report notes on its settings; raises as `make_topic`."""
     for note in make_topic(place, topic, new.partitions, new.config, env):
         listener.note(str(note))
 
 
 def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
-    """Delete a topic if it is empty; return whether it was deleted. Ignores failures.
+    """Delete a topic if it is empty; return whether it was deleted. Errors are ignored.
 
-    For a topic that was created for a write that has failed, or is refused.
+    Used for a topic that was created for a write that failed or was refused.
     """
     if place.is_broker:
         return _drop_at_brokers(place, topic)
@@ -514,11 +515,11 @@ def _drop_at_brokers(place: Place, topic: str) -> bool:
 
 @contextmanager
 def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None]:
-    """Delete newly created topics if the block raises; the error notes what happened to them.
+    """Delete new topics if the block raises; a note on the error says what happened to them.
 
     Args:
         place: The directory or cluster.
-        topics: Topics created so far; may grow in the block.
+        topics: Names of topics created so far; the block may add more.
         env: Files and clock of a local directory.
     """
     try:
@@ -545,8 +546,8 @@ def _of_cluster(cluster: "Cluster", place: Place, topic: str) -> Target:
 
 
 def config_of_broker(settings: Mapping[str, str]) -> TopicConfig:
-    """Return a topic's settings as its broker reports them; ignores names of later releases."""
-    # Unknown names are an error among a topic's own settings, but not among a broker's.
+    """Return a topic's settings as its broker reports them; unknown names are ignored."""
+    # A topic's own settings must not have unknown names, but a broker may be of a later release.
     return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
 
 

@@ -1,1 +1,1 @@
-"""Lag of consumer groups, computed by Spark."""
+"""Lag of consumer groups, counted by Spark."""

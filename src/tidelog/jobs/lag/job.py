@@ -1,10 +1,10 @@
-"""`lag`: lag of all consumer groups, by partition, and by hour on both clocks.
+"""`lag`: lag of consumer groups, by partition, and by hour on both clocks.
 
-Positions come from the cluster, from a broker's files (`__consumer_offsets`), from a standby's
-`tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed as by
-`tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour: each record is read
-once, however many groups have not read it, from the splits of the cluster's own directory if there
-is one, otherwise from the brokers.
+Positions of groups are read from the cluster, from a broker's files (`__consumer_offsets`), from a
+standby's `tidelog-groups.json`, or from a table of the caller. The lag of a partition is computed
+as in `tidelog lag` (`tidelog.remote.group_lag`). Unread records are counted by hour. Each record is
+read only once, however many groups have not read it: from the splits of the cluster's own directory
+if there is one, otherwise from the brokers.
 """
 
 import json
@@ -57,9 +57,9 @@ Name = tuple[str, int]
 
 
 def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, ...]]:
-    """Return the offsets at which each partition is cut: positions and ends of groups that lag.
+    """Return the offsets that divide each partition: positions and ends of groups with a lag.
 
-    Partitions without unread records are left out.
+    Partitions that all groups have read completely are left out.
     """
     places: dict[Name, set[int]] = {}
     for observations in seen.values():
@@ -72,7 +72,7 @@ def cuts_of(seen: Mapping[str, Sequence[Observation]]) -> dict[Name, tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counts records that a group hasn't read yet."""
+    """Counter of records that groups haven't read yet."""
 
     spark: "SparkSession"
     place: Place
@@ -85,7 +85,7 @@ class Counting:
         cuts: Mapping[Name, tuple[int, ...]],
         own: set[TopicPartition],
     ) -> tuple[work.Counts, Mapping[Name, int]]:
-        """Return the records by interval and hour, and where counting ended in each partition."""
+        """Return counts by interval and hour, and the end of counting in each partition."""
         ours = {name: cut for name, cut in cuts.items() if TopicPartition(*name) in own}
         theirs = {name: cut for name, cut in cuts.items() if name not in ours}
         counts, counted_ends = self._in_directory(ours)
@@ -162,7 +162,8 @@ HOURS_SCHEMA: Final = (
 )
 
 
-# Records by topic, clock and hour; the hour is None for records without a time on the clock.
+# Number of records by topic, clock and hour; the hour is None for records without a time on that
+# clock.
 Hours = dict[tuple[str, str, int | None], int]
 
 
@@ -172,8 +173,8 @@ class GroupLag:
 
     Attributes:
         group: Name of the group.
-        partitions: Lag by partition; `seen.left` is a count of records.
-        hours: Unread records by topic, clock and hour.
+        partitions: Lag in each partition, in which `seen.left` is the number of counted records.
+        hours: Number of unread records by topic, clock and hour.
     """
 
     group: str
@@ -187,7 +188,7 @@ class Lag:
 
     Attributes:
         partitions: One row for each group and partition; see `PARTITIONS_SCHEMA`.
-        hours: Unread records by group, topic, clock and hour; see `HOURS_SCHEMA`.
+        hours: Number of unread records by group, topic, clock and hour; see `HOURS_SCHEMA`.
         found: The same result by group, as plain objects.
     """
 
@@ -207,16 +208,16 @@ def lag(
     """Compute the lag of consumer groups.
 
     Args:
-        spark: The session; its workers read the directory, or the brokers.
-        source: A cluster, or a directory of topics with known groups: a broker's own files (Kafka's
-            or ours), a standby's, or any directory with `positions`.
-        groups: Names of groups; all groups with committed offsets if None.
-        topics: Names of topics; all topics with committed offsets of the groups if None.
+        spark: The session, whose workers read the directory or the brokers.
+        source: A cluster, or a directory of topics. Its groups are known if it has a broker's own
+            files (Kafka's or tidelog's) or is a standby, or if `positions` are given.
+        groups: Names of groups; None for all groups with committed offsets.
+        topics: Names of topics; None for all topics in which the groups have committed offsets.
         **options: Those of `LagOptions`.
 
     Raises:
         UnknownGroup, UnknownTopic: A group or topic doesn't exist, or has no committed offsets.
-        InvalidRequest: The directory has no groups.
+        InvalidRequest: The directory has no groups, and no positions are given.
         ClusterFailure: The brokers can't be reached, or refuse.
     """
     groups_lag = measure(spark, as_place(source), groups, topics, **options)
@@ -235,7 +236,7 @@ def measure(
     topics: Sequence[str] | None = None,
     **options: Unpack[LagOptions],
 ) -> list[GroupLag]:
-    """Compute the lag, see `lag`; return plain objects."""
+    """Compute the lag like `lag`; return plain objects."""
     data, table, listener = options["data"], options["positions"], options["listener"]
     positions = None if table is None else read_positions(table)
     isolation = level_of(options["isolation"])
@@ -263,7 +264,7 @@ def _group_lag(
     counts: Mapping[Name, work.Counts],
     counted_ends: Mapping[Name, int],
 ) -> GroupLag:
-    """Return a group's lag with counted records instead of the estimate from offsets."""
+    """Return a group's lag with the counted number of records, not the number of offsets."""
     result, hours = GroupLag(group), Counter[tuple[str, str, int | None]]()
     for one in observations:
         name = (one.partition.topic, one.partition.partition)
@@ -289,7 +290,7 @@ def _group_lag(
 def partition_rows(
     groups: Iterable[GroupLag], as_time: Callable[[int], object] = timestamp
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `PARTITIONS_SCHEMA`; `as_time` converts times in ms."""
+    """Yield the rows of `PARTITIONS_SCHEMA`; `as_time` converts a time in ms to a cell."""
     for group in groups:
         for one in group.partitions:
             observation, unread = one.seen, one.seen.unread
@@ -316,7 +317,7 @@ def partition_rows(
 
 
 def hour_rows(groups: Iterable[GroupLag]) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `HOURS_SCHEMA`, hours ascending, records without a time first."""
+    """Yield the rows of `HOURS_SCHEMA`, by ascending hour, first records without a time."""
     for group in groups:
         rows = sorted(group.hours.items(), key=lambda item: (*item[0][:2], item[0][2] or -1))
         for (topic, clock, hour_ms), number in rows:

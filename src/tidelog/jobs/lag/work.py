@@ -1,11 +1,12 @@
 """Positions of consumer groups, and counts of their unread records by hour and clock.
 
-The module reads positions from a cluster, from a directory with groups, or from a DataFrame, and
-counts in the workers (`CountSplit`, `CountRows`). Not owned: the report (`job`).
+Positions are read from a cluster, from a directory with groups, or from a DataFrame. Records are
+counted in the workers (`CountSplit`, `CountRows`). The report is made in `job`.
 
 Groups have different positions in a partition, and their ends were observed at different moments.
-The partition is cut at all of these offsets, and each record is counted once, in the interval that
-contains it. The unread records of a group are the intervals from its position to its observed end.
+The partition is divided at all of these offsets, and each record is counted once, in the interval
+that contains it. A group's unread records are those in the intervals from its position to the
+observed end.
 """
 
 import json
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
 
 
-# Positions by group: the next offset that it reads of each partition.
+# Next offset that each group reads of each partition.
 Positions = Mapping[str, Mapping[TopicPartition, int]]
 
 
 def read_positions(table: "DataFrame") -> Positions:
-    """Return the positions of a DataFrame; raises InvalidRequest for a missing column."""
+    """Return the positions in a DataFrame; raises InvalidRequest if a column is missing."""
     columns = ("group", "topic", "partition", "offset")
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -62,10 +63,10 @@ def read_positions(table: "DataFrame") -> Positions:
 def check_groups(
     place: Place, groups: Sequence[str] | None, topics: Sequence[str] | None, data: str | None
 ) -> None:
-    """Check that the groups exist in a place; Spark is not needed.
+    """Check that the groups exist in a place, without Spark.
 
     Raises:
-        UnknownGroup, InvalidRequest, ClusterFailure: As `tidelog.spark.lag`.
+        UnknownGroup, InvalidRequest, ClusterFailure: See `tidelog.spark.lag`.
     """
     if not place.is_broker:
         check_no_data(place, data)
@@ -81,7 +82,7 @@ def check_groups(
 
 
 def check_no_data(place: Place, data: str | None) -> None:
-    """Raise InvalidRequest if `data` is given with a directory; only a cluster can have it."""
+    """Raise InvalidRequest if `data`, which is for clusters, is given for a directory."""
     if data is not None:
         raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
 
@@ -94,7 +95,7 @@ def observe_cluster(
     positions: Positions | None,
     isolation: IsolationLevel,
 ) -> tuple[dict[str, list[Observation]], set[TopicPartition]]:
-    """Return each group's observations, and the partitions in the cluster's own directory."""
+    """Return each group's observations, and the partitions that the cluster's directory has."""
     from tidelog.remote.client_settings import translate_settings
     from tidelog.remote.cluster import connect
 
@@ -109,7 +110,7 @@ def observe_cluster(
             own = OwnLogs(stack.enter_context(Directory.open(data, env=env)), cluster)
         observations = {}
         for name in cluster.groups() if groups is None else groups:
-            # A listed group may be deleted before it is described.
+            # A group may be deleted after it was listed.
             if groups is None and not _is_there(cluster, name):
                 continue
             if groups is None:
@@ -141,7 +142,7 @@ def _is_there(cluster: "Cluster", group: str) -> bool:
 def _asked_partitions(
     cluster: "Cluster", place: Place, group: str, topics: Sequence[str] | None
 ) -> list[TopicPartition]:
-    """Return the partitions of a requested group; raises UnknownGroup if there are none."""
+    """Return the partitions of a group that was named; raises UnknownGroup if it has none."""
     partitions = _committed_partitions(cluster, group, topics)
     if not partitions:
         raise UnknownGroup(f"{place}: group {group} has committed nothing for these topics")
@@ -167,9 +168,9 @@ def observe_directory_lag(
     isolation: IsolationLevel,
     listener: Listener = NOBODY,
 ) -> dict[str, list[Observation]]:
-    """Return each group's observations; raises UnknownGroup, InvalidRequest.
+    """Return each group's observations in a directory; raises UnknownGroup, InvalidRequest.
 
-    InvalidRequest means that no group is known at all.
+    InvalidRequest means that the directory has no groups, and no positions were given.
     """
     env = directory_env(place)
     with Directory.open(place.address, env=env) as directory:
@@ -203,7 +204,7 @@ def _known_positions(
     groups: Sequence[str] | None,
     listener: Listener,
 ) -> Positions:
-    """Return the groups' positions in a directory, without partitions that it doesn't have."""
+    """Return the positions of groups in a directory, for the partitions that it has."""
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
@@ -252,19 +253,19 @@ COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
 _ROWS: Final = 65_536
 
 
-# Maximum span in hours for counting by index; hours farther apart are sorted.
+# Maximum span in hours that is counted by an array index; hours further apart are sorted.
 _SPAN_MAX: Final = 1 << 20
 
 
 class Cell(NamedTuple):
-    """Key of a count.
+    """Partition, interval, clock and hour of a count.
 
     Attributes:
         topic: Topic of the records.
         partition: Number of the partition.
         interval: Number of the interval between two cuts.
-        clock: `append` or `record`.
-        hour_ms: First ms of the records' hour, None for records without a time on that clock.
+        clock: Clock of the hour: `append` or `record`.
+        hour_ms: First ms of the hour; None for records without a time on that clock.
     """
 
     topic: str
@@ -277,7 +278,7 @@ class Cell(NamedTuple):
 Counts = Counter[Cell]
 
 
-# Ascending offsets at which a partition is cut; counting ends at the last one.
+# Ascending offsets that divide a partition, by topic and partition; counting ends at the last one.
 Cuts = Mapping[tuple[str, int], Sequence[int]]
 
 
@@ -293,7 +294,7 @@ def decode_counts(text: str) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class CountSplit:
-    """Reads a split of a directory and counts its records.
+    """Task that reads a split of a directory and counts its records; implements `Work`.
 
     Attributes:
         place: The directory.
@@ -302,7 +303,7 @@ class CountSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: the split, and the cuts of its partition."""
+        """Run one task; `part` is a JSON list of the split, and the cuts of its partition."""
         import numpy as np
 
         from tidelog.scan import ReadOptions, read
@@ -324,18 +325,18 @@ class CountSplit:
 
 @dataclass(frozen=True, slots=True)
 class CountRows:
-    """Counts rows that Spark has read from brokers.
+    """Function that counts rows that Spark has read from brokers.
 
-    Only records with a LogAppendTime stamp have an append time there.
+    Only records with the timestamp type LogAppendTime have an append time there.
 
     Attributes:
-        cuts: Cuts by topic and partition.
+        cuts: Offsets that divide each partition, by topic and partition.
     """
 
     cuts: Mapping[tuple[str, int], tuple[int, ...]]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """Yield one row for the task: its counts as JSON."""
+        """Yield one row for the task, with its counts as JSON."""
         import numpy as np
         import pyarrow as pa
 
@@ -366,7 +367,7 @@ def _broker_times(batch: "pa.RecordBatch") -> "dict[ClockName, Longs]":
 
 
 def _times(column: "pa.Array[pa.Scalar[pa.DataType]]") -> "Longs":
-    """Return times as integers in the column's unit, below 0 for null."""
+    """Return times as integers in the column's unit; a negative number for null."""
     import pyarrow as pa
 
     return _longs(column.cast(pa.int64()).fill_null(NO_TIMESTAMP))
@@ -391,9 +392,10 @@ def count_rows(
     Args:
         name: Topic and partition.
         offsets: int64[n], ascending.
-        times: int64[n] in ms for each clock, below 0 for unknown.
-        cuts: Cuts, ascending; records before the first one are not counted.
-        counts: Updated.
+        times: For each clock int64[n] in ms, negative if unknown.
+        cuts: Offsets that divide the partition, ascending; records before the first are not
+            counted.
+        counts: The counts to add to.
     """
     import numpy as np
 
@@ -407,7 +409,7 @@ def count_rows(
 
 
 def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
-    """Return (hour since the epoch, count); the hour is -1 for records without a time."""
+    """Return (hour since the epoch, count) pairs; the hour is -1 for records without a time."""
     import numpy as np
 
     hours = np.where(times_ms < 0, -1, times_ms // HOUR_MS)
@@ -420,7 +422,7 @@ def _hours(times_ms: "Longs") -> list[tuple[int, int]]:
 
 
 def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
-    """Group counts by topic and partition."""
+    """Return the counts divided by topic and partition."""
     partitioned: dict[tuple[str, int], Counts] = {}
     for cell, number in counts.items():
         partitioned.setdefault((cell.topic, cell.partition), Counter())[cell] = number
@@ -428,7 +430,7 @@ def by_partition(counts: Counts) -> dict[tuple[str, int], Counts]:
 
 
 def unread_by_hour(counts: Counts, start: int, end: int) -> dict[tuple[str, int | None], int]:
-    """Sum one partition's records in intervals [start, end), by clock and hour."""
+    """Return one partition's records in the intervals of [start, end), by clock and hour."""
     unread: Counter[tuple[str, int | None]] = Counter()
     for cell, number in counts.items():
         if start <= cell.interval < end:

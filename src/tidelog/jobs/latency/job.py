@@ -1,20 +1,20 @@
 """Latency from create time to append time by topic and hour, and records that watermarks drop.
 
-The module has the public function for directories and brokers, and its tasks. Not owned: histograms
-and lateness (`tidelog.scan.latency`), the split of a partition's lateness among tasks
-(`tidelog.scan.split_times`). Hours are counted on both clocks.
+Contains the public function, for directories and brokers, and its tasks. Histograms and lateness
+are in `tidelog.scan.latency`, the division of a partition's lateness among tasks in
+`tidelog.scan.split_times`. Hours are counted on both clocks.
 
-Every record is read once and reduced where it is read: tasks return histograms. A directory has a
-task for each split. A second, small job reads again those heads of splits whose lateness depends on
-the splits before them. From brokers a partition is read in one piece, so no record's lateness
-depends on another task.
+Every record is read once, and tasks return only histograms. For a directory, one task reads each
+split. The lateness of records in the head of a split depends on the splits before it, so a second,
+small job reads some heads again. From brokers, one task reads a whole partition, so no record's
+lateness depends on another task.
 
-Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits: histograms are
-added, not percentiles. Counts, smallest and largest values, and the records dropped by watermarks
-are exact.
+Percentiles have a relative error of at most `RELATIVE_ERROR`, also over many splits, because
+histograms are added, not percentiles. Counts, minima, maxima and the numbers of records that
+watermarks drop are exact.
 
-Brokers report append times only of topics with LogAppendTime, and create times of those topics only
-if they send batches unchanged. Records without a known time are counted as missing.
+Brokers return append times only for topics with LogAppendTime, and create times of these topics
+only if they send batches unchanged. Records without a known time are counted as such.
 """
 
 import json
@@ -103,14 +103,15 @@ def measure_brokers(
     Args:
         spark: The session.
         place: The cluster.
-        topics: Topics or single partitions. None: all topics; with a range, all topics whose append
-            times the brokers know.
-        delays_ms: Watermark delays, ascending.
-        wanted: A range of append times, which brokers know if they stamp the records.
+        topics: Topics or single partitions. None for all topics, or with a range for all topics
+            whose append times the brokers know.
+        delays_ms: Watermark delays in ms, ascending.
+        wanted: A range of append times, which brokers know for topics with LogAppendTime.
 
     Raises:
-        UnknownTopic, ClusterFailure: As a read of these topics.
-        InvalidRequest: A range is given, and the brokers don't know a topic's append times.
+        UnknownTopic, ClusterFailure: A topic does not exist, or the brokers refuse or can't be
+            reached.
+        InvalidRequest: A range is given, and the brokers don't know the append times of a topic.
     """
     notes: list[str] = []
     if topics is None and _has_range(wanted):
@@ -155,7 +156,7 @@ def _has_range(wanted: RequestedRange) -> bool:
 
 
 def _range(wanted: RequestedRange) -> dict[str, str]:
-    """Return options for a range of append times, which ascend along a partition at brokers."""
+    """Return read options for a range of append times, by which brokers' offsets are ordered."""
     if not _has_range(wanted):
         return {}
     bounds = {"clock": "append", "startingOffsetsByTimestampStrategy": "latest"}
@@ -167,7 +168,7 @@ def _range(wanted: RequestedRange) -> dict[str, str]:
 
 
 def _stamped_topics(place: Place) -> tuple[list[str], list[str]]:
-    """Return topics whose append times brokers know, and the other topics except internal ones."""
+    """Return topics whose append times brokers know, and all others except internal topics."""
     stamped: list[str] = []
     others: list[str] = []
     with open_cluster(place) as cluster:
@@ -194,16 +195,16 @@ def _choice(topics: Sequence[str | TopicPartition] | None) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ReduceRows:
-    """Summarizes the rows of a task in the order of offsets, with one result for each partition.
+    """Function that summarizes the rows of a task, one result for each partition.
 
     Attributes:
-        delays_ms: Watermark delays, ascending.
+        delays_ms: Watermark delays in ms, ascending.
     """
 
     delays_ms: tuple[int, ...]
 
     def __call__(self, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        """See `mapInArrow`; columns as in `_COLUMNS`."""
+        """Yield the results; rows have the columns in `_COLUMNS`, and ascending offsets."""
         from tidelog.scan.split_times import TimesCounter
 
         name: tuple[str, int] | None = None
@@ -224,7 +225,7 @@ class ReduceRows:
 
 
 def _parts(batch: "pa.RecordBatch") -> "Iterator[pa.RecordBatch]":
-    """Split a batch into parts of one partition each."""
+    """Divide a batch into parts of one partition each."""
     import numpy as np
 
     numbers = np.asarray(batch.column("partition"))
@@ -267,11 +268,11 @@ class Latency:
 
     Attributes:
         hours: Latency by topic, clock (`append` or `record`) and hour; see `HOURS_SCHEMA`.
-        watermarks: Records that each watermark delay would drop, by topic; see `WATERMARKS_SCHEMA`.
+        watermarks: Number of records that each watermark delay would drop; see `WATERMARKS_SCHEMA`.
         topics: One row for each topic; see `TOPICS_SCHEMA`.
         found: The same result by topic, as plain objects.
-        log_bytes: Bytes read from log files; 0 for a cluster.
-        notes: Damage found, and records deleted during the read, one line each.
+        log_bytes: Number of bytes read from log files; 0 for a cluster.
+        notes: Damage that was found, and records that were deleted during the read, one line each.
     """
 
     hours: "DataFrame"
@@ -293,13 +294,13 @@ def latency(
 
     Args:
         spark: The session.
-        source: A directory of topics, local or in an object store; or a cluster, whose append times
-            are known for topics with LogAppendTime: a range selects these topics only.
-        topics: Topics or single partitions; all topics if None.
+        source: A directory of topics, local or in an object store; or a cluster. A cluster's append
+            times are known for topics with LogAppendTime, so a range selects only these topics.
+        topics: Topics or single partitions; None for all topics.
         **options: Those of `LatencyOptions`.
 
     Raises:
-        UnknownTopic, InvalidRequest, InvalidTime: Before anything is read.
+        UnknownTopic, InvalidRequest, InvalidTime: An argument is invalid; nothing was read.
     """
     measured = measure(spark, as_place(source), topics, **options)
     by_topic = measured.topics
@@ -320,7 +321,7 @@ def measure(
     topics: TopicChoice = None,
     **options: Unpack[LatencyOptions],
 ) -> LatencyResult:
-    """Measure latency and lateness, see `latency`; return plain objects."""
+    """Measure latency and lateness like `latency`; return plain objects."""
     delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
         raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
@@ -361,7 +362,7 @@ def measure(
 
 
 def whole_hours(start_ms: int | None, end_ms: int | None) -> RequestedRange:
-    """Return the range rounded outward to whole hours, as `tidelog.scan.latency` does."""
+    """Return the range, extended to whole hours, as `tidelog.scan.latency` does."""
     start = None if start_ms is None else start_ms - start_ms % HOUR_MS
     end = None if end_ms is None else min(-(-end_ms // HOUR_MS) * HOUR_MS, INT64_MAX)
     return RequestedRange(start_ms=start, end_ms=end)
@@ -372,10 +373,10 @@ def whole_hours(start_ms: int | None, end_ms: int | None) -> RequestedRange:
 
 @dataclass(frozen=True, slots=True)
 class ReduceSplit:
-    """Reads a split and summarizes its times.
+    """Task that reads a split and summarizes its times; implements `Work`.
 
     Attributes:
-        delays_ms: Watermark delays, ascending.
+        delays_ms: Watermark delays in ms, ascending.
         place: The directory.
     """
 
@@ -383,7 +384,7 @@ class ReduceSplit:
     place: Place
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a split as JSON."""
+        """Run one task; `part` is a split as JSON."""
         from tidelog.scan.split_times import encode_times, reduce_split
 
         split = decode_split(part)
@@ -392,12 +393,12 @@ class ReduceSplit:
 
 @dataclass(frozen=True, slots=True)
 class RecountHead:
-    """Reads the head of a split again; see `split_times.recount`."""
+    """Task that reads the head of a split again; see `split_times.recount`."""
 
     work: ReduceSplit
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`; `part` is a JSON list: split, largest create time before it, head's end."""
+        """Run one task; `part` is a JSON list: split, largest create time before, end of head."""
         from tidelog.scan.split_times import encode_late, recount
 
         text, largest_ms, end_offset = json.loads(part)
@@ -423,7 +424,7 @@ def _true_late(
     split_times: Sequence["SplitTimes"],
     work: ReduceSplit,
 ) -> "list[Late]":
-    """Return each split's late records, corrected for the splits before it."""
+    """Return the late records of each split, corrected by the create times of earlier splits."""
     from tidelog.scan.split_times import correct, decode_late
 
     each_late = [one.late for one in split_times]
@@ -452,9 +453,10 @@ def _bytes(cell: object) -> bytes:
 def _heads(
     splits: Sequence[Split], split_times: Sequence["SplitTimes"]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yield the splits whose head must be counted again.
+    """Yield the splits whose head must be read again.
 
-    Yields the number of the split, with the largest create time before it and the end of its head.
+    Each is the number of the split, with the largest create time before it and the end offset of
+    its head.
     """
     numbered = groupby(enumerate(splits), key=lambda each: each[1].topic_partition)
     for _, group in numbered:

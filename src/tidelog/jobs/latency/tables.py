@@ -1,4 +1,4 @@
-"""Latencies of topics, and the rows of a latency report's three tables."""
+"""Latencies of topics, and rows for the three tables of a latency report."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -39,11 +39,11 @@ class TopicTimes:
     """Summary of the times of one topic's records.
 
     Attributes:
-        records: Data records.
-        without: Records that lack one of the two times.
+        records: Number of data records.
+        without: Number of records that lack one of the two times.
         by_append: Latencies by hour of append time.
         by_create: The same latencies by hour of create time.
-        late: Late records, and records that watermarks drop.
+        late: Late records, and the number that each watermark delay would drop.
     """
 
     records: int = 0
@@ -54,7 +54,7 @@ class TopicTimes:
 
     @property
     def skew_ms(self) -> int | None:
-        """Maximum by which a producer's clock was ahead, in ms; None if none was."""
+        """Largest lead of a producer's clock, in ms; None if none was ahead."""
         return skew_ms(self.by_append.total())
 
 
@@ -74,14 +74,14 @@ def joined(
     each_late: "Sequence[Late]",
     delays_ms: Sequence[int],
 ) -> dict[str, TopicTimes]:
-    """Combine all splits, by topic.
+    """Combine the summaries of all splits to one for each topic.
 
     Args:
-        names: All topics.
-        of: The topic of each split.
-        split_times: The summary of each split.
-        each_late: Late records of each split, corrected for the splits before it.
-        delays_ms: Watermark delays.
+        names: Names of all topics.
+        of: Topic of each split.
+        split_times: Summary of each split.
+        each_late: Late records of each split, corrected by the create times of earlier splits.
+        delays_ms: Watermark delays in ms.
     """
     topics = {
         name: TopicTimes(late=TopicLateness(lost=dict.fromkeys(delays_ms, 0))) for name in names
@@ -102,7 +102,7 @@ def joined(
 
 
 def skew_ms(histogram: LatencyHistogram) -> int | None:
-    """Return the maximum by which a producer's clock was ahead, in ms; None if none was.
+    """Return the largest lead of a producer's clock, in ms; None if none was ahead.
 
     It is the largest negative latency.
     """
@@ -154,7 +154,7 @@ def topic_rows(topics: Mapping[str, TopicTimes]) -> Iterator[tuple[object, ...]]
 
 
 def latencies_verdict(result: LatencyResult) -> str:
-    """Return the latency of the only topic, or of the slowest one of several."""
+    """Return a sentence: the latency of the topic, or of the slowest one of several."""
     totals = {name: topic.by_append.total() for name, topic in result.topics.items()}
     if len(totals) == 1:
         ((name, total),) = totals.items()

@@ -1,1 +1,1 @@
-"""Mirror: topics copied to another place, with a map of their offsets."""
+"""Mirror: copies topics to another place, and records a map of their offsets."""

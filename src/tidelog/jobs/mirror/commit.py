@@ -1,25 +1,26 @@
-"""Commit of a mirror's batch: from the tasks' reports to the target, then to the offset map.
+"""Commit of a mirror's batch: from the reports of tasks to the target, then to the offset map.
 
-Owns both targets (`DirectoryTarget`, `BrokerTarget`), the order of the two writes (`Batches`: first
-the target, then the map), and how batches run on a Spark Connect server (`ServerBatches`,
-`ClientBatches`). Not owned: the rows that tasks write (`work`) and the query (`run`).
+Contains both kinds of target (`DirectoryTarget`, `BrokerTarget`), the order of the two writes
+(`Batches`: first the target, then the map), and the way batches run on a Spark Connect server
+(`ServerBatches`, `ClientBatches`). The rows that tasks write are in `work`, the query is in `run`.
 
-At a directory the segments of all tasks are attached by one commit. It carries the batch's number
-and the tasks' notes, relative to the first offset that the commit gives each partition. A batch
-that is repeated after a crash is not attached again: the directory returns its offsets and notes of
-the first time. With brokers the reports contain all of this.
+At a directory, one commit attaches the segments of all tasks. It contains the batch's number and
+the tasks' notes, whose offsets are relative to the first offset that the commit assigns in each
+partition. A batch that is repeated after a crash is not attached again: the directory returns the
+offsets and notes of the first commit. With brokers, the tasks' reports have the final offsets.
 
-Over Spark Connect the client plans, starts the query and waits. The server runs each batch in a
-Python process of its own, which gets plan and options from the pickled function and everything else
-from the checkpoint. So the checkpoint must be a folder that both see under one path. The server
-compares it with what the client wrote before it writes anything to the target. A process holds
-`mirror.batch.lock` while it writes a batch, and the client while it stops the query; any other
-process is refused meanwhile, and its batch is repeated later. `batches.json` holds the last
-batches, so that the client can report them.
+Over Spark Connect, the client plans, starts the query and waits. The server runs each batch in a
+separate Python process, which gets plan and options from the pickled function and everything else
+from the checkpoint. So the checkpoint must be a folder that client and server see under the same
+path. Before the server writes anything to the target, it checks that the checkpoint is the one of
+the client. A process holds `mirror.batch.lock` while it writes a batch, and the client holds it
+while it stops the query. Any other process is refused meanwhile, and its batch is repeated later.
+`batches.json` has the last batches, so that the client can report them.
 
-Spark gives the Python process of a stream's source, and over Spark Connect that of its batches, ten
-seconds to start. No setting changes that, and a busy machine may take longer. The checkpoint stays
-valid, so the same query continues from there (`RestartingQuery`).
+Spark waits ten seconds for the start of the Python process of a stream's source, and over Spark
+Connect also for that of its batches. No setting changes that, and on a busy machine the start may
+take longer. The checkpoint stays valid, so the query is restarted and continues from there
+(`RestartingQuery`).
 """
 
 import json
@@ -77,18 +78,18 @@ if TYPE_CHECKING:
     from tidelog.env import LockHandle
 
 
-# Maximum number of rows in a batch's note; one row for each pair of partitions is kept in any case.
+# Maximum number of rows in a batch's note; one row for each pair of partitions is always kept.
 BATCH_ROWS_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Outcome of a batch.
+    """Outcome of a batch's write.
 
     Attributes:
-        map_batch: Additions to the offset map.
-        records: Number of its records at the target.
-        was_done: Whether all of it had been written before.
+        map_batch: What the batch adds to the offset map.
+        records: Number of the batch's records at the target.
+        was_done: Whether all of it had already been written before.
     """
 
     map_batch: MapBatch
@@ -98,12 +99,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTarget:
-    """Directory of topics as the target of a mirror; writes each batch once, in order.
+    """Directory of topics as target of a mirror; writes each batch once, in order.
 
     Attributes:
         options: Options of the sink.
-        routes: Target topics of the sources.
-        mirror_id: Id of the mirror, part of the writer's name.
+        routes: Target topics of the source topics.
+        mirror_id: Id of the mirror, which is a part of the writer's name.
     """
 
     options: SinkOptions
@@ -111,9 +112,9 @@ class DirectoryTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch unless it is there already; all of it becomes visible, or nothing."""
-        # The id is equal whenever the batch is repeated, so files that a crashed driver staged are
-        # removed.
+        """Write a batch unless it was written before; all of it becomes visible, or nothing."""
+        # The id is the same whenever the batch is repeated, so that staged files of a crashed
+        # driver are removed.
         commit_id = batch_commit_id(StreamBatch(self.mirror_id, batch_id))
         earlier = self._find(batch_id)
         if earlier is not None:
@@ -130,8 +131,8 @@ class DirectoryTarget:
                 version=self._version(batch_id, encode_ledger_rows(noted)),
             )
         finally:
-            # Removes files of failed, repeated and speculative attempts; attached files have other
-            # names.
+            # Removes staged files of failed, repeated and speculative attempts; attached files have
+            # other names.
             drop_staged(self.options, commit_id)
         return self._written(result, batch_id)
 
@@ -139,7 +140,7 @@ class DirectoryTarget:
         return WriterVersion(f"mirror/{self.mirror_id}", batch_id, note)
 
     def _find(self, batch_id: int) -> AttachResult | None:
-        """Return the outcome of an earlier write of the batch, which saves the tasks their work."""
+        """Return the outcome if the batch was written before; then its tasks don't have to run."""
         from tidelog.storage.directory.attach import find_done
         from tidelog.storage.directory.log_dir import LogDir
 
@@ -160,12 +161,12 @@ class DirectoryTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerTarget:
-    """Topics of a cluster as the target of a mirror; writes each batch once, in order.
+    """Topics of a cluster as target of a mirror; writes each batch once, in order.
 
     Attributes:
         options: Options of the sink.
-        routes: Target topics of the sources.
-        mirror_id: Id of the mirror, part of the writer's name.
+        routes: Target topics of the source topics.
+        mirror_id: Id of the mirror, which is a part of the writer's name.
     """
 
     options: SinkOptions
@@ -173,7 +174,7 @@ class BrokerTarget:
     mirror_id: str
 
     def write(self, rows: "DataFrame", batch_id: int) -> Written:
-        """Write a batch unless it is already there; each task's rows become visible separately."""
+        """Write a batch unless it was written before; each task's rows become visible alone."""
         task = MirrorBrokerTask(
             options=self.options,
             routes=self.routes,
@@ -195,10 +196,10 @@ def _run(rows: "DataFrame", task: DirectoryTask | MirrorBrokerTask) -> list[Repo
 
 
 def relative_to_batch(reports: Sequence[Report], routes: Routes) -> LedgerRows:
-    """Join the notes of all tasks, relative to the batch's first record of each partition.
+    """Join the notes of all tasks, with offsets relative to the batch's first in each partition.
 
-    The tasks' segments are attached in the order of the tasks, so a task's records follow those of
-    all tasks before it.
+    Segments are attached in the order of the tasks, so a task's records are after those of all
+    earlier tasks.
     """
     before: dict[tuple[int, int], int] = {}
     numbers = routes.target_numbers()
@@ -221,13 +222,13 @@ def place(
     routes: Routes,
     now_ms: int,
 ) -> LedgerRows:
-    """Return notes with the offsets that the directory has assigned.
+    """Return the notes with the offsets that the directory has assigned.
 
     Args:
-        noted: Notes relative to the batch's first record of each partition.
-        ranges: Offsets of each partition's records, by the commit.
-        routes: Target topics of the sources.
-        now_ms: Arrival time for records without an append time.
+        noted: Notes with offsets relative to the batch's first in each partition.
+        ranges: Offsets of the batch's records in each partition, from the commit.
+        routes: Target topics of the source topics.
+        now_ms: Arrival time in ms for records without an append time.
 
     Raises:
         CorruptData: Notes and ranges contradict each other.
@@ -244,7 +245,7 @@ def place(
 
 
 def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, int]) -> MapBatch:
-    """Return the additions of a batch to an offset map."""
+    """Return what a batch adds to an offset map."""
     copied = {
         SourcePartition(pair, partition): CopiedRange(start, end)
         for (pair, partition), (start, end) in noted.copied.items()
@@ -253,7 +254,7 @@ def map_batch(batch_id: int, noted: LedgerRows, ends: Mapping[TopicPartition, in
 
 
 def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
-    """Return the end offsets of the written partitions; transaction markers follow them."""
+    """Return the end of a batch's records in each partition, before transaction markers."""
     ends: dict[TopicPartition, int] = {}
     for row in noted.rows:
         name = TopicPartition(routes.pairs[row.source][2], row.target_partition)
@@ -261,7 +262,7 @@ def _ends(noted: LedgerRows, routes: Routes) -> dict[TopicPartition, int]:
     return ends
 
 
-# Maximum number of batches that a report shows.
+# Maximum number of batches in a report.
 BATCHES_KEPT: Final = 10_000
 
 
@@ -270,7 +271,7 @@ def nobody(_done: BatchDone) -> None:
 
 
 def routes_of(plan: MirrorPlan, offset_map: OffsetMap) -> Routes:
-    """Return the target topics of the sources, in the form that tasks need."""
+    """Return the target topics of the source topics, in the form that tasks need."""
     return Routes(
         pairs=tuple((pair.place, pair.topic, pair.target) for pair in plan.pairs),
         counts=tuple((topic, offset_map.partition_counts[topic]) for topic in plan.targets),
@@ -291,16 +292,17 @@ def target_of(
 
 @dataclass(slots=True)
 class Batches:
-    """Writes the batches of a query, in order. Spark calls it on the driver, in its own thread.
+    """Writer of a query's batches, in order. Spark calls it on the driver, in a thread of its own.
 
     Attributes:
-        target: Target of the records.
-        found: The current offset map.
-        path: Path of the map's file.
-        env: Files and clock.
+        target: Target that the records are written to.
+        found: Current offset map.
+        path: Path of the offset map's file.
+        env: Files and clock of the driver.
         watch: Called after each batch.
-        growth: Finds new topics, partitions and settings; None for a mirror that doesn't grow.
-        done: The last batches.
+        growth: Finds new topics, partitions and settings; None for a mirror that copies only what
+            existed at its start.
+        done: The last finished batches.
         busy: Lock, held while a batch is written.
         is_closed: Whether further batches are refused.
     """
@@ -317,31 +319,31 @@ class Batches:
 
     @property
     def grown_plan(self) -> MirrorPlan:
-        """The plan with all topics found since the start."""
+        """The plan with all topics that were found since the start."""
         assert self.growth is not None
         return self.growth.plan
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
-        """Write a batch, then the map."""
+        """Write a batch to the target, then add it to the offset map."""
         with self.busy:
             if self.is_closed:
-                # A return would tell Spark that the batch is done.
+                # Spark would treat a return as the end of the batch.
                 raise InvalidRequest(f"stopped before batch {batch_id}, which will be retried")
             self._write(rows, batch_id)
 
     def close(self) -> None:
-        """Wait for the batch that is being written; refuse all later ones."""
+        """Wait for the batch that is being written, and refuse all later batches."""
         with self.busy:
             self.is_closed = True
 
     def release(self) -> None:
-        """Do nothing: there is no lock to release when the query has ended."""
+        """Do nothing: there is no lock to release after the query has ended."""
 
     def report_done(self) -> None:
-        """Do nothing: each batch was reported when it was done."""
+        """Do nothing: each batch was reported when it was finished."""
 
     def keep_up(self) -> tuple[str, ...]:
-        """Apply changes at sources and target, and write the map; return notes for the user."""
+        """Copy changes of topics to target and offset map; return notes for the user."""
         if self.growth is None:
             return ()
         offset_map, notes = self.growth.look(self.found)
@@ -388,14 +390,14 @@ _LATE: Final = (
 
 
 def is_late(error: Exception) -> bool:
-    """Whether Spark gave up a Python process that did not start in time."""
+    """Return whether Spark has given up waiting for the start of a Python process."""
     return any(text in str(error) for text in _LATE)
 
 
 class RestartingQuery:
-    """A query that is restarted after late Python processes, `STARTS` times in a row at most.
+    """A query that is restarted if a Python process starts late, up to `STARTS` times in a row.
 
-    For one thread.
+    Not thread-safe.
 
     Attributes:
         current: The query of the last start.
@@ -405,10 +407,10 @@ class RestartingQuery:
         """Start the query.
 
         Args:
-            start: Function that starts it with the same checkpoint each time.
+            start: Starts the query; uses the same checkpoint each time.
 
         Raises:
-            pyspark.errors.PySparkException: It can't be started.
+            pyspark.errors.PySparkException: The query can't be started.
         """
         self._start = start
         self._left = STARTS
@@ -426,7 +428,7 @@ class RestartingQuery:
                     raise
 
     def has_ended(self, seconds: int) -> bool:
-        """Wait for the end for some seconds; return whether the query has ended.
+        """Wait some seconds for the end of the query; return whether it has ended.
 
         Raises:
             pyspark.errors.StreamingQueryException: The query failed.
@@ -436,7 +438,8 @@ class RestartingQuery:
         try:
             has_ended = bool(self.current.awaitTermination(seconds))
             if self.current.lastProgress is not None:
-                self._left = STARTS - 1  # it started: a later failure has another cause
+                # the query was running, so a later failure has another cause
+                self._left = STARTS - 1
             return has_ended
         except StreamingQueryException as error:
             if not (self._left and is_late(error)):
@@ -451,7 +454,7 @@ LOCK_FILE: Final = "mirror.batch.lock"
 DONE_FILE: Final = "batches.json"
 
 
-# Enough: the client reads the list every second.
+# Maximum number of batches in the list; the client reads it every second.
 _DONE_KEPT: Final = 1_000
 
 
@@ -460,12 +463,12 @@ _LOOK_SECONDS: Final = 0.2
 
 @dataclass(slots=True, kw_only=True)
 class ServerBatches:
-    """Writes the batches of a query on a Spark Connect server. Pickled by the client.
+    """Writer of a query's batches on a Spark Connect server. The client pickles it.
 
     Attributes:
-        plan: The client's plan.
-        options: Options of the mirror; the checkpoint's path is absolute.
-        mirror_id: Id that the checkpoint must contain.
+        plan: Plan of the client.
+        options: Options of the mirror, with the absolute path of the checkpoint.
+        mirror_id: Id of the mirror, which the checkpoint must contain.
     """
 
     plan: MirrorPlan
@@ -474,7 +477,7 @@ class ServerBatches:
     _batches: Batches | None = field(default=None, repr=False)
 
     def __call__(self, rows: "DataFrame", batch_id: int) -> None:
-        """Write a batch, then the map, then the list of batches."""
+        """Write a batch to the target, then add it to the offset map and to the list of batches."""
         env = os_env()
         self._check_checkpoint(env)
         with _alone(env, self.options["checkpoint"], batch_id):
@@ -483,7 +486,7 @@ class ServerBatches:
             _write_done(env, self.options["checkpoint"], batches.done)
 
     def _check_checkpoint(self, env: Env) -> None:
-        """Raise InvalidRequest if the server sees another folder than the client."""
+        """Raise InvalidRequest if the checkpoint here is not the client's."""
         state = read_state(env, self.options["checkpoint"])
         mirror_id = "nothing" if state is None else state.mirror_id
         if mirror_id != self.mirror_id:
@@ -494,7 +497,7 @@ class ServerBatches:
             )
 
     def _open(self, env: Env) -> Batches:
-        """Return the writer of batches; its map is read again, as another query may have run."""
+        """Return the writer of batches; reads the map's file, as another query may change it."""
         path = f"{self.options['checkpoint']}/{MAP_FILE}"
         offset_map = read_map(env.files, path)
         batches = self._batches
@@ -512,7 +515,7 @@ class ServerBatches:
 
 @contextmanager
 def _alone(env: Env, checkpoint: str, batch_id: int) -> Iterator[None]:
-    """Hold the lock of batches; raises DirectoryLocked if another process has it."""
+    """Hold the lock of batches in the block; raises DirectoryLocked if another process has it."""
     try:
         lock = env.files.lock(f"{checkpoint}/{LOCK_FILE}")
     except BlockingIOError as error:
@@ -531,16 +534,16 @@ def _write_done(env: Env, checkpoint: str, done: "deque[BatchDone]") -> None:
 
 @dataclass(slots=True, kw_only=True)
 class ClientBatches:
-    """The client's view of batches that the server writes. For one thread.
+    """The batches that a Spark Connect server writes, as the client sees them. Not thread-safe.
 
     Attributes:
-        plan: The plan as of the start.
-        path: Path of the map's file.
-        env: Files of the checkpoint.
+        plan: Plan at the start.
+        path: Path of the offset map's file.
+        env: Access to the files of the checkpoint.
         watch: Called for each finished batch.
-        started: Spark's query, None before its start.
-        after: Last batch that is reported already, or was written by an earlier run.
-        done: The last batches.
+        started: Spark's query; None before its start.
+        after: Number of the last batch that was already reported, or written by an earlier run.
+        done: The last finished batches.
     """
 
     plan: MirrorPlan
@@ -554,7 +557,7 @@ class ClientBatches:
 
     @property
     def found(self) -> OffsetMap:
-        """The current map, from its file."""
+        """The current offset map, read from its file."""
         return read_map(self.env.files, self.path)
 
     @property
@@ -580,7 +583,7 @@ class ClientBatches:
                 self.watch(done)
 
     def close(self) -> None:
-        """Wait for the batch that is being written, and block later ones."""
+        """Wait for the batch that is being written, and prevent later batches."""
         while self._lock is None and self.started is not None and self.started.current.isActive:
             try:
                 self._lock = self.env.files.lock(f"{self._checkpoint}/{LOCK_FILE}")
@@ -588,7 +591,7 @@ class ClientBatches:
                 wait_seconds(_LOOK_SECONDS)
 
     def release(self) -> None:
-        """Release the lock after the query has ended, so that another query can write."""
+        """Release the lock after the query has ended, so that another query can write batches."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

@@ -1,9 +1,9 @@
-"""`mirror`: copies topics of clusters and directories into those of another, batch or continuous.
+"""`mirror`: copies topics from clusters and directories to another place, once or continuously.
 
-Records keep key, value, headers and create time; offsets and append times are the target's own. The
-offset map records the offsets at the target (`jobs.offset_map`), and `tidelog failover` moves
-groups by it. docs/mirror.md lists the guarantees, and what is not copied. The summary of a run has
-a row for each partition of a source.
+Records keep key, value, headers and create time; offsets and append times are assigned by the
+target. The offset map records the offsets at the target (`jobs.offset_map`); `tidelog failover`
+uses it to move groups. docs/mirror.md describes the guarantees, and what is not copied. The summary
+of a run has one row for each partition of a source.
 """
 
 import json
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-# source, topic, partition, target, target topic, copied from, copied to, offsets, end, lag
+# Source, topic, partition, target, target topic, start and end of the copied offsets, number of
+# offsets, log end, lag.
 SummaryRow: TypeAlias = tuple[str, str, int, str, str, int, int, int, int, int]
 
 
 def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
-    """Return a row for each partition of a source: what this run has copied, and what is left.
+    """Return one row for each source partition: the offsets that this run copied, and the lag.
 
     Offsets without a record (markers, records removed by compaction) count as copied only up to the
-    last copied record, so a lag of a few offsets may consist of these only.
+    last copied record, so a lag of a few offsets may consist only of such offsets.
     """
     plan = started.plan
     rows: list[SummaryRow] = []
@@ -67,7 +68,7 @@ def summary_rows(started: Mirror, env: Env) -> list[SummaryRow]:
 
 
 def lags_by_batch(query: "StreamingQuery") -> dict[int, int]:
-    """Return the number of offsets left after each of the last batches, over all sources."""
+    """Return the number of uncopied offsets in all sources after each of the last batches."""
     lag_sums: dict[int, int] = {}
     for progress in query.recentProgress:
         fields = json.loads(progress.json)
@@ -93,20 +94,21 @@ def mirror(
     target: Place | str,
     **options: Unpack[MirrorOptions],
 ) -> "DataFrame":
-    """Copy topics exactly once; return a row for each partition.
+    """Copy topics, each record exactly once; return one row for each partition.
 
-    The same call continues after a kill.
+    After a kill, the same call continues from the checkpoint.
 
     Args:
         spark: The session.
         sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
-        topics: Names; or name -> name at the target. Several topics may be copied into one.
+        topics: Names of topics; or names at the target by name. Several topics may have the same
+            target.
         target: Directory or `kafka://HOST:PORT`.
         **options: Options, see `MirrorOptions`.
 
     Raises:
         TargetLoses, InvalidRequest, UnknownTopic, DirectoryLocked: Nothing was written.
-        pyspark.errors.StreamingQueryException: A batch failed; the next start writes it again.
+        pyspark.errors.StreamingQueryException: A batch failed; the next run writes it again.
     """
     env = options["env"] or os_env()
     plan = plan_mirror(_listed(sources), topics, target, **options)

@@ -1,4 +1,4 @@
-"""Options of `mirror`, and the batch as its watcher sees it."""
+"""Options of `mirror`, and the description of a finished batch."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -11,12 +11,12 @@ from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.options import FORCE, SINK, Option, isolation
 from tidelog.lazy_dataclass import dataclass
 
-# Placeholder in target names for the name of the source topic.
+# Placeholder for the name of the source topic in names at the target.
 TOPIC_WORD: Final = "{topic}"
 
 
 class Settings(StrEnum):
-    """Treatment of settings that differ between a topic and its copy."""
+    """Handling of settings that differ between a topic and its copy."""
 
     REPORT = "report"
     SYNC = "sync"
@@ -24,15 +24,15 @@ class Settings(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """A finished batch, for the function that watches the mirror.
+    """A finished batch, passed to the function that watches the mirror.
 
     Attributes:
         batch_id: Number of the batch.
-        records: Number of its records at the target.
-        was_done: Whether they had been written before a restart.
-        at_ms: Time when it was finished.
-        elapsed_ms: Duration of the write.
-        notes: New topics and partitions, and changed settings, found before it.
+        records: Number of the batch's records at the target.
+        was_done: Whether the records had been written before a restart.
+        at_ms: Time in ms at which the batch was finished.
+        elapsed_ms: Duration of the write in ms.
+        notes: New topics, new partitions and changed settings that were found before the batch.
     """
 
     batch_id: int

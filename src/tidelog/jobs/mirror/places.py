@@ -1,16 +1,17 @@
-"""Sources and target of a mirror: their topics, offsets and settings, and changes in them.
+"""Sources and target of a mirror: their topics, offsets and settings, and changes of these.
 
-Owns the reads before a mirror starts (checkpoint, topics, settings; no Spark needed), finding or
-creating the target's topics and checking them against the expected records, and the first offset
-map. `Growth` follows changes while the mirror runs: topics that match a pattern, partitions,
-settings.
+Contains what a mirror reads before its start (checkpoint, topics, settings; without Spark), the
+search or creation of topics at the target and their check against the expected records, and the
+first offset map. `Growth` copies changes while the mirror runs: topics that match a pattern,
+partitions, settings.
 
-Not owned: decisions about names (`plan`), batches (`commit`), the map's rules (`offset_map`).
+Names at the target are chosen in `plan`; batches are written in `commit`; the rules of offset maps
+are in `offset_map`.
 
-Invariants: growth is checked before each batch is written. The records of a batch existed when the
-batch was planned, so every topic and partition of its rows is known by then. New topics get their
-number in the offset map before their first row is written; a restart reads it from there, so
-numbers never change.
+Invariants: changes are looked up before each batch is written. A batch's records existed when the
+batch was planned, so all topics and partitions of its rows are known then. New topics get their
+number in the offset map before their first row is written, and a restart reads the number from
+there, so it never changes.
 """
 
 import dataclasses
@@ -63,13 +64,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """A topic as it is now.
+    """Current facts of a topic.
 
     Attributes:
-        topic_id: Id as Kafka prints it; empty without one.
-        config: Its effective settings.
-        starts: Log start of each partition.
-        ends: End of each partition at the requested isolation level, exclusive.
+        topic_id: Id as Kafka prints it; "" if the topic has none.
+        config: Settings that apply to the topic.
+        starts: Log start offset of each partition.
+        ends: End offset of each partition at the requested isolation level.
     """
 
     topic_id: str
@@ -84,7 +85,7 @@ class TopicFacts:
 
 
 def read_topic(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    """Return a topic's facts; raises UnknownTopic, ClusterFailure."""
+    """Return the facts of a topic; raises UnknownTopic, ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
             return _of_cluster(cluster, topic, isolation)
@@ -95,7 +96,7 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
     from tidelog.remote.topics import await_leaders
 
     names = sorted(cluster.partitions(topic))
-    await_leaders(cluster, names)  # a new topic is listed before its leaders serve it
+    await_leaders(cluster, names)  # brokers list a new topic before its leaders serve it
     marks = cluster.watermarks(names, isolation=isolation)
     return TopicFacts(
         topic_id=cluster.topic_id(topic) or "",
@@ -127,7 +128,7 @@ def _open_directory(place: Place, env: Env) -> "LogDir":
 
 
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
-    """Return the effective settings of those topics that exist; raises ClusterFailure."""
+    """Return the settings that apply to each topic, if it exists; raises ClusterFailure."""
     names = set(topics)
     if place.is_broker:
         from tidelog.remote.topics import describe
@@ -141,7 +142,7 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
 
 
 def partition_counts(place: Place, env: Env) -> dict[str, int]:
-    """Return all topics of a place with their numbers of partitions; raises ClusterFailure."""
+    """Return the number of partitions of each topic in a place; raises ClusterFailure."""
     if place.is_broker:
         with open_cluster(place) as cluster:
             return cluster.topics()
@@ -158,13 +159,13 @@ def first_map(
     targets: Mapping[str, TopicFacts],
     starts: Sequence[tuple[int, int, int]],
 ) -> OffsetMap:
-    """Return the map of a mirror that has copied nothing yet.
+    """Return the offset map of a mirror that has copied nothing yet.
 
     Args:
         plan: The plan.
         sources: Facts of the source topics, by number of the pair.
         targets: Facts of the target topics, by name.
-        starts: Start of the mirror: pair, partition, offset.
+        starts: Start offsets as (pair, partition, offset).
     """
     return OffsetMap(
         target=str(plan.target),
@@ -184,7 +185,7 @@ def first_map(
 def first_offsets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts]
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return the start of a new mirror: pair, partition, offset."""
+    """Return the start offsets of a new mirror as (pair, partition, offset)."""
     return tuple(
         (number, partition, offset)
         for number, facts in sources.items()
@@ -193,10 +194,10 @@ def first_offsets(
 
 
 def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
-    """Return the plan with the map's numbers: named topics, then those found by patterns.
+    """Return the plan with the map's order of topics: named ones, then those found by patterns.
 
     Raises:
-        CorruptData: The map does not belong to this plan.
+        CorruptData: The offset map belongs to another mirror.
     """
     places = {source.place.address: number for number, source in enumerate(plan.sources)}
     pairs = [
@@ -206,7 +207,7 @@ def as_mapped(plan: MirrorPlan, offset_map: OffsetMap) -> MirrorPlan:
     named = pairs[: len(plan.named)]
     if sorted(named) != sorted(plan.named) or any(pair.place < 0 for pair in pairs):
         raise CorruptData(f"the offset map is not of this mirror: its sources are {pairs}")
-    # The order of names may differ from that of the first start.
+    # The names may be given in another order than at the first start.
     sources = tuple(
         dataclasses.replace(
             source, topics={pair.topic: pair.target for pair in named if pair.place == number}
@@ -222,17 +223,17 @@ def widened(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> OffsetMap:
-    """Add new topics and partitions to the map.
+    """Return the map with new topics and partitions added.
 
     Args:
         offset_map: The map.
         plan: The plan with all pairs.
-        sources: Facts of the topics that are new or have more partitions, by number of the pair.
-        targets: Facts of all their target topics.
+        sources: Facts of topics that are new or have new partitions, by number of the pair.
+        targets: Facts of the target topics of all these.
 
     Raises:
-        InvalidRequest: A topic at the target was created again or lost partitions, or keys now map
-            to another number of partitions.
+        InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
+            number of partitions although keys choose the partition.
     """
     known_targets = {
         topic: facts for topic, facts in targets.items() if topic in offset_map.partition_counts
@@ -277,11 +278,11 @@ def _source_topic(plan: MirrorPlan, number: int, facts: TopicFacts) -> SourceTop
 
 
 def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap:
-    """Add the target's new partitions to the map.
+    """Return the map with new partitions of target topics added.
 
     Raises:
-        InvalidRequest: A topic at the target was created again or lost partitions, or keys now map
-            to another number of partitions.
+        InvalidRequest: A topic at the target was recreated or has fewer partitions, or has another
+            number of partitions although keys choose the partition.
     """
     ends = dict(offset_map.ends)
     for topic, facts in targets.items():
@@ -310,11 +311,11 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 
-# Prefixes of settings that Kafka does not know, or not by default.
+# Prefixes of settings that Kafka doesn't know, or not in every configuration.
 _OURS: Final = ("tidelog.", "internal.")
 
 
-# Settings about a cluster's own brokers and tiers, without meaning elsewhere.
+# Settings for a cluster's own brokers and tiers, which have no meaning elsewhere.
 _OF_A_CLUSTER: Final = frozenset(
     {
         "min.insync.replicas",
@@ -337,25 +338,27 @@ def find_targets(
     force: bool,
     is_new_from: int | None,
 ) -> tuple[dict[str, TopicFacts], list[Finding]]:
-    """Find the target topics; create missing ones if `create` is true.
+    """Return the target topics' facts; create missing topics if `create` is true.
 
     Args:
         plan: The plan.
         sources: Facts of the source topics to check, by number of the pair.
         env: Files and clock.
-        create: Create missing topics, and partitions if records keep their partition's number.
-        force: Continue even if records or their times would be lost.
-        is_new_from: Number of the first new pair; the present records of new pairs are checked too,
-            and only their losses are refused. None if no pair is new: accepted losses are not
-            refused again.
+        create: Whether to create missing topics and, if records keep their partition's number,
+            missing partitions.
+        force: Whether to continue even if records or their times would be lost.
+        is_new_from: Number of the first new pair. The existing records of new pairs are checked,
+            too, and only losses of new pairs are refused; None if no pair is new, since losses of
+            earlier pairs were accepted before.
 
     Returns:
-        Facts of the target topics by name, and the findings.
+        Facts of the target topics by name, and the findings of the checks.
 
     Raises:
-        UnknownTopic: A topic is missing, and `create` is false.
-        InvalidRequest: It has too few partitions for records to keep their partition's number.
-        TargetLoses: It would refuse or lose records; nothing was written.
+        UnknownTopic: A target topic is missing, and `create` is false.
+        InvalidRequest: A target topic has too few partitions for records to keep their partition's
+            number.
+        TargetLoses: A target topic would refuse or lose records; nothing was written.
     """
     planned = check_targets(plan, sources, env, create=create)
     new = {n for n in sources if is_new_from is not None and n >= is_new_from}
@@ -376,7 +379,7 @@ def find_targets(
     with taken_back(plan.target, made, env):
         for topic, one in planned.items():
             targets[topic] = _as_planned(plan, topic, one, env, made)
-            # Check again: brokers have defaults of their own for a created topic.
+            # Checked again, because brokers add their defaults to the settings of a created topic.
             notes += check_all(topic, targets[topic])
     return targets, notes
 
@@ -384,11 +387,11 @@ def find_targets(
 def check_targets(
     plan: MirrorPlan, sources: Mapping[int, TopicFacts], env: Env, *, create: bool
 ) -> "dict[str, _Planned]":
-    """Find the target topics, or plan missing ones; change nothing.
+    """Find the target topics, or plan to create missing ones; changes nothing.
 
     Raises:
-        UnknownTopic: A topic is missing, and `create` is false.
-        InvalidRequest: A topic can't be created.
+        UnknownTopic: A target topic is missing, and `create` is false.
+        InvalidRequest: A target topic can't be created.
     """
     return {
         topic: _find_or_plan(
@@ -399,17 +402,17 @@ def check_targets(
 
 
 def _numbers(plan: MirrorPlan, topic: str, sources: Mapping[int, TopicFacts]) -> list[int]:
-    """Return the numbers of the pairs among `sources` that are copied into a topic."""
+    """Return the numbers of those pairs in `sources` whose target is a topic."""
     return [number for number in sorted(sources) if plan.pairs[number].target == topic]
 
 
 class _Planned(NamedTuple):
-    """A target topic as it is, or as it would be.
+    """A target topic as it exists, or as it would be created.
 
     Attributes:
         facts: Facts for the checks.
-        new: How to create it; None if it exists.
-        is_short: Whether it exists and has to get the partitions of `facts`.
+        new: How to create the topic; None if it exists.
+        is_short: Whether it exists, but has fewer partitions than `facts`, which must be added.
     """
 
     facts: TopicFacts
@@ -420,7 +423,7 @@ class _Planned(NamedTuple):
 def _find_or_plan(
     plan: MirrorPlan, topic: str, sources: Sequence[TopicFacts], env: Env, *, create: bool
 ) -> _Planned:
-    """Find a topic, or plan how to create it; change nothing."""
+    """Find a topic, or plan how to create it; changes nothing."""
     count = max(source.partitions for source in sources)
     try:
         if create and _is_missing(plan.target, env):
@@ -443,7 +446,7 @@ def _find_or_plan(
 
 
 def _is_missing(place: Place, env: Env) -> bool:
-    """Whether a place is a local directory that does not exist; `make_topic` creates it."""
+    """Return whether a place is a local directory that does not exist; `make_topic` creates it."""
     is_local = not place.is_broker and "://" not in place.address
     return is_local and not env.files.exists(place.address)
 
@@ -451,7 +454,7 @@ def _is_missing(place: Place, env: Env) -> bool:
 def _as_planned(
     plan: MirrorPlan, topic: str, planned: _Planned, env: Env, made: list[str]
 ) -> TopicFacts:
-    """Create a topic and add it to `made`, or add missing partitions; return its facts."""
+    """Create a topic (and add it to `made`) or its missing partitions; return its facts."""
     new = planned.new
     if new is not None:
         make_topic(plan.target, topic, new.partitions, new.config, env)
@@ -464,7 +467,7 @@ def _as_planned(
 
 
 def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
-    """Return the settings of a copy: the source's non-default settings, and CreateTime."""
+    """Return settings for a copy: those of the source that are not defaults, and CreateTime."""
     defaults = DEFAULT_TOPIC_CONFIG.texts()
     return {
         name: text
@@ -474,14 +477,14 @@ def settings_like(config: TopicConfig, target: Place) -> dict[str, str]:
 
 
 def _is_copied(name: str, target: Place) -> bool:
-    """Whether a copy gets a setting from its source."""
+    """Return whether a mirror copies a setting to this target."""
     if name == _TIMESTAMP_TYPE or name in _OF_A_CLUSTER:
         return False
     return not (target.is_broker and name.startswith(_OURS))
 
 
 def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[str, tuple[str, str]]:
-    """Return the copied settings that differ, as name -> text of source and target."""
+    """Return the copied settings that differ: text at source and at target, by name."""
     ours, theirs = source.texts(), target.texts()
     return {
         name: (ours.get(name, ""), theirs.get(name, ""))
@@ -491,7 +494,7 @@ def different(source: TopicConfig, target: TopicConfig, place: Place) -> dict[st
 
 
 def change_settings(place: Place, topic: str, changes: Mapping[str, str | None], env: Env) -> None:
-    """Change settings of a topic; None resets one to its default.
+    """Change settings of a topic; None resets a setting to its default.
 
     Raises:
         ConfigError, ClusterFailure, DirectoryLocked: The settings can't be changed.
@@ -509,7 +512,7 @@ def change_settings(place: Place, topic: str, changes: Mapping[str, str | None],
 
 
 def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
-    """Increase a topic's number of partitions.
+    """Raise a topic's number of partitions to `partitions`.
 
     Raises:
         InvalidPartitions, ClusterFailure, DirectoryLocked: The partitions can't be added.
@@ -535,10 +538,11 @@ def check_pair(
     env: Env,
     load: ExpectedWrite,
 ) -> list[Finding]:
-    """Check how a target topic would treat the records of one source.
+    """Return findings on how a target topic would treat the records of one source.
 
     Raises:
-        InvalidRequest: It has too few partitions for records to keep their partition's number.
+        InvalidRequest: The target has too few partitions for records to keep their partition's
+            number.
     """
     pair = plan.pairs[number]
     keeps = plan.partitioning is Partitioning.KEPT
@@ -561,7 +565,7 @@ def _target(plan: MirrorPlan, number: int, target: TopicFacts) -> Target:
 
 
 def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) -> ExpectedWrite:
-    """Return the expected records: a new source's are counted, future ones have only limits."""
+    """Return facts of the expected records; existing ones are counted only for a new source."""
     keeps = plan.partitioning is Partitioning.KEPT
     if plan.start == "latest" or not is_new:
         return ExpectedWrite(
@@ -575,19 +579,20 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
     return find(question).load(keeps_partitions=keeps)
 
 
-# Reading every topic's settings for every batch would be most of a small batch's cost.
+# Minimum interval in ms of reading all topics' settings, which would be most of the cost of a small
+# batch.
 SETTINGS_EVERY_MS: Final = 60_000
 
 
-# An empty policy is valid: nothing is deleted.
+# Setting whose value may be empty: then nothing is deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"
 
 
 def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
-    """Return the plan with all topics that its patterns match now.
+    """Return the plan with all topics that match its patterns at the moment.
 
     Raises:
-        InvalidRequest: There is nothing to copy.
+        InvalidRequest: No topic is named or matches.
         InvalidTopic: A new topic's name at the target is not valid.
         ClusterFailure: A cluster can't be reached.
     """
@@ -599,12 +604,12 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
 
 
 def _counts(plan: MirrorPlan, env: Env) -> list[Mapping[str, int]]:
-    """Return the numbers of partitions by topic, for each place."""
+    """Return the number of partitions of each topic, for each source."""
     return [partition_counts(source.place, env) for source in plan.sources]
 
 
 def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pair]:
-    # A topic that is just being created has no partitions for a moment.
+    # While a topic is being created, it may have no partitions for a moment.
     topics_by_place = [[topic for topic, count in one.items() if count] for one in counts]
     return [
         pair for place, topics in enumerate(topics_by_place) for pair in plan.matches(place, topics)
@@ -613,15 +618,15 @@ def _new_pairs(plan: MirrorPlan, counts: Sequence[Mapping[str, int]]) -> list[Pa
 
 @dataclass(slots=True, kw_only=True)
 class Growth:
-    """Follows new topics, partitions and settings. For one thread.
+    """Copies new topics, partitions and changed settings to the target. Not thread-safe.
 
     Attributes:
         plan: The plan with all topics found so far.
         env: Files and clock.
-        create: Create topics that the target lacks, and partitions if records keep their
-            partition's number.
-        force: Continue even if the target would lose records or their times.
-        settings: How settings that differ are treated.
+        create: Whether to create missing topics at the target and, if records keep their
+            partition's number, missing partitions.
+        force: Whether to continue even if the target would lose records or their times.
+        settings: What to do with settings that differ.
     """
 
     plan: MirrorPlan
@@ -633,13 +638,14 @@ class Growth:
     _asked_ms: int | None = None
 
     def look(self, offset_map: OffsetMap) -> tuple[OffsetMap, tuple[str, ...]]:
-        """Return the map with new topics and partitions, the same one without any; and notes.
+        """Return the map with new topics and partitions added, and notes for the user.
 
         Raises:
-            UnknownTopic: The target lacks a topic, and `create` is false.
-            InvalidRequest: It has too few partitions for records to keep their partition's number.
-            TargetLoses: It would refuse or lose records of a new topic.
-            ClusterFailure, DirectoryLocked: A place can't be read, or changed.
+            UnknownTopic: A target topic is missing, and `create` is false.
+            InvalidRequest: A target topic has too few partitions for records to keep their
+                partition's number.
+            TargetLoses: A target topic would refuse or lose records of a new topic.
+            ClusterFailure, DirectoryLocked: A place can't be read or changed.
         """
         counts = _counts(self.plan, self.env)
         plan = self.plan.with_found(_new_pairs(self.plan, counts))
@@ -664,7 +670,7 @@ class Growth:
     # -- settings ----------------------------------------------------------------------------
 
     def _compare(self) -> Iterator[str]:
-        """Compare each copy's settings with those of its first source, at most once a minute."""
+        """Yield notes on copies whose settings differ from the source's; at most once a minute."""
         now_ms = self.env.clock.monotonic_ms()
         if self._asked_ms is not None and now_ms - self._asked_ms < SETTINGS_EVERY_MS:
             return
@@ -679,7 +685,7 @@ class Growth:
                 source.place, {pair.topic for pair in copies.values()}, self.env
             )
             for topic, pair in copies.items():
-                # Deleted topics are reported when they are read or written.
+                # A deleted topic is left out here; reading or writing it raises the error.
                 if topic in target_configs and pair.topic in source_configs:
                     yield from self._compare_one(
                         topic, pair, source_configs[pair.topic], target_configs[topic]
@@ -702,7 +708,7 @@ class Growth:
 
 
 def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
-    """Return the growth of a plan, by the mirror's options."""
+    """Return the object that copies changes, configured by the mirror's options."""
     return Growth(
         plan=plan,
         env=env,
@@ -713,14 +719,14 @@ def growth_of(plan: MirrorPlan, options: MirrorOptions, env: Env) -> Growth:
 
 
 def _set_to(name: str, text: str) -> str | None:
-    """Return the value to set; None resets it to the default if the source has none."""
+    """Return the value to set at the target; None for the default if the source has no value."""
     return text if text or name == _MAY_BE_EMPTY else None
 
 
 def _changed(
     plan: MirrorPlan, counts: Sequence[Mapping[str, int]], offset_map: OffsetMap
 ) -> list[int]:
-    """Return the numbers of pairs that are missing in the map, or have partitions missing there."""
+    """Return the numbers of pairs that the map lacks, or whose new partitions it lacks."""
     partitions_known = Counter(place.source for place in offset_map.copied)
     return [
         number
@@ -744,10 +750,10 @@ def _note(plan: MirrorPlan, number: int, facts: TopicFacts, first_new: int) -> s
 
 
 def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
-    """Return the facts of each pair's topic, by number, without deleted topics of a pattern.
+    """Return the facts of each source topic by pair; deleted topics of a pattern are left out.
 
     Raises:
-        UnknownTopic: A named topic does not exist.
+        UnknownTopic: A topic that was named does not exist.
         ClusterFailure: A cluster can't be reached.
     """
     facts: dict[int, TopicFacts] = {}
@@ -763,16 +769,17 @@ def read_sources(plan: MirrorPlan, env: Env) -> dict[int, TopicFacts]:
 
 
 def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) -> None:
-    """Check that a mirror can begin, or continue from its checkpoint; change nothing.
+    """Check that a mirror can begin, or continue from its checkpoint; changes nothing.
 
     Args:
         plan: The plan.
-        checkpoint: Folder of the checkpoint.
+        checkpoint: Path of the checkpoint's folder.
         env: Files and clock.
-        create: Whether topics that the target lacks will be created.
+        create: Whether missing topics will be created at the target.
 
     Raises:
-        UnknownTopic, InvalidRequest, CorruptFile, UnsupportedVersion, ClusterFailure: As a mirror.
+        UnknownTopic, InvalidRequest, CorruptFile, UnsupportedVersion, ClusterFailure: The mirror
+        would fail to start with this error.
     """
     state = read_state(env, checkpoint)
     if state is not None:
@@ -784,7 +791,7 @@ def check_start(plan: MirrorPlan, checkpoint: str, env: Env, *, create: bool) ->
 
 
 def check_empty(checkpoint: str, env: Env) -> None:
-    """Raise InvalidRequest if a new mirror's folder has another query's checkpoint."""
+    """Raise InvalidRequest if the folder for a new mirror has a checkpoint of another query."""
     spark_dir = f"{checkpoint}/{SPARK_DIR}"
     if env.files.exists(spark_dir):
         raise InvalidRequest(

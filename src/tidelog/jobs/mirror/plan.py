@@ -1,10 +1,10 @@
 """Plan of a mirror: which source topics go into which target topics.
 
-Owns decisions, settings, the names in the checkpoint, and the JSON text of plan and state in it.
-Not owned: reading sources and target (`places`), and files. No I/O.
+Contains the choice of topics and options, the names of the checkpoint's files, and the JSON of plan
+and state in it. Sources and target are read in `places`. No I/O.
 
-Topics are named or found by a pattern. Those found by a pattern get numbers after the named ones,
-in the order in which they were found.
+Topics are either named or found by a pattern. Topics found by a pattern are numbered after the
+named ones, in the order in which they were found.
 """
 
 import json
@@ -32,11 +32,11 @@ from tidelog.types import IsolationLevel
 PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 
 
-# Maximum number of topics in a title.
+# Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
 
 
-# Options of the sources that change neither which records a task writes nor their order.
+# Options of the sources that affect neither the records that a task writes nor their order.
 _SOURCE_OPTIONS: Final = (
     *("kafka.*", "store.*", "kafkaConsumer.pollTimeoutMs", "groupIdPrefix"),
     *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "readUntil", "commitGroup"),
@@ -79,23 +79,24 @@ _OF_MIRROR: Final = (
 )
 
 
-# At brokers only tasks that were not written are repeated, under their numbers. If a partition's
-# records have gone since, the others' tasks would have other numbers.
+# With brokers, a repeated batch runs again only those tasks that have not written, identified by
+# their numbers. If a partition's records were deleted meanwhile, other tasks would get these
+# numbers.
 _OF_MIRROR_TO_BROKERS: Final = {
     "failOnDataLoss": "would change which records a repeated task writes to brokers: leave it out,"
     " and begin after lost records with a new checkpoint and start='latest'"
 }
 
 
-# Options of a sink by which a repeated batch finds what was written before.
+# Options of a sink that determine where a repeated batch finds its markers.
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
 
-# Field of a question, absent in checkpoints of earlier releases.
+# Key in `question` that checkpoints of earlier releases lack.
 _MARKERS: Final = "markers"
 
 
-# Internal topics of brokers and of writers, which no pattern matches.
+# Internal topics of brokers and of writers, which patterns never match.
 _INTERNAL: Final = (
     "__consumer_offsets",
     "__transaction_state",
@@ -107,14 +108,15 @@ _INTERNAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class MirrorSource:
-    """Topics of one place.
+    """Topics of one source.
 
     Attributes:
-        place: Their directory or cluster.
-        topics: Topic -> its name at the target.
-        pattern: Regular expression of whole names: matching topics are copied too, also those
-            created later; None for none. It never matches internal topics of brokers.
-        name: Name at the target of a topic found by the pattern, with `{topic}` for its own name.
+        place: Directory or cluster with the topics.
+        topics: Names at the target by name.
+        pattern: Regular expression for whole names. Matching topics are copied, too, even if they
+            are created later; internal topics of brokers never match. None for no pattern.
+        name: Name at the target for topics found by the pattern; `{topic}` in it is replaced by the
+            topic's name.
     """
 
     place: Place
@@ -124,7 +126,7 @@ class MirrorSource:
 
     @property
     def expression(self) -> str | None:
-        """Pattern for the stream, including the named topics; None without a pattern."""
+        """Regular expression for the stream, including named topics; None without a pattern."""
         if self.pattern is None:
             return None
         named = "".join(f"|{re.escape(topic)}" for topic in self.topics)
@@ -132,14 +134,14 @@ class MirrorSource:
         return f"(?!(?:{internal})$)(?:{self.pattern}){named}"
 
     def found(self, topics: Iterable[str]) -> list[str]:
-        """Return the topics that match the pattern and are not named, sorted."""
+        """Return the topics that match the pattern and are not named in `topics`, sorted."""
         if self.expression is None:
             return []
         meant = re.compile(self.expression)
         return sorted(t for t in topics if t not in self.topics and meant.fullmatch(t))
 
     def question(self) -> list[object]:
-        """Return the JSON fields that must be equal in a restart."""
+        """Return the values that must be the same in a restart, as JSON."""
         request: list[object] = [str(self.place), sorted(self.topics.items())]
         return request if self.pattern is None else [*request, self.pattern, self.name]
 
@@ -149,9 +151,9 @@ class Pair:
     """A source topic and its target topic.
 
     Attributes:
-        place: Number of its place among the sources.
-        topic: Its name at the source.
-        target: Its name at the target.
+        place: Index of the source in the plan.
+        topic: Name at the source.
+        target: Name at the target.
     """
 
     place: int
@@ -161,17 +163,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorPlan:
-    """Plan of a copy: sources, target and settings.
+    """Plan of a mirror: sources, target and how records are copied.
 
     Attributes:
-        sources: The places with their topics.
-        target: Place of the copies.
-        partitioning: KEPT: records keep the number of their partition; KEY: their key decides; ANY:
-            a transform decides, by the column `targetPartition`.
-        start: Start of a new mirror, `earliest` or `latest`.
+        sources: The sources with their topics.
+        target: Place that records are copied to.
+        partitioning: KEPT if records keep the number of their partition, KEY if their key chooses
+            it, ANY if a transform chooses it in the column `targetPartition`.
+        start: Where a new mirror starts, `earliest` or `latest`.
         isolation: Whether records of open and aborted transactions are copied.
         found: Topics found by patterns, in the order in which they were found.
-        markers: Options of the sink by which a repeated batch finds what was written before.
+        markers: Options of the sink that determine where a repeated batch finds its markers.
     """
 
     sources: tuple[MirrorSource, ...]
@@ -184,7 +186,7 @@ class MirrorPlan:
 
     @property
     def named(self) -> list[Pair]:
-        """The topics that were named."""
+        """The topics that were named, not found by a pattern."""
         return [
             Pair(number, topic, target)
             for number, source in enumerate(self.sources)
@@ -193,7 +195,7 @@ class MirrorPlan:
 
     @property
     def pairs(self) -> list[Pair]:
-        """All topics, in the order that numbers them in an offset map."""
+        """All topics, in the order of their numbers in an offset map."""
         return [*self.named, *self.found]
 
     @property
@@ -206,14 +208,14 @@ class MirrorPlan:
 
     @property
     def has_patterns(self) -> bool:
-        """Whether patterns may find more topics."""
+        """Whether any source has a pattern, so that more topics may be found."""
         return any(source.pattern is not None for source in self.sources)
 
     def matches(self, place: int, topics: Iterable[str]) -> list[Pair]:
-        """Return the pairs of topics that match a place's pattern and are not copied yet.
+        """Return pairs for topics of a source that match its pattern and are not copied yet.
 
         Raises:
-            InvalidTopic: A topic's name at the target is not valid.
+            InvalidTopic: The name of a topic at the target is not valid.
         """
         source = self.sources[place]
         known_topics = {pair.topic for pair in self.found if pair.place == place}
@@ -224,16 +226,16 @@ class MirrorPlan:
         return pairs
 
     def with_found(self, pairs: Iterable[Pair]) -> "MirrorPlan":
-        """Return the plan with more topics, after those it has."""
+        """Return the plan with more pairs, after the existing ones."""
         return replace(self, found=(*self.found, *pairs))
 
     @property
     def targets(self) -> list[str]:
-        """The target topics, sorted."""
+        """Names of the target topics, sorted."""
         return sorted({pair.target for pair in self.pairs})
 
     def question(self) -> dict[str, object]:
-        """Return the JSON fields that must be equal in a restart, without client settings."""
+        """Return the values that must be the same in a restart, without client settings."""
         return {
             "sources": [source.question() for source in self.sources],
             "target": str(self.target),
@@ -253,16 +255,16 @@ def plan_mirror(
     """Return the plan of a mirror.
 
     Args:
-        sources: Places, which have the topics of `topics`; or `MirrorSource` with their own.
-        topics: Names, or name -> name at the target.
-        target: Place of the copies.
+        sources: Places from which `topics` are copied; or `MirrorSource`, each with its own topics.
+        topics: Names of topics; or names at the target by name.
+        target: Place that records are copied to.
         **options: Options, see `MirrorOptions`.
 
     Raises:
-        InvalidRequest: There is nothing to copy, a pattern is invalid, a place is named twice, a
-            topic would be copied into itself, the target is an object store, or an option of the
-            sources or the sink is the mirror's own.
-        InvalidTopic: A name at the target is not valid.
+        InvalidRequest: No topic is given, a pattern is invalid, a place is given twice, a topic
+            would be copied to itself, the target is an object store, or an option of the sources or
+            the sink is one that the mirror sets itself.
+        InvalidTopic: A name at the target is invalid.
     """
     renames = dict(topics) if isinstance(topics, Mapping) else {name: name for name in topics}
     pattern, name = options["pattern"], options["name"]
@@ -325,7 +327,7 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
 
 
 def excluding(pattern: str, excluded: Iterable[str]) -> str:
-    """Return a pattern that matches what `pattern` matches and none of `excluded` does."""
+    """Return a regular expression for what `pattern` matches and no one in `excluded` does."""
     joined = "|".join(f"(?:{one})" for one in excluded)
     return f"(?!(?:{joined})$)(?:{pattern})" if joined else pattern
 
@@ -338,17 +340,17 @@ def read_renames(
     pattern: str | None = None,
     name: str = TOPIC_WORD,
 ) -> list[MirrorSource]:
-    """Return places with their topics, renamed as the texts say.
+    """Return sources for the places, with topics renamed as the texts specify.
 
     Args:
-        texts: `TOPIC=NAME` for every place, or `PLACE/TOPIC=NAME` for one.
-        places: The sources.
+        texts: `TOPIC=NAME` for all places, or `PLACE/TOPIC=NAME` for one.
+        places: Places of the sources.
         topics: Topics that are copied from each place.
-        pattern: Pattern of topics that are copied too, from each place.
-        name: Name at the target of a topic found by the pattern.
+        pattern: Regular expression for topics that are copied from each place, too.
+        name: Name at the target for topics found by the pattern.
 
     Raises:
-        InvalidRequest: A text has another form, or names a topic or place that is not copied.
+        InvalidRequest: A text has another form, or has a topic or place that is not copied.
     """
     renames = [{topic: topic for topic in topics} for _ in places]
     for text in texts:
@@ -374,12 +376,12 @@ def read_renames(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorState:
-    """State in the checkpoint of a mirror, in addition to Spark's own.
+    """State of a mirror in its checkpoint, in addition to Spark's own files.
 
     Attributes:
-        mirror_id: Id of the mirror at the target, 32 hexadecimal digits.
-        question: Fields that must be equal in a restart, see `MirrorPlan.question`.
-        starts: First offsets by pair and partition, `[[pair, partition, offset], ...]`.
+        mirror_id: Id of the mirror at the target, as 32 hexadecimal digits.
+        question: Values that must be the same in a restart; see `MirrorPlan.question`.
+        starts: Start offsets by pair and partition, `[[pair, partition, offset], ...]`.
     """
 
     mirror_id: str
@@ -387,7 +389,7 @@ class MirrorState:
     starts: tuple[tuple[int, int, int], ...]
 
     def with_starts(self, offset_map: OffsetMap) -> "MirrorState":
-        """Add the starts of partitions that were added later and are only in the map."""
+        """Return the state with the starts of partitions that were added later, from the map."""
         known = {(number, partition) for number, partition, _ in self.starts}
         later = tuple(
             (place.source, place.partition, copied.start)
@@ -397,9 +399,10 @@ class MirrorState:
         return replace(self, starts=(*self.starts, *later))
 
     def ensure_asked(self, plan: MirrorPlan) -> None:
-        """Raise InvalidRequest if the plan's `question` differs from the state's.
+        """Raise InvalidRequest if the plan's `question` differs from the one in the state.
 
-        Earlier releases did not write the markers down: any are accepted then.
+        Checkpoints of earlier releases don't contain the options for markers, so these are not
+        compared then.
         """
         now = json.loads(json.dumps(plan.question()))
         if _MARKERS not in self.question:
@@ -413,7 +416,7 @@ class MirrorState:
                 )
 
     def save(self, env: Env, checkpoint: str) -> None:
-        """Write the state to a checkpoint, durably; raises OSError."""
+        """Write the state to a checkpoint durably; raises OSError."""
         fields = {
             "mirror_id": self.mirror_id,
             "question": dict(self.question),
@@ -427,7 +430,7 @@ def _shown(value: object) -> str:
 
 
 def read_state(env: Env, checkpoint: str) -> MirrorState | None:
-    """Read the checkpoint's state, None if it is new; raises CorruptFile, UnsupportedVersion."""
+    """Read the state of a checkpoint; None if it is new. Raises CorruptFile, UnsupportedVersion."""
     return PROGRESS_FILE.read(env.files, f"{checkpoint}/{STATE_FILE}", _state)
 
 

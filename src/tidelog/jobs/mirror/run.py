@@ -1,20 +1,21 @@
-"""Running mirror: one structured streaming query over all sources, and its checkpoint.
+"""A running mirror: one streaming query that reads all sources, and its checkpoint.
 
-The query reads one stream of all sources and selects the columns that tasks need. The checkpoint is
-a folder that the driver can write to:
+The query reads each source as a stream, combines the streams, and selects the columns that tasks
+need. The checkpoint is a folder that the driver can write to:
 
-    mirror.json    the request, the mirror's id and its start offsets
+    mirror.json    the request, the mirror's id, its start offsets
     offsets.map    the offset map (`jobs.offset_map`)
-    spark/         Spark's own: which offsets belong to which batch
-    mirror.lock    held while a driver runs the mirror
+    spark/         Spark's own checkpoint: the offsets of each batch
+    mirror.lock    lock that a driver holds while it runs the mirror
 
-Not owned: writing a batch (`commit`), the plan (`plan`), requests to sources and target (`places`).
+Batches are written in `commit`, the plan is made in `plan`, and sources and target are read in
+`places`.
 
-Invariants: Spark writes down the offsets of a batch before it runs, and that it is done afterwards.
-In between the batch is written, then the map. After a kill at any point Spark repeats the same
-batch. The target then knows whether it has the batch, and returns its offsets, so records are there
-once and the map gets its rows in any case. Over Spark Connect the server writes the batches
-(`commit`).
+Invariants: Spark stores a batch's offsets before the batch runs, and afterwards that it is done. In
+between, the batch is written to the target, then to the offset map. After a kill at any point,
+Spark repeats the same batch. The target then knows whether it has the batch and returns its
+offsets, so each record is written once and the map gets its rows in any case. Over Spark Connect,
+the server writes the batches (see `commit`).
 """
 
 import json
@@ -77,14 +78,15 @@ _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
 
-# One task keeps the order within a partition at brokers; a directory orders segments afterwards.
+# With brokers, one task reads a whole partition, to keep the order of its records; for a directory,
+# segments are ordered in the commit.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
 def source_options(
     plan: MirrorPlan, number: int, state: MirrorState, *, batch_records: int
 ) -> dict[str, str]:
-    """Return the options of the stream that reads a place."""
+    """Return the options of the stream that reads one source."""
     source = plan.sources[number]
     place = source.place
     columns = [*_COLUMNS, *([] if place.is_broker else [_CREATE_TIME])]
@@ -110,7 +112,7 @@ def _subscribed(source: MirrorSource) -> dict[str, str]:
 
 
 def starting_offsets(plan: MirrorPlan, number: int, state: MirrorState) -> str:
-    """Return `earliest`, or the log ends as of the mirror's first start, as JSON."""
+    """Return `earliest`, or the log ends at the mirror's first start, as JSON."""
     if plan.start == "earliest":
         return "earliest"
     pairs: list[Pair] = plan.pairs
@@ -130,7 +132,7 @@ def read_rows(
     batch_records: int,
     more: Mapping[str, str],
 ) -> "DataFrame":
-    """Return the rows of all places with their place's number; times are create times."""
+    """Return the rows of all sources, with the number of the source; times are create times."""
     from pyspark.sql.functions import coalesce, col, lit, when
 
     parts = []
@@ -138,7 +140,7 @@ def read_rows(
         options = source_options(plan, number, state, batch_records=batch_records) | dict(more)
         rows = spark.readStream.format("tidelog").options(**options).load()
         if not source.place.is_broker:
-            # The files of a LogAppendTime topic still contain the producers' create times.
+            # The log files of a topic with LogAppendTime still have the producers' create times.
             stamped = col("timestampType") == lit(int(TimestampType.LOG_APPEND_TIME))
             created = when(stamped, coalesce(col(_CREATE_TIME), col("timestamp")))
             rows = rows.withColumn("timestamp", created.otherwise(col("timestamp")))
@@ -168,12 +170,12 @@ class Mirror:
     """A started mirror. Life cycle: start -> await_end or stop.
 
     Attributes:
-        started: Spark's query.
-        batches: The batches written so far.
-        findings: Findings of the checks before the start.
+        started: Spark's query, which may be restarted.
+        batches: Writer of the batches, with the last ones.
+        findings: Findings of the target's checks before the start.
         notes: Notes on topics and settings that were found or changed at the start.
-        start_map: The map as of the start.
-        was_resumed: Whether it continued from a checkpoint.
+        start_map: Offset map at the start.
+        was_resumed: Whether the mirror continued from a checkpoint.
     """
 
     started: RestartingQuery
@@ -190,19 +192,19 @@ class Mirror:
 
     @property
     def plan(self) -> MirrorPlan:
-        """The plan with all topics that were found."""
+        """The plan with all topics found so far."""
         return self.batches.grown_plan
 
     @property
     def found(self) -> OffsetMap:
-        """The current map."""
+        """The current offset map."""
         return self.batches.found
 
     def await_end(self, stopped: threading.Event | None = None) -> None:
-        """Wait for the end; raises the query's error.
+        """Wait for the end of the mirror; raises the query's error.
 
         Args:
-            stopped: Event that stops a continuous mirror, once the running batch is written.
+            stopped: Event that ends a continuous mirror after the batch that is being written.
         """
         while not self.started.has_ended(1):
             self.batches.report_done()
@@ -212,7 +214,7 @@ class Mirror:
         self.batches.report_done()
 
     def stop(self) -> None:
-        """Stop after the batch that is being written."""
+        """Stop the mirror after the batch that is being written."""
         self.batches.close()
         self.query.stop()
         self.batches.release()
@@ -224,17 +226,17 @@ class Mirror:
 def running(
     spark: "SparkSession", plan: MirrorPlan, **options: Unpack[MirrorOptions]
 ) -> Iterator[Mirror]:
-    """Start a mirror, and stop it at the end of the block.
+    """Run a mirror inside the block, and stop it at the end.
 
     Args:
         spark: The session.
-        plan: The plan, made with the same options.
+        plan: The plan, which was made with the same options.
         **options: Options, see `MirrorOptions`.
 
     Raises:
-        DirectoryLocked: Another driver runs it.
-        InvalidRequest: Over Spark Connect, a path is relative.
-        TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: As `find_targets`.
+        DirectoryLocked: Another driver runs this mirror.
+        InvalidRequest: A path is relative, with a Spark Connect server.
+        TargetLoses, InvalidRequest, UnknownTopic, ClusterFailure: See `find_targets`.
     """
     check_shared_places(spark, [*(source.place for source in plan.sources), plan.target])
     env, checkpoint = options["env"] or os_env(), options["checkpoint"].rstrip("/")
@@ -260,13 +262,13 @@ def running(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """A checkpoint, new or existing.
+    """Checkpoint that was opened or created.
 
     Attributes:
-        plan: The plan with all topics of the map.
-        state: The checkpoint's state.
-        found: The map.
-        findings: Findings of the checks of the targets.
+        plan: The plan with all topics in the offset map.
+        state: State in the checkpoint.
+        found: Offset map in the checkpoint.
+        findings: Findings of the target's checks.
         was_resumed: Whether the checkpoint existed.
     """
 
@@ -312,7 +314,7 @@ def _start(
         batches_shown = ClientBatches(
             plan=plan, path=path, env=env, watch=watch, after=start_map.batch_id
         )
-        # These options work only in the client, and can't be pickled.
+        # Options that can't be pickled, and are used only by the client.
         plain: MirrorOptions = {
             **options,
             "stopped": None,
@@ -335,7 +337,7 @@ def _start(
 
 
 def _open(plan: MirrorPlan, options: MirrorOptions, env: Env) -> _Opened:
-    """Open the checkpoint or create it; find the target topics, or create them."""
+    """Open or create the checkpoint; find or create the topics at the target."""
     state = read_state(env, options["checkpoint"])
     if state is None:
         plan = with_topics(plan, env)
@@ -369,7 +371,7 @@ def _begin(
     sources: Mapping[int, TopicFacts],
     targets: Mapping[str, TopicFacts],
 ) -> tuple[MirrorState, OffsetMap]:
-    """Create a checkpoint; the state is written last, so that an unfinished one does not count."""
+    """Create a checkpoint. The state is written last, so a checkpoint without it doesn't count."""
     check_empty(options["checkpoint"], env)
     starts = first_offsets(plan, sources)
     offset_map = first_map(plan, sources, targets, starts)
@@ -384,7 +386,7 @@ def _begin(
 
 
 def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) -> OffsetMap:
-    """Return the map of a mirror that ran before, with the target's new partitions."""
+    """Return the offset map of an existing mirror, with new partitions of the target."""
     offset_map = grown(read_map(env.files, f"{options['checkpoint']}/{MAP_FILE}"), targets)
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if offset_map.batch_id >= 0 and not env.files.exists(metadata):
@@ -398,9 +400,10 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
 def _query(
     rows: "DataFrame", batches: Batches | ServerBatches, options: MirrorOptions, title: str
 ) -> RestartingQuery:
-    # A file URI, so that Spark uses this folder even if its default file system is another.
+    # A file URI, so that Spark uses the local folder even if its default file system is another
+    # one.
     folder = Path(f"{options['checkpoint']}/{SPARK_DIR}").absolute()
-    # Spark refuses two active queries of one name, or with one checkpoint.
+    # Spark refuses two active queries with the same name or checkpoint.
     writer = rows.writeStream.foreachBatch(batches).queryName(f"{title} ({folder.parent})")
     writer = writer.option("checkpointLocation", folder.as_uri())
     if options["continuous"]:

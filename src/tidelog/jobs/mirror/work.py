@@ -1,14 +1,15 @@
 """Tasks of a mirror: write rows of a micro-batch to the target, and report their offsets.
 
-Tasks run by `mapInArrow` and return one small report each; the rows stay in the workers. A task for
-a directory stages segments, and the driver attaches those of all tasks together. A task for brokers
-writes one transaction with its rows and a marker that contains its notes. If such a task is
-repeated, it finds the marker, writes nothing, and reports the notes.
+Tasks run in `mapInArrow` and return one small report each; the rows stay in the workers. For a
+directory, a task stages segments, and the driver attaches the segments of all tasks together. For
+brokers, a task writes its rows and a marker in one transaction; the marker contains its notes. If
+such a task is repeated, it finds the marker, writes nothing, and reports the notes.
 
-The notes are rows of an offset map (`Ledger`). Consecutive offsets become one dense row; if offsets
-have too many gaps, one row stands for a whole record batch. No object per record.
+The notes are rows of an offset map (`Ledger`). A run of consecutive offsets becomes one dense row.
+If offsets have too many gaps, one row describes a whole record batch. There is no object per
+record.
 
-Not owned: the commit of a batch and the map (`commit`).
+Batch and map are committed in `commit`.
 """
 
 import base64
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     Longs: TypeAlias = npt.NDArray[np.int64]
 
 
-# Up to this number, each run of consecutive offsets in a record batch gets a row of its own.
+# Maximum number of runs of consecutive offsets in a record batch that get separate rows.
 RUNS_MAX: Final = 32
 
 
-# Maximum number of rows that one task returns to the driver; beyond it the oldest are merged.
+# Maximum number of rows that a task returns to the driver; if it has more, the oldest are merged.
 TASK_ROWS_MAX: Final = 512
 
 
@@ -52,14 +53,14 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class RoutedRows:
-    """Rows of one record batch, in the order in which they are written.
+    """Rows of one record batch, in the order of their write.
 
     Attributes:
-        source: Number of the pair, int32[n].
+        source: Number of the pair of topics, int32[n].
         partition: Partition of the source, int32[n].
         offset: Offset at the source, int64[n].
-        create_ms: Create time, -1 for none, int64[n].
-        target: Partition of the target, int32[n].
+        create_ms: Create time in ms, -1 for none, int64[n].
+        target: Partition at the target, int32[n].
     """
 
     source: "npt.NDArray[np.int32]"
@@ -76,21 +77,21 @@ def rows_of_group(
     create_ms: "Longs",
     arrival_ms: int,
 ) -> list[MapRow]:
-    """Return the map's rows for records of one source partition in one target partition.
+    """Return rows of the map for records from one source partition in one target partition.
 
     Args:
-        group: Pair, partition of the source, partition of the target.
+        group: Pair of topics, partition at the source, partition at the target.
         source: Offsets at the source, int64[n], n > 0.
         target: Offsets at the target, int64[n].
-        create_ms: Create times, -1 for none, int64[n].
-        arrival_ms: Time by which they were at the target.
+        create_ms: Create times in ms, -1 for none, int64[n].
+        arrival_ms: Time in ms at which all of the records were at the target.
     """
     if len(source) > 1 and (np.diff(source) < 0).any():
         order = np.argsort(source, kind="stable")
         source, target, create_ms = source[order], target[order], create_ms[order]
     steps = np.diff(source)
     cuts = np.flatnonzero((steps != 1) | (np.diff(target) != 1)) + 1
-    # If a transform has made several records of one, there is no single distance.
+    # If a transform makes several records of one, t - s is not the same for all of them.
     if len(cuts) >= RUNS_MAX or (steps == 0).any():
         flags, starts, ends = 0, [0], [len(source)]
     else:
@@ -125,18 +126,18 @@ def _row(
 
 @dataclass(slots=True)
 class Ledger:
-    """Notes of the target offsets of one task's records. Not thread-safe.
+    """Notes of the offsets at the target of one task's records. Not thread-safe.
 
-    `take` numbers the records of each target partition from 0, in order. These are their offsets
+    `take` numbers the records of each target partition from 0, in order. The numbers are offsets
     relative to the task's first record in the partition.
 
     Attributes:
-        topics: Number of the target topic of each pair.
-        arrival_ms: Arrival time of the rows; 0 if not known yet.
-        rows: Rows so far, with `target_start` counted from 0.
-        counts: Number of records so far, by target topic number and partition.
-        copied: First and end offset, by pair and partition of the source.
-        records: Number of records.
+        topics: Number of the target topic, by number of the pair.
+        arrival_ms: Arrival time of the rows in ms; 0 if not known yet.
+        rows: Rows of the map so far, with `target_start` counted from 0.
+        counts: Number of records so far, by target topic's number and partition.
+        copied: First and end offset at the source, by pair and partition.
+        records: Number of records so far.
     """
 
     topics: Mapping[int, int]
@@ -147,7 +148,7 @@ class Ledger:
     records: int = 0
 
     def take(self, batch: RoutedRows) -> None:
-        """Note a record batch."""
+        """Add the rows of a record batch."""
         positions, arrival = self._number(batch), self.arrival_ms
         self.records += len(batch.offset)
         keys = np.stack([batch.source, batch.partition, batch.target], axis=1)
@@ -164,7 +165,7 @@ class Ledger:
             self.rows = thin(self.rows, TASK_ROWS_MAX // 2)
 
     def _number(self, batch: RoutedRows) -> "Longs":
-        """Return the target offset of each record."""
+        """Return the offset at the target of each row."""
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
         groups, inverse = _unique_rows(keys)
@@ -178,7 +179,7 @@ class Ledger:
         return positions
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "Longs":  # noqa: ARG002 - others know
-        """Return the target offsets of records number `start` to `start + count` of a partition."""
+        """Return the target offsets of `count` records of a partition, from number `start` on."""
         return np.arange(start, start + count)
 
     def _note_copied(self, place: tuple[int, int], start: int, end: int) -> None:
@@ -189,7 +190,7 @@ class Ledger:
 def _unique_rows(
     keys: "npt.NDArray[np.int32]",
 ) -> "tuple[list[tuple[int, ...]], npt.NDArray[np.intp]]":
-    """Return the distinct rows of a table, and for each row its number among them."""
+    """Return the distinct rows of a table, and for each row of the table its index among them."""
     if (keys == keys[0]).all():
         return [tuple(keys[0].tolist())], np.zeros(len(keys), np.intp)
     found, inverse = np.unique(keys, axis=0, return_inverse=True)
@@ -197,7 +198,7 @@ def _unique_rows(
 
 
 def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
-    """Return a row with its target offsets shifted by `by`."""
+    """Return a row with its target offsets increased by `by`."""
     return row._replace(
         target_start=row.target_start + by, target_end=row.target_end + by, arrival_ms=arrival_ms
     )
@@ -208,11 +209,11 @@ def moved(row: MapRow, by: int, arrival_ms: int) -> MapRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRows:
-    """Notes of one task, or of a whole batch.
+    """Notes of one task, or of all tasks of a batch.
 
     Attributes:
-        rows: Rows of the map.
-        copied: First and end offset, by pair and partition of the source.
+        rows: Rows for the offset map.
+        copied: First and end offset at the source, by pair and partition.
         records: Number of written records.
     """
 
@@ -234,7 +235,7 @@ def encode_ledger_rows(noted: LedgerRows) -> str:
 
 
 def decode_ledger_rows(text: str) -> LedgerRows:
-    """Decode the output of `encode_ledger_rows`; raises CorruptData for other text."""
+    """Decode the result of `encode_ledger_rows`; raises CorruptData for other text."""
     try:
         content = json.loads(text)
         if content["v"] != _VERSION:
@@ -263,7 +264,7 @@ def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
     return LedgerRows(rows=rows, copied=copied, records=records)
 
 
-# Columns that a transform must keep: the map needs them to know the source offsets.
+# Columns that a transform must keep, because the offset map needs the offsets at the source.
 ORIGIN: Final = ("source", "topic", "partition", "offset")
 
 
@@ -278,12 +279,12 @@ REPORT_SCHEMA: Final = "report string"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
-    """Target topics of the sources, in the form that tasks need.
+    """Target topics of the source topics, in the form that tasks need.
 
     Attributes:
-        pairs: Place, topic and target topic of each pair, in order.
+        pairs: Source, topic and target topic of each pair, in order.
         counts: Number of partitions of each target topic.
-        partitioning: How partitions are chosen.
+        partitioning: How the partition of a record is chosen.
     """
 
     pairs: tuple[tuple[int, str, str], ...]
@@ -296,19 +297,20 @@ class Routes:
         return [name for name, _ in self.counts]
 
     def target_numbers(self) -> dict[int, int]:
-        """Return the number of the target topic of each pair."""
+        """Return the number of the target topic for each pair."""
         return {n: self.targets.index(pair[2]) for n, pair in enumerate(self.pairs)}
 
 
 class Origins:
-    """Splits record batches into what a ledger needs and what the sink writes. For one thread."""
+    """Divides record batches into rows for a ledger and rows for the sink. Not thread-safe."""
 
     def __init__(self, routes: Routes, *, task: int) -> None:
         """Create it.
 
         Args:
-            routes: Target topics of the sources.
-            task: Number of the task, the start of the round-robin for records without a key.
+            routes: Target topics of the source topics.
+            task: Number of the task, with which the assignment of records without a key to
+                partitions in turn begins.
         """
         self._routes = routes
         numbers = routes.target_numbers()
@@ -319,8 +321,8 @@ class Origins:
         """Return the rows for the ledger, and the same rows for the sink.
 
         Raises:
-            InvalidRequest: A row has no origin, or its topic is not mirrored.
-            InvalidTimestamp: A transform has made a create time before 1970.
+            InvalidRequest: A row has no origin, or its topic is not copied.
+            InvalidTimestamp: A transform has set a create time before 1970.
         """
         self._turn += 1
         if any(batch.column(name).null_count for name in ORIGIN):
@@ -338,7 +340,7 @@ class Origins:
         return rows, self._for_sink(batch, rows)
 
     def _pairs(self, batch: pa.RecordBatch) -> "npt.NDArray[np.int32]":
-        """Return the number of each row's pair."""
+        """Return the number of the pair for each row."""
         places = _ints(batch, "source")
         pairs = np.full(len(places), -1, np.int32)
         topics = batch.column("topic")
@@ -368,7 +370,7 @@ class Origins:
         return chosen_numbers
 
     def _for_sink(self, batch: pa.RecordBatch, rows: RoutedRows) -> pa.RecordBatch:
-        """Return columns for the sink. A missing time is -1 ms: the sink replaces null by now."""
+        """Return columns for the sink; a missing time is -1 ms: the sink replaces null by now."""
         names = self._routes.targets
         dictionary = pa.DictionaryArray.from_arrays(self._target_of[rows.source], pa.array(names))
         columns = {
@@ -383,7 +385,7 @@ class Origins:
 
 
 def _create_ms(batch: pa.RecordBatch) -> "npt.NDArray[np.int64]":
-    """Return create times in ms, rounded down; -1 for null, a record without a time."""
+    """Return create times in ms, rounded down; -1 for null, which means no time."""
     column = batch.column("timestamp").cast(pa.timestamp("us", "UTC"))
     micros = np.asarray(column.cast(pa.int64()).fill_null(0))
     wrong = np.flatnonzero(micros < 0)
@@ -403,15 +405,15 @@ def _ints(batch: pa.RecordBatch, name: str) -> "npt.NDArray[np.int32]":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Message of a task to the driver.
+    """Message from a task to the driver.
 
     Attributes:
-        task: Number of the task, by which segments are ordered.
-        noted: Notes of the target offsets; for a directory relative to the task's first record of
-            each partition, for brokers absolute.
-        staged: The segments that it has staged.
-        counts: Number of records, by target topic number and partition.
-        was_done: Whether an earlier attempt had written all of it.
+        task: Number of the task, which determines the order of segments.
+        noted: Notes of the offsets at the target; for a directory relative to the task's first
+            record in each partition, for brokers absolute.
+        staged: Segments that the task has staged.
+        counts: Number of records, by target topic's number and partition.
+        was_done: Whether an earlier attempt had already written all of the task's rows.
     """
 
     task: int
@@ -434,7 +436,7 @@ class Report:
 
     @classmethod
     def decode(cls, text: str) -> "Report":
-        """Decode the output of `encode`."""
+        """Decode the result of `encode`."""
         content = json.loads(text)
         return cls(
             task=content["task"],
@@ -450,7 +452,7 @@ class Report:
 def _noted_rows(
     batches: Iterable[pa.RecordBatch], routes: Routes, task: int, ledger: "Ledger | SentLedger"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a task for the sink; note each in the ledger first."""
+    """Yield a task's rows for the sink; each record batch is added to the ledger before."""
     origins = Origins(routes, task=task)
     for batch in batches:
         if batch.num_rows:
@@ -465,12 +467,12 @@ def _report_batch(report: Report) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryTask:
-    """Stages the rows of a task. Called by `mapInArrow`.
+    """Function that stages the rows of a task; called by `mapInArrow`.
 
     Attributes:
         options: Options of the sink.
-        routes: Target topics of the sources.
-        commit_id: Id of the batch's commit, prefix of the staged files' names.
+        routes: Target topics of the source topics.
+        commit_id: Id of the batch's commit, the prefix of staged files' names.
     """
 
     options: SinkOptions
@@ -478,7 +480,7 @@ class DirectoryTask:
     commit_id: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Stage the rows and yield one report; on failure remove the staged files."""
+        """Stage the rows and yield one report; after a failure the staged files are removed."""
         from tidelog.spark.directory_sink import stage
 
         task, ledger = task_number(), Ledger(self.routes.target_numbers())
@@ -490,10 +492,11 @@ class DirectoryTask:
 
 
 class SentLedger:
-    """Notes of the offsets that brokers assigned to one task's rows. For one thread.
+    """Notes of the offsets that brokers assigned to one task's rows. Not thread-safe.
 
-    Rows of a partition are reported in the order in which they were sent, so the n-th report is
-    about the n-th row. The number of unreported rows is bounded by the size of a micro-batch.
+    The rows of a partition are acknowledged in the order in which they were sent, so the n-th
+    acknowledgement is for the n-th row. The number of unacknowledged rows is limited by the size of
+    a micro-batch.
     """
 
     def __init__(self, routes: Routes) -> None:
@@ -503,20 +506,20 @@ class SentLedger:
         self._offsets: dict[tuple[int, int], array[int]] = {}
 
     def take(self, rows: RoutedRows) -> None:
-        """Add rows that are about to be sent."""
+        """Add rows that will be sent next."""
         self._waiting.append(rows)
 
     def sent(self, topic: str, partition: int, offset: int) -> None:
-        """Add the offset of one delivered row; markers are ignored."""
+        """Add the offset of one acknowledged row; markers are ignored."""
         number = self._names.get(topic)
-        if number is not None:  # the marker's topic has no number
+        if number is not None:  # the topic of markers has no number
             key = (number, partition)
             if key not in self._offsets:
                 self._offsets[key] = array("q")
             self._offsets[key].append(offset)
 
     def noted(self, arrival_ms: int) -> LedgerRows:
-        """Return the notes of all rows, once every row has its offset."""
+        """Return the notes of all rows, after each row has its offset."""
         offsets = {
             key: np.frombuffer(reported, np.int64) for key, reported in self._offsets.items()
         }
@@ -527,7 +530,7 @@ class SentLedger:
 
 
 class PlacedLedger(Ledger):
-    """Ledger with known target offsets."""
+    """Ledger whose target offsets are already known."""
 
     def __init__(
         self,
@@ -539,7 +542,7 @@ class PlacedLedger(Ledger):
         self._known = offsets
 
     def place(self, topic: int, partition: int, start: int, count: int) -> "npt.NDArray[np.int64]":
-        """Return the target offsets of rows number `start` to `start + count` of a partition."""
+        """Return the target offsets of `count` rows of a partition, from number `start` on."""
         offsets = self._known[topic, partition][start : start + count]
         assert len(offsets) == count, "every row was reported"
         return offsets
@@ -547,12 +550,12 @@ class PlacedLedger(Ledger):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorBrokerTask:
-    """Sends the rows of a task in one transaction. Called by `mapInArrow`.
+    """Function that sends the rows of a task in one transaction; called by `mapInArrow`.
 
     Attributes:
         options: Options of the sink.
-        routes: Target topics of the sources.
-        mirror_id: Id of the mirror, part of the writer's name.
+        routes: Target topics of the source topics.
+        mirror_id: Id of the mirror, which is a part of the writer's name.
         batch_id: Number of the micro-batch.
     """
 
@@ -580,5 +583,5 @@ class MirrorBrokerTask:
 
 
 def read_reports(texts: Sequence[str]) -> list[Report]:
-    """Decode the reports of all tasks, in the order of the tasks."""
+    """Decode the reports of all tasks, ordered by task."""
     return sorted(map(Report.decode, texts), key=lambda report: report.task)

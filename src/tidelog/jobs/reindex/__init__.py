@@ -1,1 +1,1 @@
-"""Reindex: derived files, rebuilt by Spark."""
+"""Reindex: rebuilds derived files by Spark."""

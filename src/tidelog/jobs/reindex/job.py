@@ -1,10 +1,11 @@
-"""Builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
+"""`reindex`: builds or verifies indexes and zone maps of whole directories, in parallel on Spark.
 
-Verifying checks each partition as `tidelog doctor` does, and only reads. Building repairs derived
-files of our own directories under their lock, which the driver holds until the last task has ended,
-and adds missing zone maps. A directory that another program wrote, or one in an object store, is
-never written to: its zone maps go to a separate folder (`zone_cache`), where readers find them.
-Adding files to that folder needs no lock, so a broker may use the directory at the same time.
+The mode `verify` checks each partition like `tidelog doctor`, and only reads. The mode `build`
+repairs derived files of directories that tidelog wrote, and adds missing zone maps; the driver
+holds the directory's lock until the last task has ended. A directory that another program wrote, or
+one in an object store, is never changed: its zone maps are written to a separate folder
+(`zone_cache`), where readers find them. This needs no lock, so a broker may use the directory at
+the same time.
 """
 
 import json
@@ -58,9 +59,9 @@ _DONE: Final = "done string"
 
 
 class Outcome(StrEnum):
-    """State of a directory after the job, as in `tidelog doctor`.
+    """State of a directory after the job, named as in `tidelog doctor`.
 
-    `BLIND`: something could not be checked, so the directory can't be called sound.
+    `BLIND`: something could not be checked, so the directory may be damaged.
     """
 
     SOUND = "sound"
@@ -74,9 +75,10 @@ class Reindex:
 
     Attributes:
         partitions: One row for each partition; see `PARTITIONS_SCHEMA`.
-        findings: Findings, whose state is `repaired` or `open`; see `FINDINGS_SCHEMA`.
+        findings: One row for each finding, whose state is `repaired` or `open`; see
+            `FINDINGS_SCHEMA`.
         done: The same result by partition, as plain objects.
-        top: Open findings in the files at the top of the directory.
+        top: Findings that are still open in the files at the top of the directory.
         outcome: State of the directory after the job.
         problems: Files that could not be built or checked, one line each.
     """
@@ -120,15 +122,16 @@ def reindex(
     """Build or verify indexes and zone maps.
 
     Args:
-        spark: The session; its workers must reach the directory and the cache under these paths.
+        spark: The session. Its workers must be able to open the directory and the cache under these
+            paths.
         source: A directory of topics.
-        topics: Topics or single partitions. None: all topics, and the files at the top.
+        topics: Topics or single partitions. None for all topics, and the files at the top.
         **options: Those of `ReindexOptions`.
 
     Raises:
-        DirectoryLocked: Another process has the directory open for writing; nothing was changed.
-        InvalidRequest: The directory is another program's or in an object store, and `zone_cache`
-            is missing for building; nothing was changed.
+        DirectoryLocked: Another process has locked the directory; nothing was changed.
+        InvalidRequest: The directory was written by another program or is in an object store, and
+            `zone_cache`, which `build` needs then, is missing; nothing was changed.
         UnknownTopic: A topic or partition doesn't exist.
     """
     result = run(spark, as_place(source), topics, **options)
@@ -149,7 +152,7 @@ def run(
     topics: TopicChoice = None,
     **options: Unpack[ReindexOptions],
 ) -> ReindexResult:
-    """Build or verify, see `reindex`; return plain objects."""
+    """Build or verify like `reindex`; return plain objects."""
     mode, zone_cache, group_bytes = options["mode"], options["zone_cache"], options["group_bytes"]
     env, path = check_wishes(place, topics, mode, zone_cache)
     job = _Job(spark, env, replace(place, address=path), options["listener"])
@@ -171,13 +174,13 @@ def run(
 def check_wishes(
     place: Place, topics: TopicChoice, mode: str, zone_cache: str | None
 ) -> tuple[Env, str]:
-    """Check the arguments of a job; Spark is not needed.
+    """Check the arguments of a job, without Spark.
 
     Returns:
-        The directory's environment, and its path.
+        Environment of the directory, and its path.
 
     Raises:
-        InvalidRequest, UnknownTopic: As `reindex`.
+        InvalidRequest, UnknownTopic: See `reindex`.
     """
     env, path = directory_env(place), place.address.rstrip("/") or "/"
     if zone_cache is not None:
@@ -188,9 +191,9 @@ def check_wishes(
 
 
 def _check_cache(path: str, zone_cache: str) -> None:
-    """Raise InvalidRequest if the cache is a URL or inside the directory.
+    """Raise InvalidRequest if the cache is a URL, or inside the directory.
 
-    A foreign directory is never written to.
+    The directory must not be changed, because another program wrote it.
     """
     if is_url(zone_cache):
         raise InvalidRequest(f"zone_cache={zone_cache}: a folder that all workers share, no URL")
@@ -199,7 +202,7 @@ def _check_cache(path: str, zone_cache: str) -> None:
 
 
 def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
-    """Raise InvalidRequest unless the directory is our own, so that it may be written to."""
+    """Raise InvalidRequest if another program wrote the directory: it must not be changed."""
     if is_url(path):
         raise InvalidRequest(
             f"{path}: nothing is built inside an object store; give zone_cache, a folder for maps"
@@ -216,7 +219,7 @@ def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Shared state of one job's steps."""
+    """State that the steps of one job share."""
 
     spark: "SparkSession"
     env: Env
@@ -224,7 +227,7 @@ class _Job:
     listener: Listener
 
     def partitions(self, topics: TopicChoice, *, mends: bool) -> list[PartDone]:
-        """Check all partitions, one task each; repair them if `mends`."""
+        """Check all partitions, one task for each; repair them if `mends`."""
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             names = list_partitions(log_dir, topics)
         parts = [json.dumps([name.topic, name.partition, []]) for name in names]
@@ -233,7 +236,7 @@ class _Job:
     def zones(
         self, topics: TopicChoice, kind: str, cache: str | None, group_bytes: int
     ) -> list[PartDone]:
-        """Build or verify zone maps of finished segments, a group of segments in each task."""
+        """Build or verify the zone maps of finished segments; each task has a group of segments."""
         parts, names = [], []
         with LogDir.open(self.place.address, env=self.env) as log_dir:
             for name in list_partitions(log_dir, topics):
@@ -257,11 +260,11 @@ class _Job:
     def top(self, done: Iterable[PartDone], *, mends: bool) -> list[Finding]:
         """Check the files at the top of the directory in the driver; repair checkpoints if `mends`.
 
-        Returns the open findings.
+        Returns the findings that are still open.
         """
         check = DirectoryCheck(self.env.files, self.place.address)
         findings = check.load()
-        check.partitions.clear()  # already checked by the tasks
+        check.partitions.clear()  # tasks have already checked the partitions
         check.repair_facts = {
             TopicPartition(one.topic, one.partition): RepairFacts(
                 log_end=one.log_end, is_whole=one.is_whole
@@ -287,12 +290,12 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DoPart:
-    """Task for one part: a JSON list of topic, partition and base offsets.
+    """Task for one part; implements `Work`.
 
     Attributes:
         place: The directory of topics.
-        kind: A key of `_TITLES`.
-        cache: The folder for zone maps.
+        kind: What to do with the part, a key of `_TITLES`.
+        cache: Folder for zone maps; None to write them next to the logs.
     """
 
     place: Place
@@ -300,7 +303,7 @@ class DoPart:
     cache: str | None
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """See `Work`."""
+        """Run one task; `part` is a JSON list of topic, partition and base offsets."""
         topic, number, bases = json.loads(part)
         name, env = TopicPartition(topic, number), directory_env(self.place)
         path = self.place.address
@@ -315,7 +318,7 @@ class DoPart:
 
 
 def _by_partition(names: Iterable[TopicPartition], parts: Iterable[PartDone]) -> list[PartDone]:
-    """Combine the parts of each partition; partitions without a finished segment are included."""
+    """Combine the parts of each partition; includes partitions without a finished segment."""
     merged = {name: PartDone(topic=name.topic, partition=name.partition) for name in names}
     for part in parts:
         one = merged[TopicPartition(part.topic, part.partition)]
@@ -344,7 +347,7 @@ def partition_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
 
 
 def finding_rows(result: ReindexResult) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of `FINDINGS_SCHEMA`: first the initial findings, then later ones."""
+    """Yield the rows of `FINDINGS_SCHEMA`: first those of the first check, then later ones."""
     for one in result.done:
         open_paths = {finding.path for finding in one.left}
         for finding in one.found:
@@ -365,6 +368,6 @@ def _row(finding: Finding, state: str) -> tuple[object, ...]:
         finding.position,
         finding.offset,
         finding.damage,
-        # The option `--repair` is doctor's; the reindex command has no such option.
+        # `--repair` is an option of doctor, not of the command reindex.
         f"tidelog doctor {remedy}" if remedy.startswith("--repair") else remedy,
     )

@@ -8,7 +8,7 @@ from tidelog.spark.parts import NOBODY, Listener
 
 
 class Mode(StrEnum):
-    """Action of a reindex: build missing and wrong files, or only verify."""
+    """Mode of a reindex: build missing and wrong files, or only verify."""
 
     BUILD = "build"
     VERIFY = "verify"

@@ -1,7 +1,7 @@
-"""Tasks of a reindex: check or repair one partition, or build some zone maps.
+"""Tasks of a reindex: check or repair one partition, or build zone maps of some segments.
 
-Needs files, but no Spark. Only two functions write to a directory: `check_partition` if it repairs,
-and `build_zones` without a cache. Their caller holds the directory's lock.
+Needs no Spark. Only two functions write to a directory: `check_partition` with `mends`, and
+`build_zones` without a cache. Their caller holds the directory's lock.
 """
 
 import json
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class PartDone:
-    """Result of one part.
+    """Result for one part of a partition.
 
     Attributes:
         topic: Topic of the partition.
         partition: Number of the partition.
-        segments: Number of segments checked.
-        log_bytes: Size of their log files.
+        segments: Number of segments that were checked.
+        log_bytes: Size of their log files in bytes.
         found: Findings of the first check.
-        left: Findings that are still open.
-        maps_built: Number of zone maps written.
-        built: Paths of those written beside their logs.
-        maps_there: Number of zone maps that existed and were right.
+        left: Findings that are still open after the repair.
+        maps_built: Number of zone maps that were written.
+        built: Paths of zone maps that were written next to their logs.
+        maps_there: Number of zone maps that existed and were correct.
         problems: Files that could not be built or checked, one line each.
         is_blind: Whether something could not be checked.
-        log_end: Offset behind the last sound batch; 0 if that was not checked.
-        is_whole: Whether the whole log is sound.
+        log_end: Offset after the last undamaged batch; 0 if that was not checked.
+        is_whole: Whether the whole log is undamaged.
     """
 
     topic: str
@@ -68,14 +68,14 @@ class PartDone:
 
     @classmethod
     def decode(cls, text: str) -> "PartDone":
-        """Return the result from the JSON of `encode`."""
+        """Decode the result of `encode`."""
         fields = json.loads(text)
         for name in ("found", "left"):
             fields[name] = [_finding(one) for one in fields[name]]
         return cls(**fields)
 
     def add(self, other: "PartDone") -> None:
-        """Add another result of the same partition, except its sizes."""
+        """Add another result for the same partition; its sizes are not added."""
         self.found += other.found
         self.left += other.left
         self.left = [finding for finding in self.left if finding.path not in other.built]
@@ -91,9 +91,9 @@ def _finding(fields: Mapping[str, object]) -> Finding:
 
 
 def check_partition(env: Env, directory: str, name: TopicPartition, *, mends: bool) -> PartDone:
-    """Check a partition as `tidelog doctor` does; with `mends` rebuild damaged derived files.
+    """Check a partition like `tidelog doctor`; with `mends`, rebuild damaged derived files.
 
-    Missing zone maps are left to `build_zones`, which builds them segment by segment. With `mends`
+    Missing zone maps are not built here, but by `build_zones`, segment by segment. With `mends`,
     the caller holds the directory's lock.
     """
     done = PartDone(topic=name.topic, partition=name.partition)
@@ -117,7 +117,7 @@ def _look(
     env: Env, directory: str, name: TopicPartition, done: PartDone, *, mends: bool
 ) -> tuple[DirectoryCheck, list[Finding]]:
     check = DirectoryCheck(env.files, directory, Selection(name.topic, name.partition))
-    check.load()  # findings in the list of topics belong to the check of the whole directory
+    check.load()  # findings on the list of topics are reported by the check of the whole directory
     check.options = CheckOptions(body_check=_body_check())
     findings = list(check.findings())
     done.log_bytes = check.log_bytes()
@@ -125,7 +125,7 @@ def _look(
     all_names = list(names)
     done.segments = sum(each.endswith(files.LOG_SUFFIX) for each in all_names)
     if not mends:
-        # When building, `build_zones` counts them segment by segment.
+        # In mode `build`, `build_zones` counts the maps.
         faulty = {finding.path for finding in findings if finding.path.endswith(files.ZONES_SUFFIX)}
         maps = sum(each.endswith(files.ZONES_SUFFIX) for each in all_names)
         done.maps_there = maps - sum(env.files.exists(path) for path in faulty)
@@ -154,7 +154,8 @@ def build_zones(
         directory: The directory of topics.
         name: The partition.
         bases: Base offsets of the segments.
-        cache_folder: Folder for the maps. None: beside the logs, under the directory's lock.
+        cache_folder: Folder for the maps. None to write them next to the logs, under the
+            directory's lock.
     """
     cache = None if cache_folder is None else ZoneCache(env.files, cache_folder)
 
@@ -180,9 +181,10 @@ def build_zones(
 def verify_zones(
     env: Env, directory: str, name: TopicPartition, bases: Collection[int], cache_folder: str
 ) -> PartDone:
-    """Compare the zone maps in a cache with the logs; writes nothing.
+    """Compare zone maps in a cache with the logs; writes nothing.
 
-    If a map is beside its log, it is checked instead, and none is needed in the cache.
+    If a segment has a zone map next to its log, that map is checked instead, and the cache need not
+    have one.
     """
     cache = ZoneCache(env.files, cache_folder)
 
@@ -209,9 +211,10 @@ def verify_zones(
 
 
 def _says_the_same(zone_map: ZoneMap, segment: ClosedSegment, done: PartDone) -> bool:
-    """Return whether a map equals one built now.
+    """Return whether a zone map equals one that is built now.
 
-    For a damaged log this is unknown: the result is True, and the damage is added to the problems.
+    If the log is damaged, this is unknown: the result is True, and the damage is added to
+    `problems`.
     """
     try:
         fresh = ZoneMap.decode(zone_map_files.build(segment))
@@ -235,7 +238,7 @@ def _fitting(segment: ClosedSegment, cache: ZoneCache) -> bool:
 
 
 def _beside(segment: ClosedSegment) -> ZoneMap | None:
-    """Return the map beside a segment's log; None if there is none for its current append times."""
+    """Return the map next to a segment's log; None if it is missing, or lacks its append times."""
     zone_map = segment.zones
     return (
         zone_map
@@ -268,9 +271,11 @@ def _each_segment(
                 if segment.base_offset in bases:
                     done.segments += 1
                     done.log_bytes += segment.size_bytes
-                    reader.append_times_of(segment)  # limits the zone map to trusted append times
+                    # so that the zone map has only trusted append times
+                    reader.append_times_of(segment)
                     action(segment, done)
-                    segment.use_zones(None, loaded=False)  # there may be very many zone maps
+                    # so that memory is not filled with zone maps
+                    segment.use_zones(None, loaded=False)
             done.problems += [line for line in log_dir.reports if line not in done.problems]
     except (OSError, StorageFailure) as error:
         done.problems.append(f"{name}: {error}")
@@ -279,7 +284,7 @@ def _each_segment(
 
 
 def grouped(sizes: Sequence[tuple[int, int]], group_bytes: int) -> Iterator[list[int]]:
-    """Group base offsets of segments by about `group_bytes` of log, from (base, size) pairs."""
+    """Divide (base offset, size) pairs of segments into groups of about `group_bytes` of log."""
     group: list[int] = []
     total = 0
     for base, size in sizes:

@@ -1,1 +1,1 @@
-"""Replay of a time range."""
+"""Replay of a topic's records in a time range."""

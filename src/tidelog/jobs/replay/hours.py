@@ -1,7 +1,7 @@
-"""Counts records by hour on both clocks, and sizes by partition, inside the splits.
+"""Counts of records by hour on both clocks, and sizes by partition, computed by Spark's tasks.
 
-Each task reads its offsets with the needed columns and returns a few rows of counts, so the data
-from task to driver does not grow with the number of records.
+Each task reads the needed columns of its offsets and returns a few rows of counts, so the data from
+task to driver does not grow with the number of records.
 """
 
 from collections.abc import Iterator, Mapping
@@ -53,12 +53,13 @@ _SCHEMA: Final = pa.schema(_FIELDS)
 
 @dataclass(frozen=True, slots=True)
 class Hours:
-    """Counts of records.
+    """Counts of the records of a replay.
 
     Attributes:
-        by_clock: `record` and, if known, `append` -> hour since the epoch -> number of records.
+        by_clock: Number of records by hour since the epoch, for the clock `record` and, if append
+            times are known, `append`.
         records: Number of records by partition.
-        size_bytes: Bytes of keys and values by partition.
+        size_bytes: Number of bytes in keys and values, by partition.
     """
 
     by_clock: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -67,12 +68,12 @@ class Hours:
 
 
 def count_hours(spark: "SparkSession", question: Question, spans: Spans) -> Hours:
-    """Count the records of a question at the given offsets.
+    """Count the records of a request at the given offsets.
 
     Args:
         spark: The session.
-        question: Its clock and times choose which records count.
-        spans: The offsets to read.
+        question: The request; its clock and times determine which records count.
+        spans: Offsets to read.
     """
     from tidelog.spark.directory_backend import open_backend
     from tidelog.spark.options import read_source_options
@@ -125,7 +126,7 @@ def tally(
 
 
 def _micros(rows: pa.RecordBatch, name: str) -> "Longs":
-    """Return times in microseconds, -1 for missing ones."""
+    """Return times in microseconds; -1 for a missing time."""
     column = rows.column(name).cast(pa.int64())
     return np.asarray(column.fill_null(-1)).astype(np.int64)
 
@@ -173,7 +174,7 @@ def _collected(grouped: object) -> Hours:
         f.sum("count").alias("total"), f.count("count").alias("times")
     ).collect():
         if row["kind"] == _SIZES:
-            # A row with sizes has the number of records in place of an hour.
+            # A row with sizes has the number of records in the column of the hour.
             number = row["partition"]
             records[number] = records.get(number, 0) + row["hour"] * row["times"]
             size_bytes[number] = size_bytes.get(number, 0) + row["total"]

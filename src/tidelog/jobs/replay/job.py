@@ -1,9 +1,10 @@
 """`replay`: writes one topic's records of a time range again, to a topic, Parquet or a console.
 
-1. The offsets that contain the range are found and fixed (`source_ranges`).
+1. The offsets that contain the range are planned once (`source_ranges`).
 2. The target's settings are checked against the expected records (`target_check`).
-3. Chunk after chunk is read, filtered by the records' own times, and written under the chunk's
-   number (`run`, `places`), limited to a rate (`chunks`), and recorded in the journal (`run`).
+3. Each chunk of the offsets is read, filtered by the records' own times, and written under the
+   chunk's number (`run`, `targets`). The journal records each chunk (`run`), and the writes are
+   limited to a rate (`chunks`).
 """
 
 from typing import TYPE_CHECKING, Final, Unpack
@@ -34,7 +35,7 @@ def replay(
 
     Args:
         spark: The session.
-        source: Place of the topic: a directory, an object store's URL, or `kafka://HOST:PORT`.
+        source: Place with the topic: a directory, an object store's URL, or `kafka://HOST:PORT`.
         topic: Name of the topic.
         **options: Options, see `ReplayOptions`.
 
@@ -42,7 +43,7 @@ def replay(
         TargetLoses: The target would refuse or lose records; nothing was written.
         InvalidRequest, InvalidTime, UnknownTopic: An option or a topic is invalid; nothing was
             written.
-        OffsetsGone: Retention has deleted records that were not yet read.
+        OffsetsGone: Retention has deleted records before they were read.
     """
     outcome = Replay(as_place(source), topic, **options).run(spark)
     return spark.createDataFrame([summary_row(outcome)], _SUMMARY)

@@ -10,7 +10,7 @@ from tidelog.timespec import TIME_HELP
 
 
 class ReplayPartitions(StrEnum):
-    """Choice of a record's partition at the target."""
+    """How a record's partition at the target is chosen."""
 
     KEEP = "keep"
     KEY = "key"

@@ -1,12 +1,13 @@
-"""One run of a replay: starts or resumes, writes chunk after chunk, and keeps the journal.
+"""One run of a replay: starts or resumes it, writes chunk after chunk, and keeps the journal.
 
-Owns the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`): the request, the
-offsets that are left, and the chunk that is being written. Not owned: choosing chunks and the rate
-(`chunks`), reading and writing them (`places`).
+Contains the loop over chunks (`Replay`) and the journal file (`Journal`, `Progress`), which has the
+request, the remaining offsets, and the chunk that is being written. Chunks and rate are computed in
+`chunks`; `targets` writes them.
 
-Invariants: the journal records a chunk before it is written, and removes it afterwards. A restart
-writes a recorded chunk again, the same offsets under the same number, and a target that knows the
-number writes it once. The file is replaced atomically and durably, and locked while a job uses it.
+Invariants: a chunk is added to the journal before it is written, and removed afterwards. A restart
+writes a chunk in the journal again, with the same offsets and the same number, and a target that
+knows the number writes it only once. The journal is replaced atomically and durably, and locked
+while a job uses it.
 """
 
 import json
@@ -90,21 +91,21 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """State of a job.
+    """State of a replay, as stored in the journal.
 
     Attributes:
-        job_id: Id of the job at the target, 32 hexadecimal digits.
-        question: The request by option; a restart must have the same.
-        times: Start and end of the range in ms, None for an open side. The first start fixes
-            relative times such as `-6h`.
-        keeps_partitions: Whether records keep the numbers of their partitions, as the first start
-            decided.
-        planned: All offsets, as the first start found them.
-        left: Offsets not yet written, without those of `chunk`.
-        chunk: Offsets that are being written; empty if none are.
-        number: The chunk's number, from 0.
-        records: Number of records written, without those of `chunk`.
-        size_bytes: Bytes of their keys and values.
+        job_id: Id of the replay at the target, as 32 hexadecimal digits.
+        question: Values of the request by option, which must be the same in a restart.
+        times: Start and end of the range in ms, None for an open side. Relative times such as `-6h`
+            are fixed by the first start.
+        keeps_partitions: Whether records keep the numbers of their partitions, as determined by the
+            first start.
+        planned: All offsets of the replay, as planned by the first start.
+        left: Offsets that are not written yet, except those in `chunk`.
+        chunk: Offsets that are being written; empty if there are none.
+        number: Number of the chunk, from 0.
+        records: Number of records written, except those in `chunk`.
+        size_bytes: Number of bytes in their keys and values.
     """
 
     job_id: str
@@ -120,7 +121,7 @@ class Progress:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left."""
+        """Whether no offset is left to write."""
         return not self.left and not self.chunk
 
     def ensure_asked(self, question: Mapping[str, str]) -> None:
@@ -161,7 +162,7 @@ def _progress(fields: Mapping[str, Any]) -> Progress:
 
 
 def _checked(value: object, kind: type[_Kind]) -> _Kind:
-    # A bool is an int in Python, but not valid here.
+    # A bool is an int for isinstance, but is not valid here.
     if type(value) is not kind:
         raise ValueError(f"{str(value)[:80]!r} is {type(value).__name__}, not {kind.__name__}")
     return value
@@ -176,10 +177,10 @@ def _journal_times(value: object) -> tuple[int | None, int | None]:
 
 @dataclass(slots=True)
 class Journal:
-    """Progress of one job, in a file or, without a path, only in memory.
+    """Journal of one replay, in a file or, without a path, only in memory.
 
     Attributes:
-        progress: Content of the file; None if there is none yet.
+        progress: State in the journal; None before the first one.
     """
 
     env: Env
@@ -189,15 +190,15 @@ class Journal:
     @classmethod
     @contextmanager
     def open(cls, env: Env, path: str | None) -> Iterator[Self]:
-        """Open and lock the journal at a path until the block ends.
+        """Open and lock the journal at a path for the duration of the block.
 
         Args:
-            env: File system.
+            env: Access to files.
             path: Path of the file; None for a journal in memory.
 
         Raises:
-            DirectoryLocked: Another process has it open.
-            CorruptFile, UnsupportedVersion: It can't be read.
+            DirectoryLocked: Another process has locked the journal.
+            CorruptFile, UnsupportedVersion: The journal can't be read.
         """
         if path is None:
             yield cls(env)
@@ -212,7 +213,7 @@ class Journal:
             lock.close()
 
     def save(self, progress: Progress) -> None:
-        """Replace the progress durably; raises OSError."""
+        """Replace the state in the journal durably; raises OSError."""
         self.progress = progress
         if self.path is not None:
             PROGRESS_FILE.write(self.env.files, self.path, _fields(progress))
@@ -221,11 +222,11 @@ class Journal:
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
 
 
-# Maximum number of tasks that order rows.
+# Maximum number of tasks for ordering rows.
 _TASKS_MAX: Final = 64
 
 
-# Spark's times are 64 bits of microseconds; Spark can't read records with later times.
+# Largest time in ms that Spark can read: its times are 64 bits of microseconds.
 _SPARK_MS_MAX: Final = (2**63 - 1) // 1000
 
 
@@ -239,16 +240,16 @@ class ReplayOutcome:
     """Outcome of a replay.
 
     Attributes:
-        question: The request, with fixed times.
+        question: The request, with relative times resolved.
         to: Target of the records: a place, `parquet:PATH` or `console`.
         to_topic: Topic at the target.
-        planned: The offsets that contain the range.
-        records: Number of records written, by this and earlier starts.
-        size_bytes: Bytes of their keys and values.
-        chunks: Number of chunks written, by this and earlier starts.
-        seconds: Duration of this start.
-        was_resumed: Whether an earlier start had begun.
-        findings: Findings of the checks.
+        planned: All offsets of the replay.
+        records: Number of records that this and earlier starts have written.
+        size_bytes: Number of bytes in their keys and values.
+        chunks: Number of chunks that this and earlier starts have written.
+        seconds: Duration of this start in seconds.
+        was_resumed: Whether the replay was started before.
+        findings: Findings of the target's checks.
     """
 
     question: Question
@@ -267,7 +268,7 @@ class Replay:
     """One run of a replay. Life cycle: create -> check_target (optional) -> run.
 
     Attributes:
-        source: Place of the topic.
+        source: Place with the topic.
     """
 
     @takes_options(ReplayOptions)
@@ -286,12 +287,12 @@ class Replay:
         """Parse and check the options.
 
         Args:
-            source: Place of the topic.
+            source: Place with the topic.
             topic: Name of the topic.
-            range_text: The range as the user wrote it, if `start` and `end` were parsed from it: a
-                restart compares this text.
-            listener: Receives progress.
-            show: Prints a line, for a console.
+            range_text: The range as the user wrote it, if `start` and `end` were parsed from one
+                text; a restart compares this text.
+            listener: Receives the progress.
+            show: Prints a line, for the target `console`.
             env: Files and clock of the driver; the machine's if None.
             wait: Waits for a number of seconds.
             **options: Options, see `ReplayOptions`.
@@ -312,7 +313,7 @@ class Replay:
         self._wait = wait
         self._findings: tuple[Finding, ...] = ()
         self._is_new = False  # whether the target has to be created
-        self._load = ExpectedWrite()  # expected records of the last check
+        self._load = ExpectedWrite()  # facts of the records that were checked last
         self._check_options()
 
     def _check_options(self) -> None:
@@ -327,7 +328,7 @@ class Replay:
             )
 
     def check_target(self) -> None:
-        """Check that the target's topic exists, or can be created; change nothing.
+        """Check that the target's topic exists or can be created; changes nothing.
 
         Raises:
             InvalidRequest, UnknownTopic, ConfigError: The topic or its settings are invalid.
@@ -336,7 +337,7 @@ class Replay:
             find_or_plan(self._to, self._to_topic, self._new, env=self._env)
 
     def run(self, spark: "SparkSession") -> ReplayOutcome:
-        """Replay all that is left; errors as `tidelog.spark.replay`."""
+        """Write all remaining records; raises the errors of `tidelog.spark.replay`."""
         began_ms = self._env.clock.monotonic_ms()
         check_shared_places(spark, [p for p in (self.source, self._to) if isinstance(p, Place)])
         with (
@@ -364,7 +365,7 @@ class Replay:
     # -- planning ----------------------------------------------------------------------------
 
     def _begin(self) -> Progress:
-        """Find the offsets to read, and check the target against them."""
+        """Plan the offsets to read, and check the target."""
         now_ms = self._env.clock.now_ms()
         times = _times(self._options["start"], self._options["end"], now_ms)
         found = find(self._question(times), env=self._env)
@@ -384,7 +385,7 @@ class Replay:
         )
 
     def _resume(self, earlier: Progress) -> Progress:
-        """Continue with the offsets that an earlier start has left."""
+        """Continue with the offsets that earlier starts have not written."""
         earlier.ensure_asked(self._requested())
         if earlier.is_done:
             self._listener.note("an earlier start has done all of it; nothing is left to do")
@@ -401,7 +402,7 @@ class Replay:
         return earlier
 
     def _requested(self) -> dict[str, str]:
-        """Return the values that must be equal in a restart."""
+        """Return the values that must be the same in a restart."""
         options = self._options
         return {
             "source": str(self.source),
@@ -425,19 +426,20 @@ class Replay:
         )
 
     def _target(self) -> "Target | None":
-        """Return the target topic, None for Parquet or a console."""
+        """Return the target topic; None for Parquet or a console."""
         if not isinstance(self._to, Place):
             return None
         target, self._is_new = find_or_plan(self._to, self._to_topic, self._new, env=self._env)
         return target
 
     def _make_target(self) -> None:
-        """Create a missing topic, once all checks have passed."""
+        """Create the target topic if it is missing; called after all checks."""
         to, topic, new = self._to, self._to_topic, self._new
         if self._is_new and new is not None and isinstance(to, Place):
             make_target(to, topic, new, self._env, self._listener)
             with taken_back(to, [topic], self._env):
-                # Check again: a broker has defaults of its own for a created topic.
+                # Checked again, because a broker adds its defaults to the settings of a created
+                # topic.
                 made = describe(to, topic, env=self._env)
                 self._check(made, self._load, self._env.clock.now_ms())
 
@@ -461,7 +463,7 @@ class Replay:
         target = self._writer(progress)
         pacer = Pacer(self._rate, self._env.clock, self._wait)
         planned = total(progress.planned)
-        # A chunk in the journal may have been written by an earlier start.
+        # An earlier start may have written the chunk in the journal.
         is_doubtful = bool(progress.chunk)
         while not progress.is_done:
             if not progress.chunk:
@@ -484,7 +486,7 @@ class Replay:
         return progress
 
     def _budget(self, progress: Progress) -> int:
-        """Return the approximate number of offsets in the next chunk."""
+        """Return the approximate number of offsets for the next chunk."""
         if not self._is_cut:
             return total(progress.left)
         budget = chunk_budget(self._rate, progress.records, progress.size_bytes)
@@ -511,7 +513,7 @@ class Replay:
         *,
         is_doubtful: bool,
     ) -> _Written:
-        """Read, filter and write the journal's chunk; return the number of records and bytes."""
+        """Read, filter and write the chunk in the journal; return numbers of records and bytes."""
         from pyspark.sql import Observation
 
         rows = _read_chunk(spark, question, progress.chunk, target.columns)
@@ -521,8 +523,8 @@ class Replay:
         observation = Observation()
         target.write(
             Chunk(
-                # The last step before the write, which runs it for certain and counts each task
-                # once.
+                # Observed as the last step before the write, which certainly runs it and counts
+                # each task once.
                 rows=rows.observe(observation, *_amounts(rows.columns)),
                 job_id=progress.job_id,
                 number=progress.number,
@@ -536,7 +538,7 @@ class Replay:
 def _read_chunk(
     spark: "SparkSession", question: Question, spans: Spans, columns: tuple[str, ...]
 ) -> "DataFrame":
-    """Return the chunk's records that are in the range."""
+    """Return the records of a chunk that are in the range."""
     is_appended = question.clock is ClockName.APPEND and not question.place.is_broker
     clock = "appendTimestamp" if is_appended else "timestamp"
     named = dict.fromkeys((*_COLUMNS, *columns, clock))
@@ -552,7 +554,7 @@ def _read_chunk(
 
 
 def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times:
-    """Return the range in ms; raises InvalidTime, and InvalidRequest if it is empty."""
+    """Return the range in ms; raises InvalidTime, or InvalidRequest if the range is empty."""
     start_ms, end_ms = point_ms(start, now_ms), point_ms(end, now_ms)
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
         raise InvalidRequest(f"{start} to {end} holds nothing: the end must come after the start")
@@ -564,14 +566,14 @@ def _text(side: int | str | None) -> str:
 
 
 def _keeps(requested: str | None, partitions: int, target: "Target | None") -> bool:
-    """Whether records keep the numbers of their partitions."""
+    """Return whether records keep the numbers of their partitions."""
     if requested is not None or target is None:
         return requested != ReplayPartitions.KEY
     return partitions == target.partitions
 
 
 def _amounts(columns: list[str]) -> "list[Column]":
-    """Return columns that count the written rows, and the bytes of their keys and values."""
+    """Return columns that count the written rows, and the bytes in their keys and values."""
     from pyspark.sql import functions as f
 
     size = f.lit(0).cast("long")
@@ -582,7 +584,7 @@ def _amounts(columns: list[str]) -> "list[Column]":
 
 
 def _conditions(clock: str, times: Times) -> "list[Column]":
-    """Return the conditions of the range; a record without a time never matches."""
+    """Return the conditions for records in the range; a record without a time is not in it."""
     from pyspark.sql import functions as f
 
     if times == (None, None):

@@ -1,14 +1,14 @@
-"""Targets of a replay: a topic, Parquet files, or a console; one chunk after the other.
+"""Targets of a replay, which write chunk after chunk: a topic, Parquet files, or a console.
 
-A killed job may have written a chunk that its restart writes again. The targets' guarantees:
+A restart may write a chunk that a killed job has already written. The targets guarantee:
 
-- directory: the chunk's number is part of its commit, so it is written once; either all of a chunk
-  is visible, or nothing.
-- brokers: each task's rows and a marker with the chunk's number are one transaction. Rows go to
-  tasks by partition and offset, the same in each attempt, so each row is written once. An
-  interrupted chunk is partly visible until it is written again.
+- directory: the commit contains the chunk's number, so a chunk is written once. Either all of a
+  chunk is visible, or nothing.
+- brokers: each task writes its rows and a marker with the chunk's number in one transaction. Rows
+  are assigned to tasks by partition and offset, the same in each attempt, so each row is written
+  once. A chunk that was interrupted is partly visible until it is written again.
 - Parquet: each chunk has a folder, which is replaced as a whole.
-- console: no state is kept, so a restart can't continue.
+- console: a replay to a console can't be resumed, because nothing is stored.
 """
 
 import base64
@@ -33,19 +33,19 @@ CONSOLE: Final = "console"
 _PARQUET: Final = "parquet:"
 
 
-# A chunk's rows for a console go through the driver.
+# Number of records in a chunk for a console, since its rows pass through the driver.
 CONSOLE_RECORDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The rows of one chunk.
+    """Rows of one chunk.
 
     Attributes:
         rows: Rows of the source.
         job_id: Id of the replay.
         number: Number of the chunk.
-        may_be_there: Whether a killed job may have written it.
+        may_be_there: Whether a killed job may have written the chunk.
     """
 
     rows: "DataFrame"
@@ -55,11 +55,11 @@ class Chunk:
 
 
 class ReplayTarget(Protocol):
-    """Target that writes chunks in order."""
+    """Protocol of targets, which write chunks in order."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that it keeps in addition to those of every target."""
+        """Columns that the target writes in addition to those that every target writes."""
         ...
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
@@ -73,13 +73,14 @@ class ReplayTarget(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicTarget:
-    """A topic in a directory or at brokers.
+    """A topic in a directory or a cluster as target.
 
     Attributes:
         place: The directory or cluster.
         topic: Name of the topic.
-        keeps_partitions: Whether records keep the numbers of their partitions; else by key.
-        options: More options of the sink, such as compression.
+        keeps_partitions: Whether records keep the numbers of their partitions; otherwise the key
+            chooses.
+        options: Further options of the sink, such as compression.
     """
 
     place: Place
@@ -90,11 +91,11 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Order rows for brokers; a directory takes them in the order in which they are read."""
+        """Return rows in order for brokers; for a directory, the order of the read is kept."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk in one numbered write, see `ReplayTarget`."""
+        """Write a chunk as one numbered write; see `ReplayTarget`."""
         dropped = ["topic"] if self.keeps_partitions else ["topic", "partition"]
         options = {
             **self.place.options(),
@@ -110,9 +111,9 @@ class TopicTarget:
 
 
 def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
-    """Assign rows to the same tasks in each attempt: whole partitions, ordered by offset.
+    """Divide rows among tasks equally in each attempt: whole partitions, ordered by offset.
 
-    If a `transform` has removed the columns for that, the rows stay as they are.
+    If a `transform` has removed the columns `partition` and `offset`, the rows are not changed.
     """
     if not {"partition", "offset"} <= set(rows.columns):
         return rows
@@ -122,7 +123,7 @@ def in_order(rows: "DataFrame", tasks: int) -> "DataFrame":
 
 @dataclass(frozen=True, slots=True)
 class ParquetTarget:
-    """Parquet files, a folder `chunk=N` for each chunk."""
+    """Parquet files as target, with a folder `chunk=N` for each chunk."""
 
     path: str
 
@@ -133,14 +134,14 @@ class ParquetTarget:
         return rows
 
     def write(self, chunk: Chunk) -> None:
-        """Write a chunk's folder, replacing it only if a killed job may have begun it."""
+        """Write a chunk's folder; replace it only if a killed job may have written to it."""
         mode = "overwrite" if chunk.may_be_there else "errorifexists"
         chunk.rows.write.mode(mode).parquet(f"{self.path}/chunk={chunk.number:06d}")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleTarget:
-    """JSON lines, one per record: key and value as text if they are UTF-8, else in base64."""
+    """Console as target; prints a line of JSON for each record, see `record_line`."""
 
     show: Print
 
@@ -184,5 +185,5 @@ def parse_target(to: Place | str) -> Place | str:
 
 
 def parquet_path(to: str) -> str:
-    """Return the path of `parquet:PATH`."""
+    """Return the path in `parquet:PATH`."""
     return to.removeprefix(_PARQUET)
