@@ -1,10 +1,10 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
-the complete state; its tombstone deletes the state. An update has only the changes of
-one write. A later update of an offset replaces an earlier one, and offsets below the start are
-omitted. After a number of updates a snapshot is written. The log start moves to the oldest of the
-last snapshots; a share partition without a recent snapshot writes a new one.
+the complete state; its tombstone deletes the state. An update has only the changes of one write.
+A later update of an offset replaces an earlier one, and offsets below the start are omitted. After
+a number of updates a snapshot is written. The log start moves to the oldest of the last snapshots;
+a share partition without a recent snapshot writes a new one.
 
 `coordinator.state_topic` loads, fails and reloads partitions of the topic.
 
