@@ -203,7 +203,7 @@ class Directory(FrontDoor):
         return self._now().partitions(topic)
 
     def partition(self, topic: str, partition: int) -> LogView:
-        """Return one partition for reading, in its current state; call again for a later state."""
+        """Return one partition for reading, in its current state; a later call refreshes it."""
         return self._now().reader(topic, partition)
 
     def log(self, topic: str, partition: int) -> "Log":

@@ -265,7 +265,7 @@ class Scan(ArrowSource):
         except TidelogError as error:
             return html_table(caption, ["error"], [[str(error)]])
         note = f"first {plural(len(rows), 'record')}" if rows else "no records"
-        if planned.log_bytes:  # brokers don't report them
+        if planned.log_bytes:  # 0 for a cluster: brokers don't report sizes
             note += (
                 f"; {bytes_text(planned.scan_bytes)} to be read"
                 f" of {bytes_text(planned.log_bytes)}, in {plural(len(planned), 'split')}"

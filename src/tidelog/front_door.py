@@ -394,9 +394,9 @@ class FrontDoor(Closing):
     ) -> "Table":
         """Return a topic as a table as of a time: the winning record of each key (docs/tables.md).
 
-        Of a partition's committed records up to that time, inclusive, the topic's compaction rule
-        chooses the winner of each key; a winning tombstone leaves the key out. Records without a
-        key are left out.
+        The topic's compaction rule chooses the winner of each key among a partition's committed
+        records up to that time, inclusive. If the winner is a tombstone, the key is left out.
+        Records without a key are left out.
 
         Brokers don't report what compaction removed. In a cluster, a table as of a time is
         therefore inexact if the topic is compacted, or no longer begins with its first record.

@@ -121,7 +121,7 @@ class Table(ArrowSource):
     def plan(self) -> "dict[TopicPartition, list[Split]]":
         """Plan a read of the current log, and return the splits by partition.
 
-        Raises what `to_arrow` raises at once.
+        Raises the errors that `to_arrow` raises at once.
         """
         names = self._partitions()
         check_doubts(self.source, names, self.at_ms, self.clock, self.inexact)

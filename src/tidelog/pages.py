@@ -1,10 +1,10 @@
 """Reports as one self-contained HTML file: a verdict, texts, lists, tables, plots, a footer.
 
-The module has the page, its style sheet and its sections; plots are those of `tidelog.plots`. A
-page begins with one sentence that answers the question, and ends with what is needed to repeat it.
+The module has the page, its style sheet and its sections; `tidelog.plots` has the plots. A page
+begins with one sentence that sums up the result, and ends with the facts for repeating the command.
 
 Invariants: all text from records or users is escaped, as in the terminal. A page has no script and
-no address of another place. A table shows `ROWS_FIRST` rows, folds the others, and holds at most
+loads nothing from elsewhere. A table shows `ROWS_FIRST` rows, folds the others, and has at most
 `ROWS_MAX`, so that a page stays below a few MB. Only `write_report` writes a file.
 """
 

@@ -275,8 +275,8 @@ class Plot:
         unit: Unit of the values.
         is_stacked: Stacked bars, whose values must be >= 0; otherwise lines.
         title: Title above it.
-        is_small: Whether panels are drawn small, on the same axes, beside each other where the
-            screen allows.
+        is_small: Whether panels are drawn small, with the same axes, and beside each other if the
+            screen is wide enough.
         axes: Axis of single panels, instead of `axis`.
     """
 

@@ -276,7 +276,7 @@ def _clean(
     log = directory.log_dir.log(name.topic, name.partition)
     if roll:
         log.roll(RollReason.REQUEST)
-    log.flush()  # records not yet on disk block removal of older ones
+    log.flush()  # unsynced records prevent the removal of older ones
     options = CleanerOptions(is_asked=not if_due)
     if log.tier is not None:
         from tidelog.storage.tier_manager.tier_compaction import compact_tier

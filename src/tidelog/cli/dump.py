@@ -187,7 +187,7 @@ def dump_log(dump: DumpFile, *, deep: bool, key: Encoding, value: Encoding) -> F
 def _rows(
     dump: DumpFile, rows_of: Callable[[DumpFile, int, Batch, bool], Iterator[Row]]
 ) -> Iterator[Row]:
-    """Yield rows of all batches. A wrong checksum is a finding; a wrong frame ends the rows."""
+    """Yield the rows of all batches; damage is a finding, and an invalid frame ends the rows."""
     end, next_offset = 0, -1
     try:
         for position, batch in walk_log(dump, dump.path):

@@ -156,7 +156,7 @@ class _KeptLines:
         return line
 
     def take(self) -> str:
-        """Return the lines since the last call."""
+        """Return the lines read since the last call."""
         row = "".join(self._kept)
         self._kept.clear()
         return row

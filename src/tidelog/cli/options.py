@@ -120,7 +120,7 @@ def _broken(line: str) -> Iterator[str]:
 def one_of(
     *names: str, kind: type[StrEnum], default: str | None, text: str
 ) -> Callable[[_Function], _Function]:
-    """Return an option whose values are those of an enumeration; the command gets its members."""
+    """Declare an option whose values are those of an enumeration; the command gets a member."""
 
     def member(_context: click.Context, _parameter: click.Parameter, value: str | None) -> object:
         return None if value is None else kind(value)
@@ -136,7 +136,7 @@ def one_of(
 
 
 def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Function]:
-    """Return `--show`, which names the table to print; see `shown_table` for its default."""
+    """Declare `--show`, which names the table to print; see `shown_table` for its default."""
     people, programs = [*kind][:2]
     default = f"{people}; of JSON and CSV: {programs}"
     return one_of("--show", kind=kind, default=None, text=f"{text}  [default: {default}]")

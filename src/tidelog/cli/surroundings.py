@@ -344,7 +344,7 @@ def byte_progress(
 
 @contextmanager
 def stopped_by_signals(stopped: threading.Event, *, again_ends: bool) -> Iterator[None]:
-    """Set `stopped` on SIGINT and SIGTERM while the block runs, which then finishes and ends.
+    """Set `stopped` on SIGINT and SIGTERM while the block runs, so that it ends in an orderly way.
 
     Args:
         stopped: Event that the block checks.

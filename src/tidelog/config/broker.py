@@ -1,9 +1,9 @@
 """Broker settings as typed values, and the changes that a running broker accepts.
 
 The fields of `BrokerConfig` are the table of the settings: name, type, default, range and
-documentation of each. Names, defaults and ranges are Kafka 4.3's where Kafka has the setting;
-exceptions are in docs/differences.md. Broker settings that give topics their defaults
-(`log.retention.hours`) are synonyms of topic settings (`config/topic.py`).
+documentation of each. Names, defaults and ranges are Kafka 4.3's if Kafka has the setting;
+exceptions are in docs/differences.md. Broker settings that are defaults of topic settings
+(`log.retention.hours`) are synonyms of these (`config/topic.py`).
 
 Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
 run time, the value at start, the default. A topic default changes at run time only under its name
@@ -553,7 +553,7 @@ class BrokerConfig:
             self._ensure_between("share", name)
 
     def _ensure_between(self, kind: str, name: str) -> None:
-        """Check that a setting of a group protocol lies between its bounds, inclusive."""
+        """Check that a setting of a group protocol is between its bounds, inclusive."""
         texts = [f"group.{kind}.{part}{name}" for part in ("min.", "", "max.")]
         low, value, high = (int(self.text(text)) for text in texts)
         if not low <= value <= high:

@@ -2,8 +2,8 @@
 
 A single process has no controller quorum, no remote replicas and its own threads; it also has no
 streams groups and no Kerberos. Names, types and defaults are Kafka 4.3's, so an existing
-`server.properties` is accepted and validated as strictly as by Kafka. Settings that Kafka lets
-clients change at run time can be changed here, because administration tools set them.
+`server.properties` is accepted and validated as strictly as by Kafka. Clients can change these
+settings at run time if Kafka allows it, because administration tools do so.
 
 Source: Kafka 4.3's response to DescribeConfigs.
 """

@@ -70,7 +70,7 @@ class RetentionClock(StrEnum):
 
 
 class Durability(StrEnum):
-    """Meaning of an acknowledgement by all replicas, with a single replica."""
+    """Meaning of an acknowledgment with acks=all on a single node: in the page cache, or synced."""
 
     PAGE_CACHE = "page-cache"
     FSYNC = "fsync"
@@ -102,7 +102,7 @@ class CompactionScheduler(StrEnum):
 
 
 class MigrationPolicy(StrEnum):
-    """Allowed changes of a group in use between the classic and the consumer protocol."""
+    """Allowed changes of a group with members between the classic and the consumer protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"

@@ -102,7 +102,7 @@ def _millis(column: object) -> Longs:
 
 
 def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tuple[int, int]]:
-    """Return the expected offsets on both clocks, counted in the flights themselves."""
+    """Return for each partition the expected offsets on both clocks, computed from the flights."""
     found = []
     for number in np.unique(partitions).tolist():
         mine = partitions == number

@@ -157,7 +157,7 @@ def local(ms: int) -> str:
 
 
 def record_count(path: str) -> int:
-    """Return the number of records in the topic, by the partitions' offsets."""
+    """Return the number of records in the topic, computed from the partitions' offsets."""
     with tidelog.open(path) as directory:
         places = directory.log_dir.partitions(FLIGHTS_TOPIC)
         starts, ends = directory.beginning_offsets(places), directory.end_offsets(places)

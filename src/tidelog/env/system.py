@@ -1,4 +1,4 @@
-"""The operating system's clocks, files, maps and locks, behind the protocols of `seam`.
+"""The operating system's clocks, files, maps and locks: implementations of the protocols of `seam`.
 
 Calls `mmap`, `munmap` and `madvise` through ctypes, because Python's maps keep a descriptor each.
 """

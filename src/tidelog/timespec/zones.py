@@ -1,7 +1,8 @@
 """Converts between local time in a zone and instants.
 
-A local time that a clock change makes ambiguous or skips has no single instant and is refused with
-the two candidates. A date alone is the first instant of that day, which always exists.
+A local time that a clock change makes ambiguous or skips has no single instant: it is refused, and
+the error names both candidates. A date alone is the first instant of that day, which always
+exists.
 
 Source: IANA time zone database, through `zoneinfo`.
 """

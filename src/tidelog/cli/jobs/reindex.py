@@ -122,7 +122,7 @@ def reindex(surroundings: Surroundings, request: Request, options: ReindexOption
 
 
 def table(result: "ReindexResult", show: ReindexShow) -> tuple[Columns, Sequence[Row]]:
-    """Return the columns and rows of a table."""
+    """Return the columns and rows of the table `show`."""
     from tidelog.jobs.reindex.job import finding_rows, partition_rows
 
     if show is ReindexShow.FINDINGS:

@@ -13,20 +13,20 @@ The layer writes them:
         share("lost_share"),                       # 0.2183 -> 22%
         time("timestamp"),                         # TIMESTAMP (UTC) 2013-02-08 17:00:00, from ms
         key("key"), value("value"),                # cut at 40 and 60 characters; (null), (empty)
-        minor("topic_id", time("first_append")),   # dropped first where the terminal is narrow
+        minor("topic_id", time("first_append")),   # dropped first if the terminal is narrow
         detail("epoch"),                           # for scripts; in tables only with --wide
         titled(read_again=count("again")),         # READ AGAIN, in JSON `again`
     )
     print_rows(surroundings, COLUMNS, rows, kind, zone=zone)
 
-- `print_rows` writes a whole table, `writer` takes rows as they come, `print_summary` writes one
+- `print_rows` writes a whole table, `writer` writes rows as they arrive, `print_summary` writes one
   row as a block, `live` redraws a table. `fields` and `print_object` make objects for scripts.
-- A row holds raw values for every format: ms for times, 0.2183 for a share, None for "none". Text
-  in a column of numbers stays as it is (`<=12`).
-- Tables: on a terminal (or with COLUMNS set) they fit its width. Headings stack, the last text
-  column is shortened, minor columns are dropped and named below, and a single row becomes a block.
-  `--wide` (every command with `--format` has it) turns all this off. Long tables end with a count:
-  "1,939 rows", "40 of 1,939 rows" with `total`.
+- A row has the same raw values for every format: ms for times, 0.2183 for a share, None for no
+  value. Text in a column of numbers is written as it is (`<=12`).
+- Tables fit the width of the terminal, or of COLUMNS if it is set. If a table is too wide, headings
+  are stacked, the last text column is shortened, minor columns are dropped and named below, and a
+  single row becomes a block. `--wide` (every command with `--format` has it) turns all this off. A
+  long table ends with a count: "1,939 rows", or with `total` "40 of 1,939 rows".
 - JSON and CSV: full precision, all columns. A time has two fields: `NAME` in ISO 8601, `NAME_ms` in
   ms. A partition is its number, and its topic another field. An unknown or missing value is null.
 - Text for sentences: `time_text`, `duration_text`, `count_text`, `bytes_text`, `share_text`.
