@@ -39,7 +39,7 @@ _RENAMED: Final = {
 }
 
 
-# Settings that only Java's clients have, and that have no effect worth an error here.
+# Settings that only Java's clients have, and that can be ignored by a tool with few requests.
 WITHOUT_MEANING: Final = frozenset(
     {
         "default.api.timeout.ms",

@@ -115,7 +115,7 @@ def _state_parts(states: Mapping[State, int]) -> list[str]:
 
 
 def lags_verdict(groups: Mapping[str, Sequence[PartitionLag]]) -> str:
-    """Return a sentence: how many groups are behind, and how far the last of them is behind."""
+    """Return a sentence: how many groups are behind, and the lag of the one furthest behind."""
     sums = {group: lag_sum(lags) for group, lags in groups.items()}
     if not sums:
         return "no group has a position"

@@ -54,7 +54,7 @@ class OwnLogs:
         self._checked: dict[str, bool] = {}
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the directory has the partition of the same topic.
+        """Return whether the directory has the partition, in a topic with the cluster's id.
 
         Raises:
             InvalidRequest: The directory has another topic of that name, with a different id.

@@ -1,4 +1,4 @@
-"""Audit of two places: compares the last record of every key, or checks what a group received.
+"""Audit of two places: compares the last record of every key, and checks what a group received.
 
 Each record of both sides is read once, by as many tasks as there are splits, and reduced in the
 task to one row per key. The hashes of keys are divided among tasks, each of which compares its rows

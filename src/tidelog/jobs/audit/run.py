@@ -75,9 +75,9 @@ Times = tuple[int | None, int | None]
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
 
 
-# Maximum number of rounds. Records that arrive during the last round are only seconds old. A log
-# whose history has the end of the cleaning needs a second round only if a cleaning ended during the
-# first.
+# Maximum number of rounds. Records that arrive during the last round are only seconds old. If a log
+# stores the offset up to which it was cleaned, a second round is only needed if a cleaning ended
+# during the first.
 _ROUNDS: Final = 5
 
 

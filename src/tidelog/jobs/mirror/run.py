@@ -78,8 +78,8 @@ _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
 _CREATE_TIME: Final = "createTimestamp"
 
 
-# With brokers, one task reads a whole partition, to keep the order of its records; for a directory,
-# segments are ordered in the commit.
+# Split size, in bytes, with which one task reads a whole partition. From a directory to brokers,
+# this keeps the order of records; with a directory as target, the commit orders the segments.
 _ONE_TASK_BYTES: Final = str(1 << 58)
 
 
