@@ -134,7 +134,7 @@ class BrokerTask:
     # -- lost offsets, and records without a time ------------------------------------------------
 
     def _skip(self, error: OffsetOutOfRange) -> int:
-        """Return the first offset after the lost ones, or raise OffsetsGone if so configured."""
+        """Return the first offset after the lost ones; raises OffsetsGone with failOnDataLoss."""
         if error.offset < error.start:
             reason = f"deleted, the log starts at {error.start}"
             self._lose(error.offset, min(error.start, self.end_offset), reason)

@@ -82,7 +82,7 @@ class PartitionResult:
 
     @property
     def records(self) -> int:
-        """Number of loaded records, since their offsets have no gaps."""
+        """Number of loaded records; each loaded offset has one."""
         return self.end_offset - self.first_offset
 
 

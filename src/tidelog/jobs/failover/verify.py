@@ -10,7 +10,7 @@ which partition a record is, only whether it is before or after the group's posi
     absent      unconsumed on A, and not on B: not copied yet, or never sent there
     duplicates  after the start on B, and consumed on A: the group will read it twice
     only on B   after the start on B, and not on A
-    never on A  before the start on B, and not on A: so the group can't have consumed it there
+    never on A  before the start on B, and not on A, so the group can't have consumed it there
 
 Two records match if key, create time and a digest of the value are equal. If a topic has append
 times as timestamps on one of the clusters, consumers don't get create times, so only key and value
