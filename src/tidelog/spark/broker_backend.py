@@ -119,7 +119,7 @@ class BrokerEpochs:
         while remaining:
             for name, (epoch, end) in self.ends_of(remaining).items():
                 if epoch < 0 or end < ends[name]:
-                    del remaining[name]  # the offset before the end has the next higher epoch
+                    del remaining[name]  # the last epoch found has the offset
                     continue
                 epochs[name] = epoch
                 remaining[name] = epoch - 1

@@ -386,8 +386,8 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     return f"; B has deleted everything before {marks.start}, needed or not"
 
 
-# Minimum number of keys: for two partitions, chance explains the partitions of so many keys once in
-# a million cases.
+# Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions
+# of this many keys by chance once in a million cases.
 KEYS_MIN: Final = 20
 
 

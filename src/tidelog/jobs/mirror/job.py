@@ -101,8 +101,8 @@ def mirror(
     Args:
         spark: The session.
         sources: Directories, object stores' URLs or `kafka://HOST:PORT`; or `MirrorSource`.
-        topics: Names of topics; or names at the target by name. Several topics may have the same
-            target.
+        topics: Names of topics; or a mapping from names to names at the target. Several topics may
+            have the same target.
         target: Directory or `kafka://HOST:PORT`.
         **options: Options, see `MirrorOptions`.
 

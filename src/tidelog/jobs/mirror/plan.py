@@ -256,7 +256,7 @@ def plan_mirror(
 
     Args:
         sources: Places from which `topics` are copied; or `MirrorSource`, each with its own topics.
-        topics: Names of topics; or names at the target by name.
+        topics: Names of topics; or a mapping from names to names at the target.
         target: Place that records are copied to.
         **options: Options, see `MirrorOptions`.
 
