@@ -5,6 +5,7 @@ Outputs are the same in each run: the path of the temporary folder is masked, an
 are not stored.
 """
 
+import os
 import re
 import sys
 import tempfile
@@ -48,6 +49,7 @@ def run(name: str, folder: Path) -> "nbformat.NotebookNode":
         record_timing=False,
         resources={"metadata": {"path": str(folder)}},
     )
+    os.environ["TIDELOG_PROGRESS"] = "0"  # a bar depends on the machine's speed
     client.execute()
     book.metadata.pop("widgets", None)
     book.metadata.language_info = {"name": "python"}

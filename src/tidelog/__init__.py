@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         UnsupportedVersion,
         WriterFenced,
     )
+    from tidelog.progress import show_progress
     from tidelog.remote.async_directory import AsyncRemoteDirectory, connect_async
     from tidelog.remote.remote_directory import RemoteDirectory, connect, table
     from tidelog.server.embedded import broker
@@ -186,6 +187,7 @@ _HOMES: Final = {
     "connect_async": "remote.async_directory",
     "open": "directory",
     "os_env": "env",
+    "show_progress": "progress",
     "table": "remote.remote_directory",
 }
 
@@ -270,6 +272,7 @@ __all__ = [
     "connect_async",
     "open",
     "os_env",
+    "show_progress",
     "table",
 ]
 

@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
+from tidelog.amounts import plural
 from tidelog.env import Env
 from tidelog.errors import (
     ClusterFailure,
@@ -23,6 +24,7 @@ from tidelog.errors import (
 )
 from tidelog.frames import needs_arrow
 from tidelog.lazy_dataclass import dataclass
+from tidelog.progress import with_progress
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import in_order
@@ -234,8 +236,13 @@ class ClusterRecords(RecordSource):
         self._check_columns(columns)
         import pyarrow as pa
 
-        batches = self._batches(splits, columns, stats, how)
-        return pa.RecordBatchReader.from_batches(schema(columns), batches)
+        chosen = tuple(splits)
+        batches = self._batches(chosen, columns, stats, how)
+        reader = pa.RecordBatchReader.from_batches(schema(columns), batches)
+        total = sum(split.end_offset - split.start_offset for split in chosen)
+        return with_progress(
+            reader, "Reading", total, lambda count: plural(count, "record"), lambda rows: rows
+        )
 
     def _batches(
         self,

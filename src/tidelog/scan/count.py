@@ -5,16 +5,17 @@ transactional records are read. Segments without a zone map (the active one, for
 without a zone cache) are read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from itertools import islice
 
-from tidelog.amounts import plural
+from tidelog.amounts import bytes_text, plural
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.display import LINES_SHOWN, rest_text
 from tidelog.env import Env
 from tidelog.errors import MissingDependency, OffsetsGone
 from tidelog.lazy_dataclass import dataclass
+from tidelog.progress import progress
 from tidelog.report import html_table
 from tidelog.scan.plan import ScanPlan, plan_count
 from tidelog.scan.split import RequestedRange, ScanStats, Split
@@ -143,16 +144,24 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
         env=env,
     )
     files = env if isinstance(source, str) else source.env
-    counts = {name: _count(planned, files) for name, planned in plans.items()}
+    total = sum(split.size_bytes for planned in plans.values() for split in planned.splits)
+    counts: dict[TopicPartition, PartitionCount] = {}
+    with progress("Counting", total, bytes_text) as update:
+        for name, planned in plans.items():
+            read_before = sum(count.log_bytes for count in counts.values())
+            counts[name] = _count(planned, files, update, read_before)
     reports = dict.fromkeys(line for planned in plans.values() for line in planned.reports)
     return Count(partitions=counts, reports=tuple(reports))
 
 
-def _count(planned: ScanPlan, env: Env | None) -> PartitionCount:
+def _count(
+    planned: ScanPlan, env: Env | None, update: Callable[[int], None], read_before: int
+) -> PartitionCount:
     stats = ScanStats()
     for split in planned.splits:
         if split.size_bytes or any(piece.may_be_lost for piece in split.pieces):
             _read(split, env, stats)
+            update(read_before + stats.log_bytes)
             continue
         stats.counted += sum(piece.records for piece in split.pieces)
         stats.without_time += sum(piece.without_time for piece in split.pieces)

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tidelog.amounts import bytes_text
 from tidelog.env import Env
 from tidelog.lazy_dataclass import dataclass
+from tidelog.progress import with_progress
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
 from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, plan, with_directory
@@ -221,9 +223,16 @@ class DirectoryRecords(RecordSource):
 
         count = self.threads if threads is None else threads
         how = replace(options or ReadOptions(), env=self.env)
+        chosen = tuple(splits)
         if count == 1:
-            return to_reader(splits, columns, options=how, stats=stats)
-        return to_parallel_reader(splits, columns, options=how, stats=stats, threads=count)
+            reader = to_reader(chosen, columns, options=how, stats=stats)
+        else:
+            reader = to_parallel_reader(chosen, columns, options=how, stats=stats, threads=count)
+        before = stats.log_bytes
+        total = sum(split.size_bytes for split in chosen)
+        return with_progress(
+            reader, "Reading", total, bytes_text, lambda _rows: stats.log_bytes - before
+        )
 
     def count(
         self,

@@ -1,0 +1,215 @@
+"""Progress bars of long library calls, in notebooks and terminals.
+
+In a notebook, a call that reads or counts records shows a bar after a second, and at the end one
+line with amount and time. A script shows nothing unless `show_progress(True)` or
+TIDELOG_PROGRESS=1 is given: then the bar is on stderr, if stderr is a terminal.
+`show_progress(False)` or TIDELOG_PROGRESS=0 switches bars off. Calls in threads other than the main
+thread show no bar.
+
+Commands have their own bar (`tidelog.cli.surroundings`).
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog.amounts import duration_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Seconds after which a call counts as long, and between two updates of its bar.
+LONG_S: Final = 1.0
+_UPDATE_S: Final = 0.2
+
+_VARIABLE: Final = "TIDELOG_PROGRESS"
+
+# Last argument of `show_progress`; None for the default.
+_chosen: bool | None = None
+
+Update = Callable[[int], None]
+
+
+def show_progress(shown: bool | None) -> None:
+    """Choose whether long library calls of this process show a progress bar.
+
+    Args:
+        shown: True: each call shows one from its start, in terminals as well. False: none does.
+            None, the default: long calls in notebooks do. TIDELOG_PROGRESS=1 or 0 in the
+            environment has the effect of True or False, until this function is called.
+    """
+    global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
+    _chosen = shown
+
+
+class _Bar(Protocol):
+    def update(self, done: int) -> None: ...
+    def close(self, done: int) -> None: ...
+
+
+@contextmanager
+def progress(
+    title: str,
+    total: int | None,
+    text: Callable[[int], str],
+    *,
+    now_s: Callable[[], float] = time.monotonic,
+) -> Iterator[Update]:
+    """Show the progress of a block; yields a function that takes the amount done so far.
+
+    Args:
+        title: What the block does: "Reading".
+        total: Amount at the end; None if unknown.
+        text: Formats an amount with its unit: `bytes_text`.
+        now_s: Clock, in seconds.
+    """
+    chosen = _choice()
+    create = None if chosen is False else _bar_here(always=chosen is True)
+    if create is None:
+        yield lambda _done: None
+        return
+    line = _Line(title, total, text, now_s)
+    delayed = _DelayedBar(create, line, 0.0 if chosen else LONG_S)
+    try:
+        yield delayed.update
+    finally:
+        delayed.close()
+
+
+def with_progress(
+    reader: "pa.RecordBatchReader",
+    title: str,
+    total: int | None,
+    text: Callable[[int], str],
+    done: Callable[[int], int],
+) -> "pa.RecordBatchReader":
+    """Return a reader of the same batches that shows its progress; the same one if none is shown.
+
+    Args:
+        reader: The reader.
+        title: Title of the bar.
+        total: Amount at the end; None if unknown.
+        text: Formats an amount.
+        done: Returns the amount done, from the number of rows so far.
+    """
+    if _choice() is False or _bar_here(always=_choice() is True) is None:
+        return reader
+    import pyarrow as pa
+
+    def batches() -> "Iterator[pa.RecordBatch]":
+        rows = 0
+        with progress(title, total, text) as update:
+            for batch in reader:
+                rows += batch.num_rows
+                update(done(rows))
+                yield batch
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
+def _choice() -> bool | None:
+    if _chosen is not None:
+        return _chosen
+    return {"0": False, "1": True}.get(os.environ.get(_VARIABLE, ""))
+
+
+def _bar_here(*, always: bool) -> "Callable[[_Line], _Bar] | None":
+    """Return the kind of bar that this process can show now; None for none."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if getattr(shell, "kernel", None) is not None:
+        return _NotebookBar
+    return _TerminalBar if always and sys.stderr.isatty() else None
+
+
+class _Line:
+    """Title, amounts and time of a call."""
+
+    def __init__(
+        self, title: str, total: int | None, text: Callable[[int], str], now_s: Callable[[], float]
+    ) -> None:
+        self.title = title
+        self.total = total
+        self._text = text
+        self.now_s = now_s
+        self.began_s = now_s()
+
+    def amount(self, done: int) -> str:
+        """Return `1.2 GB of 3.4 GB, 12 s`."""
+        of = "" if self.total is None else f" of {self._text(self.total)}"
+        return f"{self._text(done)}{of}, {duration_text(self.now_s() - self.began_s)}"
+
+
+class _DelayedBar:
+    """A bar that appears once the call has taken some time, with a limited rate of updates."""
+
+    def __init__(self, create: Callable[[_Line], _Bar], line: _Line, delay_s: float) -> None:
+        self._create = create
+        self._line = line
+        self._bar: _Bar | None = None
+        self._next_s = line.began_s + delay_s
+        self._done = 0
+
+    def update(self, done: int) -> None:
+        self._done = done
+        now_s = self._line.now_s()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + _UPDATE_S
+        if self._bar is None:
+            self._bar = self._create(self._line)
+        self._bar.update(done)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close(self._done)
+
+
+class _NotebookBar:
+    """Output of a cell that is replaced by each update, and at the end by one line."""
+
+    def __init__(self, line: _Line) -> None:
+        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+
+        self._line = line
+        self._handle = display(self._shown(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]
+
+    def _shown(self, done: int) -> dict[str, str]:
+        line = self._line
+        limits = "" if not line.total else f' max="{line.total}" value="{min(done, line.total)}"'
+        html = f"{line.title} <progress{limits}></progress> {line.amount(done)}"
+        return {"text/html": html, "text/plain": f"{line.title}: {line.amount(done)}"}
+
+    def update(self, done: int) -> None:
+        self._handle.update(self._shown(done), raw=True)
+
+    def close(self, done: int) -> None:
+        last = f"{self._line.title}: {self._line.amount(done)}"
+        self._handle.update({"text/html": last, "text/plain": last}, raw=True)
+
+
+class _TerminalBar:
+    """Bar of rich on stderr, which disappears at the end."""
+
+    def __init__(self, line: _Line) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._line = line
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.start()
+        self._task = self._progress.add_task(line.title, total=line.total, done="")
+
+    def update(self, done: int) -> None:
+        self._progress.update(self._task, completed=done, done=self._line.amount(done))
+
+    def close(self, done: int) -> None:
+        self.update(done)
+        self._progress.stop()
