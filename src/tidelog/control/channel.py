@@ -36,8 +36,8 @@ def encode_frame(message: Mapping[str, object]) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > FRAME_BYTES_MAX:
         raise InvalidRequest(
-            f"a message of {len(body)} bytes for the control channel, at most {FRAME_BYTES_MAX}"
-            " are sent: attach fewer segments at a time"
+            f"message of {len(body)} bytes for the control channel exceeds {FRAME_BYTES_MAX} bytes;"
+            " attach fewer segments at a time"
         )
     return _LENGTH.pack(len(body)) + body
 
@@ -58,7 +58,9 @@ class FrameReader:
         while len(self._buffer) >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(self._buffer)
             if size > FRAME_BYTES_MAX:
-                raise CorruptMessage(f"a frame of {size} bytes, at most {FRAME_BYTES_MAX} are read")
+                raise CorruptMessage(
+                    f"control channel frame of {size} bytes exceeds {FRAME_BYTES_MAX} bytes"
+                )
             end = _LENGTH.size + size
             if len(self._buffer) < end:
                 return
@@ -71,9 +73,11 @@ def _message(body: bytes) -> Message:
     try:
         message: object = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise CorruptMessage(f"a frame that is not JSON: {error}") from error
+        raise CorruptMessage(f"control channel frame is not valid JSON: {error}") from error
     if not isinstance(message, dict):
-        raise CorruptMessage(f"a frame with a {type(message).__name__} where an object is due")
+        raise CorruptMessage(
+            f"control channel frame contains a {type(message).__name__}, expected a JSON object"
+        )
     return message
 
 
@@ -131,7 +135,9 @@ def read_request(message: Message) -> tuple[str, Mapping[str, object]]:
     _check_version(message)
     verb, arguments = message.get("verb"), message.get("arguments")
     if not isinstance(verb, str) or not isinstance(arguments, dict):
-        raise CorruptMessage(f"no verb and arguments in {_shown(message)}")
+        raise CorruptMessage(
+            f"control channel request without `verb` and `arguments`: {_shown(message)}"
+        )
     return verb, arguments
 
 
@@ -148,14 +154,17 @@ def read_answer(message: Message) -> Mapping[str, object]:
         raise _read_error(error)
     result = message.get("result")
     if not isinstance(result, dict):
-        raise CorruptMessage(f"neither result nor error in {_shown(message)}")
+        raise CorruptMessage(
+            f"control channel response without `result` and `error`: {_shown(message)}"
+        )
     return result
 
 
 def _check_version(message: Message) -> None:
     if message.get("version") != CONTROL_VERSION:
         raise UnsupportedVersion(
-            f"control channel of version {message.get('version')!r}, {CONTROL_VERSION} is known"
+            f"control channel version {message.get('version')!r} is not supported,"
+            f" only {CONTROL_VERSION}"
         )
 
 

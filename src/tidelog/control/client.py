@@ -141,7 +141,9 @@ class ControlClient(Closing):
         while True:
             data = self._connection.recv(_READ_BYTES)
             if not data:
-                raise ConnectionResetError("the other side has closed the connection")
+                raise ConnectionResetError(
+                    "the process that has the directory open closed the connection"
+                )
             for message in self._reader.feed(data):
                 return message
 
@@ -158,7 +160,7 @@ class ControlClient(Closing):
             return  # the holder has ended without a clean stop
         except OSError as error:
             raise ControlFailure(
-                f"{self._directory}: the process that has it open does not let go of it: {error}"
+                f"{self._directory}: the process that has it open did not release it: {error}"
             ) from error
 
     def close(self) -> None:

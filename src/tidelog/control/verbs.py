@@ -75,7 +75,7 @@ def run(
     found = there.get(verb)
     if found is None:
         names = ", ".join(there)
-        raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {names}")
+        raise InvalidRequest(f"unknown control channel verb {verb!r}; known verbs: {names}")
     return found(log_dir, arguments)
 
 
@@ -100,7 +100,7 @@ def _accept_clock(log_dir: DirectoryAccess, _: Arguments) -> Result:
 def _attach(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     segments = arguments.get("segments")
     if not isinstance(segments, list):
-        raise CorruptMessage("attach: no list of segments")
+        raise CorruptMessage("attach: `segments` must be a list")
     done = attach(
         log_dir,
         [read_segment(segment) for segment in segments],
@@ -114,11 +114,11 @@ def _swap(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
     topic, partition = arguments.get("topic"), arguments.get("partition")
     bases, segments = arguments.get("bases"), arguments.get("segments")
     if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"swap: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+        raise CorruptMessage(f"swap: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
     if not isinstance(bases, list) or not all(map(is_count, bases)):
-        raise CorruptMessage(f"swap: no list of base offsets: {str(bases)[:80]}")
+        raise CorruptMessage(f"swap: `bases` must be a list of offsets, got {str(bases)[:80]}")
     if not isinstance(segments, list):
-        raise CorruptMessage("swap: no list of segments")
+        raise CorruptMessage("swap: `segments` must be a list")
     done = exchange(
         log_dir,
         TopicPartition(str(topic), int(str(partition))),
@@ -135,18 +135,23 @@ def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
 
     topic, key, execute = (arguments.get(name) for name in ("topic", "key", "execute"))
     if not is_topic(topic) or not isinstance(key, str) or not isinstance(execute, bool):
-        raise CorruptMessage(f"erase: topic {str(topic)[:80]!r}, a key and `execute` are due")
+        raise CorruptMessage(
+            "erase: requires a valid `topic`, a base64 `key`, and `execute` true or false;"
+            f" topic is {str(topic)[:80]!r}"
+        )
     try:
         key_bytes = b64decode(key, validate=True)
     except ValueError as error:
-        raise CorruptMessage(f"erase: the key is no base64: {error}") from error
+        raise CorruptMessage(f"erase: the key is not valid base64: {error}") from error
     return erase(log_dir, str(topic), key_bytes, execute=execute).receipt()
 
 
 def _commit_id(arguments: Arguments) -> str:
     commit_id = arguments.get("commit_id")
     if not isinstance(commit_id, str) or not _COMMIT_ID.fullmatch(commit_id):
-        raise CorruptMessage(f"commit id {str(commit_id)[:80]!r}, 32 hexadecimal digits are due")
+        raise CorruptMessage(
+            f"commit id must be 32 hexadecimal digits, got {str(commit_id)[:80]!r}"
+        )
     return commit_id
 
 
@@ -171,10 +176,10 @@ def encode_segment(segment: StagedSegment) -> dict[str, object]:
 def read_segment(fields: object) -> StagedSegment:
     """Decode a staged segment; raises CorruptMessage if it is invalid."""
     if not isinstance(fields, dict) or fields.keys() != _KINDS.keys():
-        raise CorruptMessage(f"no staged segment: {str(fields)[:200]}")
+        raise CorruptMessage(f"invalid staged segment: {str(fields)[:200]}")
     for name, is_right in _KINDS.items():
         if not is_right(fields[name]):
-            raise CorruptMessage(f"a staged segment with {name} {str(fields[name])[:80]!r}")
+            raise CorruptMessage(f"staged segment: invalid {name} {str(fields[name])[:80]!r}")
     return StagedSegment(**{**fields, "order": tuple(fields["order"])})
 
 
@@ -233,10 +238,10 @@ _NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 def _read_new(fields: object) -> NewSegment:
     if not isinstance(fields, dict) or fields.keys() != _NEW_KINDS.keys():
-        raise CorruptMessage(f"no segment for an exchange: {str(fields)[:200]}")
+        raise CorruptMessage(f"invalid segment for a swap: {str(fields)[:200]}")
     for name, is_right in _NEW_KINDS.items():
         if not is_right(fields[name]):
-            raise CorruptMessage(f"a segment with {name} {str(fields[name])[:80]!r}")
+            raise CorruptMessage(f"segment for a swap: invalid {name} {str(fields[name])[:80]!r}")
     return NewSegment(**fields)
 
 
@@ -258,8 +263,8 @@ def _version(told: object) -> WriterVersion | None:
             if all(isinstance(topic, str) for topic in topics):
                 return WriterVersion(writer, version, note, tuple(map(str, topics)))
     raise CorruptMessage(
-        f"attach: writer {str(told)[:80]!r}, [NAME, VERSION, NOTE] or [NAME, VERSION, NOTE,"
-        " [TOPIC, ...]] is due"
+        "attach: writer must be [NAME, VERSION, NOTE] or [NAME, VERSION, NOTE, [TOPIC, ...]],"
+        f" got {str(told)[:80]!r}"
     )
 
 
@@ -301,18 +306,23 @@ def read_attached(answer: Mapping[str, object]) -> AttachResult:
             _read_skipped(answer.get("skipped", {})),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptMessage(f"no answer to attach: {str(answer)[:200]}") from error
+        raise CorruptMessage(f"invalid response to attach: {str(answer)[:200]}") from error
 
 
 def _read_skipped(versions: object) -> dict[str, int]:
     if not isinstance(versions, dict) or not all(map(is_count, versions.values())):
-        raise CorruptMessage(f"no topics with their last versions: {str(versions)[:200]}")
+        raise CorruptMessage(
+            "invalid response to attach: `skipped` must map topics to versions,"
+            f" got {str(versions)[:200]}"
+        )
     return {str(topic): int(last) for topic, last in versions.items()}
 
 
 def _rows(rows: object) -> list[list[int]]:
     if not isinstance(rows, list):
-        raise CorruptMessage(f"no list of ranges: {str(rows)[:200]}")
+        raise CorruptMessage(
+            f"invalid response to attach: `partitions` must be a list, got {str(rows)[:200]}"
+        )
     return rows
 
 
@@ -320,7 +330,7 @@ def read_exchanged(answer: Mapping[str, object]) -> ExchangeResult:
     """Decode the result of an exchange; raises CorruptMessage if it is invalid."""
     names = ("segments_before", "segments_after", "bytes_before", "bytes_after")
     if not all(is_count(answer.get(name)) for name in names):
-        raise CorruptMessage(f"no answer to swap: {str(answer)[:200]}")
+        raise CorruptMessage(f"invalid response to swap: {str(answer)[:200]}")
     return ExchangeResult(*[int(str(answer[name])) for name in names])
 
 
@@ -391,9 +401,11 @@ def read_compact_wishes(arguments: Arguments) -> Wishes:
     topic, partition = arguments.get("topic"), arguments.get("partition")
     roll, is_asked = arguments.get("roll"), arguments.get("is_asked")
     if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"compact: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+        raise CorruptMessage(
+            f"compact: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}"
+        )
     if not isinstance(roll, bool) or not isinstance(is_asked, bool):
-        raise CorruptMessage("compact: `roll` and `is_asked` are true or false")
+        raise CorruptMessage("compact: `roll` and `is_asked` must be true or false")
     return Wishes(TopicPartition(str(topic), int(str(partition))), roll, is_asked)
 
 
@@ -412,7 +424,7 @@ def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> C
     reason, stopped = answer.get("reason"), answer.get("stopped")
     is_right = all(is_count(answer.get(each)) for each in _COUNTS) and isinstance(reason, str)
     if not is_right or not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"no answer to compact: {str(answer)[:200]}")
+        raise CorruptMessage(f"invalid response to compact: {str(answer)[:200]}")
     counts = {each: int(str(answer[each])) for each in _COUNTS}
     return CompactionResult(name, counts, str(reason), None if stopped is None else str(stopped))
 
@@ -433,8 +445,8 @@ def read_lent(answer: Mapping[str, object]) -> tuple[CleaningDecision, CleaningJ
                 lent_job = None if job is None else CleaningJob.from_json(job)
                 return _decision(decision), lent_job
     except (CorruptFile, KeyError, TypeError, ValueError) as error:
-        raise CorruptMessage(f"no answer to lend: {error}") from error
-    raise CorruptMessage(f"no answer to lend: {str(answer)[:200]}")
+        raise CorruptMessage(f"invalid response to lend: {error}") from error
+    raise CorruptMessage(f"invalid response to lend: {str(answer)[:200]}")
 
 
 def _decision(fields: Mapping[str, object]) -> CleaningDecision:
@@ -475,9 +487,11 @@ def read_take_back(arguments: Arguments) -> TakeBack:
     topic, partition = arguments.get("topic"), arguments.get("partition")
     cleaned, seed = arguments.get("cleaned"), arguments.get("seed")
     if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"take_back: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+        raise CorruptMessage(
+            f"take_back: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}"
+        )
     if not isinstance(cleaned, str) or not isinstance(seed, str):
-        raise CorruptMessage("take_back: `seed` and `cleaned` are texts")
+        raise CorruptMessage("take_back: `seed` and `cleaned` must be strings")
     try:
         cleaned_files, named = CleaningResult.from_json(cleaned), bytes.fromhex(seed)
     except (CorruptFile, ValueError) as error:
@@ -512,11 +526,14 @@ def read_tier_wishes(
     takes_over, roll = arguments.get("takes_over"), arguments.get("roll")
     drops_theirs = arguments.get("drops_theirs", False)
     if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"tier: no partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+        raise CorruptMessage(f"tier: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
     if not (url is None or isinstance(url, str)) or not is_count(grace_ms):
-        raise CorruptMessage(f"tier: url {str(url)[:80]!r}, grace_ms {str(grace_ms)[:20]!r}")
+        raise CorruptMessage(
+            "tier: `url` must be text or null, and `grace_ms` a number from 0, got"
+            f" {str(url)[:80]!r} and {str(grace_ms)[:20]!r}"
+        )
     if not all(isinstance(flag, bool) for flag in (takes_over, drops_theirs, roll)):
-        raise CorruptMessage("tier: `takes_over`, `drops_theirs` and `roll` are true or false")
+        raise CorruptMessage("tier: `takes_over`, `drops_theirs` and `roll` must be true or false")
     options = MoveOptions(
         url=url,
         grace_ms=int(str(grace_ms)),
@@ -546,9 +563,9 @@ def read_tier_report(name: TopicPartition, answer: Mapping[str, object]) -> Move
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
     stopped = answer.get("stopped")
     if not all(is_count(answer.get(each)) for each in names):
-        raise CorruptMessage(f"no answer to tier: {str(answer)[:200]}")
+        raise CorruptMessage(f"invalid response to tier: {str(answer)[:200]}")
     if not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"no answer to tier: {str(answer)[:200]}")
+        raise CorruptMessage(f"invalid response to tier: {str(answer)[:200]}")
     count = {each: int(str(answer[each])) for each in names}
     return MoveReport(
         topic_partition=name,

@@ -122,19 +122,19 @@ _BITS: Final = {
 
 def cut(what: str, at: int, end: int) -> CorruptMessage:
     """Build the error for a message that ends before its fields do."""
-    return CorruptMessage(f"{what}: {max(end - at, 0)} bytes are left, more are needed", at=at)
+    return CorruptMessage(f"{what}: only {max(end - at, 0)} bytes remain, more are needed", at=at)
 
 
 def bad_length(form: str, length: int, least: int, at: int, end: int, left: int) -> CorruptMessage:
     """Build the error for an invalid length or count, or for items that take too much memory."""
-    what = f"an array of {length}" if form == "array" else f"{form} of {length} bytes"
+    what = f"array of {length} elements" if form == "array" else f"{form} of {length} bytes"
     if length < 0:
-        return CorruptMessage(f"length {length} where there must be a value", at=at)
+        return CorruptMessage(f"length {length}, but null is not allowed here", at=at)
     if length * least > end - at:
-        each = f", {least} each needed" if form == "array" else ""
-        return CorruptMessage(f"{what}, {end - at} bytes are left{each}", at=at)
+        each = f"; each element needs at least {least} bytes" if form == "array" else ""
+        return CorruptMessage(f"{what}, but only {end - at} bytes remain{each}", at=at)
     if form == "string" and length > STRING_BYTES_MAX:
-        return CorruptMessage(f"{what}, at most {STRING_BYTES_MAX} are allowed", at=at)
+        return CorruptMessage(f"{what} exceeds {STRING_BYTES_MAX} bytes", at=at)
     return too_much(what, at, end, left)
 
 
@@ -180,7 +180,7 @@ def _struct_fault(kind: "type[DataclassInstance]", version: int, message: object
 
 def _fault(kind: Kind[object], version: int, value: object) -> str | None:
     if value is None:
-        return None if kind.may_be_null(version) else "null in a version that knows none"
+        return None if kind.may_be_null(version) else "null is not allowed in this version"
     if kind.form is Form.STRUCT:
         return _struct_fault(struct_of(kind), version, value)
     if kind.form is Form.ARRAY:
@@ -202,9 +202,9 @@ def _string_fault(value: object) -> str | None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as problem:
-        return f"a string that has no UTF-8: {problem.reason}"
+        return f"string can't be encoded as UTF-8: {problem.reason}"
     limit = STRING_BYTES_MAX
-    return f"a string of {size} bytes, at most {limit} are allowed" if size > limit else None
+    return f"string of {size} bytes exceeds {limit} bytes" if size > limit else None
 
 
 def _bytes_fault(value: object) -> str | None:

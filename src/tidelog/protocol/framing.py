@@ -321,7 +321,7 @@ class Frames:
         length: int = LENGTH.unpack_from(self._chunk, self._start)[0]
         if not 0 <= length <= self._max_frame_bytes:
             raise CorruptMessage(
-                f"a frame of {length} bytes, 0 to {self._max_frame_bytes} are allowed", at=0
+                f"frame of {length} bytes, but 0 to {self._max_frame_bytes} bytes are allowed", at=0
             )
         return length
 

@@ -119,8 +119,8 @@ class ClientConnection:
         correlation_id = reader.int32()
         waiting = self._waiting.popleft() if self._waiting else None
         if waiting is None or waiting.correlation_id != correlation_id:
-            expected = "none" if waiting is None else waiting.correlation_id
-            raise CorruptMessage(f"an answer to request {correlation_id}, expected {expected}")
+            expected = "none" if waiting is None else f"the response to {waiting.correlation_id}"
+            raise CorruptMessage(f"response to request {correlation_id}, expected {expected}")
         return _read_response(reader, waiting)
 
 
@@ -248,7 +248,9 @@ def read_request(
     reader.at = end = _HEAD.size + max(length, 0)
     if end > len(view):
         reader.at = _HEAD.size
-        raise CorruptMessage(f"string of {length} bytes, {reader.left} are left", at=reader.at)
+        raise CorruptMessage(
+            f"string of {length} bytes, but only {reader.left} bytes remain", at=reader.at
+        )
     client_id = None if length < 0 else str(view[_HEAD.size : end], "utf-8", "replace")
     if question is None:
         raise UnsupportedRequest(key, version, correlation_id, client_id)
@@ -270,7 +272,9 @@ def _headless(reader: Reader) -> CorruptMessage:
     if reader.left < _HEAD.size - _LENGTH_SIZE:
         return CorruptMessage(f"a request of {reader.left} bytes has no header", at=0)
     at = _HEAD.size - _LENGTH_SIZE
-    return CorruptMessage(f"string of {_LENGTH_SIZE} bytes, {reader.left - at} are left", at=at)
+    return CorruptMessage(
+        f"string of {_LENGTH_SIZE} bytes, but only {reader.left - at} bytes remain", at=at
+    )
 
 
 _NO_VERSIONS: Final = (0, -1)

@@ -69,7 +69,9 @@ class Reader:
         """
         at = self.at
         if not 0 <= count <= self.left:
-            raise CorruptMessage(f"{what} of {count} bytes, {self.left} are left", at=at)
+            raise CorruptMessage(
+                f"{what} of {count} bytes, but only {self.left} bytes remain", at=at
+            )
         self.at = at + count
         return at
 
@@ -88,7 +90,7 @@ class Reader:
         try:
             value, self.at = read_varint(self.view, self.at)
         except IndexError:
-            raise CorruptMessage("a varint that is cut", at=self.at) from None
+            raise CorruptMessage("message ends inside a varint", at=self.at) from None
         return value
 
     def nullable_string(self) -> str | None:
@@ -104,7 +106,9 @@ class Reader:
             return None
         end = at + count
         if not at <= end <= len(view):
-            raise CorruptMessage(f"string of {count} bytes, {self.left} are left", at=at)
+            raise CorruptMessage(
+                f"string of {count} bytes, but only {self.left} bytes remain", at=at
+            )
         self.at = end
         return str(view[at:end], "utf-8", "replace")
 
@@ -115,7 +119,7 @@ class Reader:
             # The section is nearly always empty.
             self.at = at + 1 if self.view[at] == 0 else skip_tags(self.view, at)
         except IndexError:
-            raise CorruptMessage("tagged fields that are cut", at=self.at) from None
+            raise CorruptMessage("message ends inside tagged fields", at=self.at) from None
 
 
 def read_varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -168,7 +172,9 @@ def skip_tags(view: memoryview, at: int) -> int:
         _, at = read_varint(view, at)
         size, at = read_varint(view, at)
         if size > len(view) - at:
-            raise CorruptMessage(f"tagged field of {size} bytes, {len(view) - at} are left", at=at)
+            raise CorruptMessage(
+                f"tagged field of {size} bytes, but only {len(view) - at} bytes remain", at=at
+            )
         at += size
     return at
 

@@ -237,7 +237,7 @@ def test_errors_keep_their_types(ask: Asking, log_dir: LogDir) -> None:
     segment = verbs.encode_segment(stage(log_dir)[0]) | {"topic": "tide"}
     with pytest.raises(UnknownTopic, match="tides"):
         ask("attach", {"segments": [segment], "commit_id": COMMIT_ID, "writer": None})
-    with pytest.raises(InvalidRequest, match="there are: status, flush, accept_clock, attach"):
+    with pytest.raises(InvalidRequest, match="known verbs: status, flush, accept_clock, attach"):
         ask("sing")
 
 

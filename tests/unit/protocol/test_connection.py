@@ -136,7 +136,7 @@ class TestRequests:
     def test_a_header_that_is_cut_says_where(self, size: int) -> None:
         text = f"a request of {size} bytes has no header"
         if size >= 8:
-            text = f"string of 2 bytes, {size - 8} are left"
+            text = f"string of 2 bytes, but only {size - 8} bytes remain"
         with pytest.raises(CorruptMessage, match=text):
             read_request((b"\0\x12\0\0" + bytes(4) + b"\0\0")[:size])
 
@@ -149,7 +149,9 @@ class TestRequests:
     @pytest.mark.parametrize("key", [b"\0\x12", b"\x03\xe7"])
     def test_a_name_of_another_length_than_it_has(self, key: bytes, length: int) -> None:
         head = key + b"\0\0" + bytes(4) + length.to_bytes(2, "big", signed=True)
-        with pytest.raises(CorruptMessage, match=f"string of {length} bytes, 3 are left") as caught:
+        with pytest.raises(
+            CorruptMessage, match=f"string of {length} bytes, but only 3 bytes remain"
+        ) as caught:
             read_request(head + b"abc")
         assert caught.value.at == len(head)
 

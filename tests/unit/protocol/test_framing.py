@@ -154,9 +154,9 @@ class TestLimits:
     def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
         frames = Frames(max_frame_bytes=10)
         put(frames, length)
-        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
+        with pytest.raises(CorruptMessage, match="0 to 10 bytes are allowed"):
             frames.next()
-        with pytest.raises(CorruptMessage, match="0 to 10 are allowed"):
+        with pytest.raises(CorruptMessage, match="0 to 10 bytes are allowed"):
             frames.room()
 
     def test_a_length_alone_costs_nothing(self) -> None:
@@ -303,7 +303,7 @@ class TestForeseen:
     def test_a_length_that_is_not_allowed(self, length: bytes) -> None:
         frames = self.frames(200_000, 200_000, limit=250_000)
         put(frames, length + bytes(90_000), foresees=True)
-        with pytest.raises(CorruptMessage, match="0 to 250000 are allowed"):
+        with pytest.raises(CorruptMessage, match="0 to 250000 bytes are allowed"):
             frames.next()
 
     @pytest.mark.usefixtures("_traced")

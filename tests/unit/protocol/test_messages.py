@@ -189,8 +189,8 @@ class TestTags:
         [
             (b"\x01\x00\x02\x01\x00", "tag 0 is 1 bytes too long"),
             (b"\x01\x00\x00\x01", "tag 0 is 1 bytes too short"),
-            (b"\x01\x63\x04abc", "are left"),
-            (b"\x01\x00\x04\x01", "are left"),
+            (b"\x01\x63\x04abc", "bytes remain"),
+            (b"\x01\x00\x04\x01", "bytes remain"),
         ],
     )
     def test_that_are_not_as_long_as_they_say(self, tags: bytes, reason: str) -> None:

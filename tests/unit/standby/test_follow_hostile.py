@@ -165,10 +165,10 @@ class TestMessages:
     @pytest.mark.parametrize(
         ("wire", "text"),
         [
-            (lambda data: b"\x7f\xff\xff\xff" + data[4:], "a frame of 2147483647 bytes"),
-            (lambda data: b"\xff\xff\xff\xff" + data[4:], "a frame of -1 bytes"),
+            (lambda data: b"\x7f\xff\xff\xff" + data[4:], "frame of 2147483647 bytes"),
+            (lambda data: b"\xff\xff\xff\xff" + data[4:], "frame of -1 bytes"),
             (lambda data: data[:-1], "closed the connection"),
-            (lambda data: data[:4] + b"\0\0\0\x63" + data[8:], "an answer to request 99"),
+            (lambda data: data[:4] + b"\0\0\0\x63" + data[8:], "response to request 99"),
             (
                 lambda data: data[:4] + data[4:12] + b"\xff" * (len(data) - 12),
                 "breaks the protocol",

@@ -101,7 +101,7 @@ class Control:
             carry_out = self.verbs.get(verb)
             if carry_out is None:
                 verbs = ", ".join(self.verbs)
-                raise InvalidRequest(f"no verb {verb!r} on the control channel; there are: {verbs}")
+                raise InvalidRequest(f"unknown control channel verb {verb!r}; known verbs: {verbs}")
             return encode_frame(channel.answer(await carry_out(arguments)))
         except TidelogError as error:
             return encode_frame(channel.refusal(error))
