@@ -2,8 +2,8 @@
 
 The standard one writes and compiles the source of each method while a module is imported, which
 takes half a millisecond for a frozen class. A broker's start and each command import dozens of such
-classes and create objects of few of them (decision 31). Here the constructor is compiled when the
-first object is created; the other methods are shared by all classes.
+classes and create objects of few of them (decision 31). Here the constructor, the comparison and
+the hash of a class are compiled at their first call; the other methods are shared by all classes.
 
     from tidelog.lazy_dataclass import dataclass
 
@@ -20,8 +20,6 @@ is not supported, and a class with `order` is left to the standard library.
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
-from functools import cache
-from operator import attrgetter
 from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Final, cast
 
@@ -49,20 +47,23 @@ def _with_methods(
     own = set(declared.__dict__)
     # The standard library would describe the parameters of a class without a docstring.
     declared.__doc__ = declared.__doc__ or declared.__name__
-    # It asks that a frozen class be declared as one where its base is.
-    has_frozen_base = any(_is_declared_frozen(base) for base in declared.__mro__[1:])
+    # It refuses a frozen class with a base that is not, and the reverse.
+    is_checked = frozen and hasattr(declared, "__dataclass_fields__")
     kind: type = dataclasses.dataclass(
-        init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=has_frozen_base
+        init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
     )(declared)
     kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
     _ensure_order(kind)
     methods: dict[str, object] = {}
     if "__init__" not in own:
-        methods |= {"__init__": _init, "__signature__": _SIGNATURE}
+        methods |= {
+            "__init__": _compiled_later(kind, "__init__", _constructor_of),
+            "__signature__": _SIGNATURE,
+        }
     if repr:
         methods["__repr__"] = _repr
     if eq:
-        methods["__eq__"] = _eq
+        methods["__eq__"] = _compiled_later(kind, "__eq__", _comparison_of)
     if frozen:
         methods |= _FROZEN
     for name, method in methods.items():
@@ -70,7 +71,7 @@ def _with_methods(
             setattr(kind, name, method)
     # A class that defines __eq__ has None here, but not by its own choice.
     if eq and declared.__dict__.get("__hash__") is None:
-        kind.__hash__ = _hash if frozen else None  # type: ignore[assignment]
+        kind.__hash__ = _compiled_later(kind, "__hash__", _hash_of) if frozen else None  # type: ignore[assignment, method-assign]
     return kind
 
 
@@ -85,24 +86,25 @@ def _ensure_order(kind: type) -> None:
         has_default = not _is_required(each)
 
 
-def _is_declared_frozen(kind: type) -> bool:
-    return "__dataclass_params__" in kind.__dict__ and kind.__dataclass_params__.frozen is True  # type: ignore[attr-defined]
+def _compiled_later(
+    kind: type, name: str, compiled: Callable[[type], Callable[..., object]]
+) -> Callable[..., object]:
+    """Return a method that compiles the method `name` of a class, takes its place and calls it.
+
+    It may be called again after that, by a thread that looked it up before, or by a wrapper.
+    """
+
+    def method(self: object, *args: object, **values: object) -> object:
+        function = compiled(kind)
+        if kind.__dict__.get(name) is method:
+            type.__setattr__(kind, name, function)
+        return function(self, *args, **values)
+
+    return method
 
 
-def _init(self: object, *args: object, **values: object) -> None:
-    """Compile the constructor of the class, which replaces this one, and call it."""
-    kind = next(kind for kind in type(self).__mro__ if kind.__dict__.get("__init__") is _init)
-    constructor = _constructor_of(kind)
-    type.__setattr__(kind, "__init__", constructor)
-    constructor(self, *args, **values)
-
-
-def _constructor_of(kind: type) -> Callable[..., None]:
-    names: dict[str, object] = {
-        "__name__": kind.__module__,
-        "__set": object.__setattr__,
-        "__created": _CREATED,
-    }
+def _constructor_of(kind: type) -> Callable[..., object]:
+    names: dict[str, object] = {"__set": object.__setattr__, "__created": _CREATED}
     assign = "    __set(self, {0!r}, {1})" if _is_frozen(kind) else "    self.{0} = {1}"
     lines = []
     for each in fields(kind):
@@ -122,10 +124,16 @@ def _constructor_of(kind: type) -> Callable[..., None]:
     if hasattr(kind, "__post_init__"):
         lines.append("    self.__post_init__()")
     head = f"def __init__({', '.join(['self', *_parameters_of(kind)])}):"
-    what = f"{kind.__qualname__}.__init__"
-    constructor = compiled_function("__init__", [head, *(lines or ["    pass"])], names, what)
-    constructor.__qualname__ = what
-    return constructor
+    return _method_of(kind, "__init__", [head, *(lines or ["    pass"])], names)
+
+
+def _method_of(
+    kind: type, name: str, lines: Iterable[str], names: dict[str, object]
+) -> Callable[..., object]:
+    what = f"{kind.__qualname__}.{name}"
+    method = compiled_function(name, lines, {"__name__": kind.__module__, **names}, what)
+    method.__qualname__ = what
+    return method
 
 
 def _parameters_of(kind: type) -> list[str]:
@@ -188,53 +196,36 @@ class _SignatureOfFields:
 _SIGNATURE: Final = _SignatureOfFields()
 
 
-def _getter(names: list[str]) -> Callable[[object], tuple[object, ...]]:
-    match names:
-        case []:
-            return lambda _value: ()
-        case [name]:
-            one = attrgetter(name)
-            return lambda value: (one(value),)
-        case _:
-            return attrgetter(*names)
+def _tuple_of(value: str, declared: Iterable[Field[object]]) -> str:
+    return f"({''.join(f'{value}.{each.name}, ' for each in declared)})"
 
 
-def _find_compared(kind: type) -> Callable[[object], tuple[object, ...]]:
-    return _getter([each.name for each in fields(kind) if each.compare])
+def _comparison_of(kind: type) -> Callable[..., object]:
+    compared = [each for each in fields(kind) if each.compare]
+    lines = [
+        "def __eq__(self, other):",
+        "    if other.__class__ is self.__class__:",
+        f"        return {_tuple_of('self', compared)} == {_tuple_of('other', compared)}",
+        "    return NotImplemented",
+    ]
+    return _method_of(kind, "__eq__", lines, {})
 
 
-def _find_hashed(kind: type) -> Callable[[object], tuple[object, ...]]:
+def _hash_of(kind: type) -> Callable[..., object]:
     is_hashed = ((each, each.compare if each.hash is None else each.hash) for each in fields(kind))
-    return _getter([each.name for each, counts in is_hashed if counts])
-
-
-# Class -> function that returns the values by which an object is compared, or hashed.
-_compared_of: Final[Callable[[type], Callable[[object], tuple[object, ...]]]] = cache(
-    _find_compared
-)
-_hashed_of: Final[Callable[[type], Callable[[object], tuple[object, ...]]]] = cache(_find_hashed)
+    hashed = _tuple_of("self", (each for each, counts in is_hashed if counts))
+    return _method_of(kind, "__hash__", ["def __hash__(self):", f"    return hash({hashed})"], {})
 
 
 def _names_of(kind: type) -> list[str]:
     return [each.name for each in fields(kind)]
 
 
-def _eq(self: object, other: object) -> object:
-    kind = type(self)
-    if type(other) is not kind:
-        return NotImplemented
-    compared = _compared_of(kind)
-    return compared(self) == compared(other)
-
-
-def _hash(self: object) -> int:
-    return hash(_hashed_of(type(self))(self))
-
-
 @recursive_repr()
 def _repr(self: object) -> str:
     kind: type = type(self)
-    shown = (each.name for each in fields(kind) if each.repr)
+    declaring = next(each for each in kind.__mro__ if each.__dict__.get("__repr__") is _repr)
+    shown = (each.name for each in fields(declaring) if each.repr)
     values = (f"{name}={getattr(self, name)!r}" for name in shown)
     return f"{kind.__qualname__}({', '.join(values)})"
 
