@@ -34,9 +34,6 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
-# Default size of a split of a scan, in bytes of log.
-SPLIT_BYTES: Final = 128 << 20
-
 # Internal topics of a broker, to which clients may not write.
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"

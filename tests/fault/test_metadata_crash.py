@@ -22,8 +22,8 @@ from tests.faults import (
 )
 
 from tidelog.errors import CorruptFile, UnsupportedVersion
-from tidelog.server.admin import cluster_metadata
-from tidelog.server.admin.cluster_metadata import MetadataLog
+from tidelog.server.admin import metadata_log
+from tidelog.server.admin.metadata_log import MetadataLog
 from tidelog.storage.directory.broker_files import (
     METADATA_FILE,
     AclRow,
@@ -45,7 +45,7 @@ ALL: Quotas = {(("client-id", None), ("user", "ada")): {"consumer_byte_rate": 7.
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reduce the spare records, so that the file is replaced during the test too."""
-    monkeypatch.setattr(cluster_metadata, "SPARE_RECORDS", 4)
+    monkeypatch.setattr(metadata_log, "SPARE_RECORDS", 4)
 
 
 def credential(number: int) -> ScramCredential:

@@ -43,7 +43,7 @@ from tidelog.protocol.messages.security import (
     DeleteAclsRequest,
 )
 from tidelog.record.builder import build_batch
-from tidelog.server.admin.cluster_metadata import MetadataLog
+from tidelog.server.admin.metadata_log import MetadataLog
 from tidelog.server.api import table
 from tidelog.server.api.guards import closed
 from tidelog.server.api.table import OPEN_TO_ALL, ROWS, guard_of

@@ -227,7 +227,7 @@ def test_a_disk_that_fails_leaves_all_as_it_was(data: str, monkeypatch: pytest.M
     with start_with(data) as broker:
         broker.call(lambda node: node.topics.create("t", 1))
         with monkeypatch.context() as patch:
-            patch.setattr("tidelog.server.admin.cluster_metadata.write_cluster", fail)
+            patch.setattr("tidelog.server.admin.metadata_log.write_cluster", fail)
             code, _ = alter(broker, OWN, ("message.max.bytes", SET, "1000"))
         assert code == 56
         assert codes(broker, "t") == 0

@@ -14,9 +14,9 @@ from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import ScanPlan, plan
 from tidelog.scan.split import Piece, RequestedRange, ScanStats, Split
+from tidelog.split_size import SPLIT_BYTES
 from tidelog.types import EARLIEST_OFFSET as EARLIEST
 from tidelog.types import LATEST_OFFSET as LATEST
-from tidelog.types import SPLIT_BYTES
 
 if TYPE_CHECKING:
     from tidelog.scan.reader import ReadOptions, read, to_reader, to_table

@@ -21,27 +21,18 @@ from tidelog.report import html_table
 from tidelog.scan.bounds import Bounds, Question, TimeMode, append_time_notes, resolve
 from tidelog.scan.pieces import PieceFinder, UncutPiece, cut, cut_offsets
 from tidelog.scan.split import AbortedSpan, Piece, RequestedRange, Split, pack
+from tidelog.split_size import SPLIT_BYTES, target_bytes
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.open_files import typed_reads
 from tidelog.storage.segment.zone_map_files import ZoneCache
 from tidelog.types import (
     INT64_MAX,
-    SPLIT_BYTES,
     ClockName,
     Isolation,
     IsolationLevel,
     TopicPartition,
 )
-
-# For threads of one process: small enough that all threads end at about the same time, large enough
-# that the fixed cost of a split doesn't matter.
-THREAD_SPLIT_BYTES: Final = 32 << 20
-
-
-# Below this size the fixed cost of a task exceeds that of reading.
-SPLIT_BYTES_MIN: Final = 64 << 10
-
 
 _TARGET_BYTES_MIN: Final = 1 << 10
 
@@ -325,8 +316,7 @@ class _Draft:
 
 def _target_bytes(drafts: list[_Draft], split_bytes: int, min_partitions: int) -> int:
     total = sum(uncut.piece.size_bytes for draft in drafts for uncut in draft.uncut)
-    target = min(split_bytes, -(-total // min_partitions))
-    return max(target, min(SPLIT_BYTES_MIN, split_bytes))
+    return target_bytes(total, split_bytes, min_partitions)
 
 
 class _Planner:

@@ -16,9 +16,10 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
-from tidelog.scan.plan import THREAD_SPLIT_BYTES, ScanPlan, list_partitions, plan, with_directory
+from tidelog.scan.plan import ScanPlan, list_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
+from tidelog.split_size import THREAD_SPLIT_BYTES
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicChoice, TopicPartition
 

@@ -24,12 +24,12 @@ from tidelog.errors import InvalidRequest, InvalidTime
 from tidelog.lazy_dataclass import dataclass
 from tidelog.objects.store import local_path
 from tidelog.record.serde import SERDE_NAMES
+from tidelog.split_size import SPLIT_BYTES
 from tidelog.timespec import parse_point
 from tidelog.types import (
     EARLIEST_OFFSET,
     EPOCH,
     LATEST_OFFSET,
-    SPLIT_BYTES,
     ClockName,
     IsolationLevel,
     TopicPartition,

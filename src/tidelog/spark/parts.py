@@ -189,11 +189,6 @@ def _watch(tracker: "StatusTracker", done: _Done, ended: threading.Event) -> Non
         done.at(sum(stage.numCompletedTasks for stage in stages if stage is not None))
 
 
-# Size of a split in bytes. Reading it takes some seconds; for smaller splits Spark's overhead
-# dominates.
-JOB_SPLIT_BYTES: Final = 1 << 30
-
-
 # Number of tasks for each core, if there is enough to read, so that all cores finish at about the
 # same time.
 _TASKS_PER_CORE: Final = 3

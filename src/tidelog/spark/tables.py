@@ -37,6 +37,7 @@ from tidelog.spark.parts import PARTS_AT_ONCE
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.tasks import BatchPlan, freeze_garbage
 from tidelog.spark.workers import PromptAck, make_ready
+from tidelog.split_size import TABLE_SPLIT_BYTES
 from tidelog.timespec import parse_point
 from tidelog.types import ClockName, TopicPartition
 
@@ -167,9 +168,6 @@ class TableTask:
             doubt = without_time_doubt(self.name, stats.without_time, self.options.clock)
             if doubt is not None:
                 _LOG.warning("not exact: %s", doubt)
-
-
-TABLE_SPLIT_BYTES: Final = 256 << 20
 
 
 _KEY: Final = ("topic", "partition", "key")

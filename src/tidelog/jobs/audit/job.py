@@ -2,9 +2,9 @@
 
 Each record of both sides is read once, by as many tasks as there are splits, and reduced in the
 task to one row per key. The hashes of keys are divided among tasks, each of which compares its rows
-of both sides (see `rules` for the kinds of differences). Only for keys with a difference the keys
-themselves are read. The result is exact: nothing is sampled. With a state, the next run reads only
-new records.
+of both sides (see `key_verdicts` for the kinds of differences). Only for keys with a difference the
+keys themselves are read. The result is exact: nothing is sampled. With a state, the next run reads
+only new records.
 """
 
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def measure(spark: "SparkSession", plan: AuditPlan, *, rows_max: int | None = No
         rows_max: Maximum number of keys that a task holds in memory while it reads; None for the
             default.
     """
-    from tidelog.jobs.audit.answer import audited
+    from tidelog.jobs.audit.report import audited
     from tidelog.jobs.audit.run import AuditWork, run_audit
 
     env, state_folder = os_env(), plan.options["state"]

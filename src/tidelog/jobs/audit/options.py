@@ -1,11 +1,12 @@
-"""Options of `audit`, and the kinds of differences; `rules` determines the kind for a key."""
+"""Options of `audit`, and kinds of differences; `key_verdicts` determines the kind for a key."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final, TypedDict
 
 from tidelog.jobs.options import Option, isolation
-from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.split_size import JOB_SPLIT_BYTES
 from tidelog.timespec import TIME_HELP
 from tidelog.types import HOUR_MS, Isolation, IsolationLevel
 

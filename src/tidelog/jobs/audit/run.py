@@ -30,9 +30,9 @@ import numpy as np
 from tidelog.amounts import plural, verb
 from tidelog.env import Env
 from tidelog.errors import StorageFailure
+from tidelog.jobs.audit.key_verdicts import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
 from tidelog.jobs.audit.options import Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair, ReadPart, ReadScope, Side, SidePlan, plan_side
-from tidelog.jobs.audit.rules import A_AT, B_AT, FOUND_FIELDS, PAIR_FIELDS, found_of_pairs
 from tidelog.jobs.audit.state import Run, State, decode_run
 from tidelog.jobs.audit.state_files import CHUNKS
 from tidelog.jobs.audit.work import (
@@ -201,7 +201,7 @@ class TopicResult:
     Attributes:
         history: Whether the records before a key's last one were compared, too.
         counts: Values of `a_keys`, `b_keys` and `deleted`, and the number of keys for each kind.
-        found: Rows of keys that differ; fields as in `rules`.
+        found: Rows of keys that differ; fields as in `key_verdicts`.
         sections: Sections of files with the pairs of equal keys, by partition on A and on B.
     """
 

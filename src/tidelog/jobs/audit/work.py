@@ -9,7 +9,7 @@
    of these keys it reads one record by its offset, which takes some kilobytes around an index
    entry.
 
-The plan of parts is in `plan`, their order in `run`, the rules of the comparison in `rules`,
+The plan of parts is in `plan`, their order in `run`, the rules of the comparison in `key_verdicts`,
 kernels and tables of rows in `record.columns.key_tables`.
 """
 
@@ -25,9 +25,9 @@ import numpy as np
 
 from tidelog.env import Env, os_env
 from tidelog.errors import CorruptFile, OffsetOutOfRange
-from tidelog.jobs.audit import rules
+from tidelog.jobs.audit import key_verdicts
+from tidelog.jobs.audit.key_verdicts import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.options import KINDS
-from tidelog.jobs.audit.rules import KIND, PAIR_FIELDS
 from tidelog.jobs.audit.state import ROWS_SUFFIX, SEED_BYTES, Run, decode_run, encode_run
 from tidelog.jobs.audit.state_files import read_rows, write_rows
 from tidelog.lazy_dataclass import dataclass
@@ -205,7 +205,7 @@ class ComparePart:
 
         Its fields: `files` (for each side a list of partitions, each with its number and its files
         ordered by offset; null for a missing side), `chunks` ([start, end)), `history` (see
-        `rules.compare`), `positions` (a group's position by partition on the last side; null
+        `key_verdicts.compare`), `positions` (a group's position by partition on the last side; null
         without a group), `behind` (files of later records that are not compared, see `run`).
         """
         fields, env = json.loads(part), os_env()
@@ -252,12 +252,14 @@ class ComparePart:
     ) -> "Longs":
         a_rows, b_rows = sides
         assert a_rows is not None
-        differences = [np.empty((0, rules.FOUND_FIELDS), np.int64)]
+        differences = [np.empty((0, key_verdicts.FOUND_FIELDS), np.int64)]
         counts["a_keys"], counts["b_keys"], counts["deleted"] = len(a_rows), 0, 0
         if b_rows is not None:
             table = KeyTable(max(len(a_rows), 1))
             table.add(a_rows)
-            compared = rules.compare(table, b_rows, history=bool(fields["history"]), unsure=unsure)
+            compared = key_verdicts.compare(
+                table, b_rows, history=bool(fields["history"]), unsure=unsure
+            )
             differences.append(compared.found)
             counts["b_keys"], counts["deleted"] = len(b_rows), compared.deleted
             counts["superseded"] = compared.superseded
@@ -269,7 +271,7 @@ class ComparePart:
             by_number = {int(number): int(offset) for number, offset in positions.items()}
             partitions = sorted(by_number)
             offsets = [by_number[number] for number in partitions]
-            differences.append(rules.undelivered(last, partitions, offsets))
+            differences.append(key_verdicts.undelivered(last, partitions, offsets))
         return self._limited(np.concatenate(differences), counts)
 
     def _limited(self, differences: "Longs", counts: dict[str, object]) -> "Longs":
@@ -283,9 +285,11 @@ class ComparePart:
 
     def _keep_pairs(self, env: Env, pairs: "Longs") -> list[object]:
         """Write pairs to a file; return its name, and size and checksum per pair of partitions."""
-        order = np.lexsort((pairs[:, rules.PAIR_B_PARTITION], pairs[:, rules.PAIR_A_PARTITION]))
+        order = np.lexsort(
+            (pairs[:, key_verdicts.PAIR_B_PARTITION], pairs[:, key_verdicts.PAIR_A_PARTITION])
+        )
         pairs = pairs[order]
-        partitions = pairs[:, [rules.PAIR_A_PARTITION, rules.PAIR_B_PARTITION]]
+        partitions = pairs[:, [key_verdicts.PAIR_A_PARTITION, key_verdicts.PAIR_B_PARTITION]]
         groups, counts = np.unique(partitions, axis=0, return_counts=True)
         name = f"{env.random.getrandbits(64):016x}{PAIRS_SUFFIX}"
         file = env.files.open(f"{self.folder}/{name}", write=True, create=True)
@@ -326,7 +330,7 @@ class OrderPart:
 
 
 def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, int]]) -> "Longs":
-    """Return the displaced pairs in sections of files; see `rules.displaced`.
+    """Return the displaced pairs in sections of files; see `key_verdicts.displaced`.
 
     Raises:
         CorruptFile: The checksum of a section does not match.
@@ -341,10 +345,10 @@ def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, 
         if crc32c(data) != crc:
             raise CorruptFile("pairs that do not match their checksum", path=f"{folder}/{name}")
         parts.append(np.frombuffer(data, "<i8").reshape(-1, PAIR_FIELDS).astype(np.int64))
-    return rules.displaced(np.concatenate(parts))
+    return key_verdicts.displaced(np.concatenate(parts))
 
 
-assert key_rows.FIELDS * 2 + 1 == rules.FOUND_FIELDS
+assert key_rows.FIELDS * 2 + 1 == key_verdicts.FOUND_FIELDS
 
 
 KEYS: Final = "keys string, log_bytes bigint"

@@ -31,7 +31,6 @@ from tidelog.scan.plan import plan
 from tidelog.scan.split import RequestedRange, encode_split
 from tidelog.spark.offset_ranges import OffsetRange
 from tidelog.spark.parts import (
-    JOB_SPLIT_BYTES,
     Listener,
     directory_env,
     parallelism,
@@ -40,6 +39,7 @@ from tidelog.spark.parts import (
 )
 from tidelog.spark.places import Place, as_place
 from tidelog.spark.session import described
+from tidelog.split_size import JOB_SPLIT_BYTES
 from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Annotated, TypedDict
 
 from tidelog.jobs.options import Option
-from tidelog.spark.parts import JOB_SPLIT_BYTES, NOBODY, Listener
+from tidelog.spark.parts import NOBODY, Listener
+from tidelog.split_size import JOB_SPLIT_BYTES
 from tidelog.storage.clocks.latency import DELAYS_MS
 from tidelog.timespec import TIME_HELP, parse_duration
 from tidelog.types import NS_PER_MS

@@ -6,7 +6,7 @@
 - Use: per second over the last `WINDOWS` windows. A window starts with the first use after the end
   of the previous one. Missing windows count as empty, so a client may start with a burst.
 - Throttle time: the time until the use is within the quota again. Quotas are stored by
-  `cluster_metadata`; a connection is muted in `server/net/connection.py`.
+  `metadata_log`; a connection is muted in `server/net/connection.py`.
 
 No input or output.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.config import BrokerConfig
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.row_templates import Templates
-from tidelog.server.admin.cluster_metadata import ClusterSettings, MetadataLog
+from tidelog.server.admin.metadata_log import ClusterSettings, MetadataLog
 from tidelog.server.partitions.fetch_counts import FetchCounts
 from tidelog.server.partitions.partitions import Cleanings
 from tidelog.server.partitions.services import Services
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tidelog.protocol.messages.configs import ConfigSource
-    from tidelog.server.admin.cluster_metadata import SecurityStore
     from tidelog.server.admin.quotas import QuotaManager
+    from tidelog.server.admin.security_store import SecurityStore
     from tidelog.server.groups.coordinator import GroupCoordinator
     from tidelog.server.partitions.fetch_sessions import FetchSessions
     from tidelog.server.security.authentication import FailedLogins
@@ -215,7 +215,7 @@ class Node(Services):
         Raises:
             CorruptFile, ConfigError: See `SecurityStore`.
         """
-        from tidelog.server.admin.cluster_metadata import (
+        from tidelog.server.admin.security_store import (
             SecurityStore,  # not needed without authentication
         )
 

@@ -43,7 +43,7 @@ from tidelog.protocol.messages.security import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from tidelog.server.admin.cluster_metadata import ACLS_MAX, USERS_MAX
+from tidelog.server.admin.security_store import ACLS_MAX, USERS_MAX
 from tidelog.server.api.context import MANY, LargeResponse, RequestContext, large_if_many
 from tidelog.server.api.guards import Access, Guarded, denied_whole
 from tidelog.server.runtime.errors import Refusal, errors_in, refusal_of, set_error

@@ -26,8 +26,8 @@ from tidelog.storage.segment.active_segment import ActiveSegment
 from tidelog.storage.segment.append_time_trust import AppendTimeCheckpoint, fingerprint
 from tidelog.storage.segment.closed_segment import ClosedSegment, as_closed
 from tidelog.storage.segment.compaction_history import cut_history
-from tidelog.storage.segment.index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.index_proof import first_reaching, position_floor
+from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_batches
 
 if TYPE_CHECKING:

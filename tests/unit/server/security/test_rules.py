@@ -10,7 +10,7 @@ from tidelog.config.broker import STANDARD_AUTHORIZER
 from tidelog.error_codes import ErrorCode
 from tidelog.protocol.messages import CREATE_ACLS
 from tidelog.protocol.messages.security import AclCreation, CreateAclsRequest, CreateAclsResponse
-from tidelog.server.admin import cluster_metadata
+from tidelog.server.admin import security_store
 from tidelog.server.api import security as handlers
 from tidelog.server.api.context import RequestContext
 from tidelog.server.api.node import ClientInfo, Node
@@ -44,7 +44,7 @@ async def create(node: Node, *names: str) -> list[int]:
 
 @pytest.fixture
 def five(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (cluster_metadata, handlers):
+    for module in (security_store, handlers):
         monkeypatch.setattr(module, "ACLS_MAX", 5)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from tidelog.amounts import plural, verb
+from tidelog.jobs.audit.key_verdicts import A_AT, B_AT, KIND
 from tidelog.jobs.audit.options import KINDS, Kind
 from tidelog.jobs.audit.plan import AuditPlan, Pair
 from tidelog.jobs.audit.results import (
@@ -13,7 +14,6 @@ from tidelog.jobs.audit.results import (
     Last,
     TopicFigures,
 )
-from tidelog.jobs.audit.rules import A_AT, B_AT, KIND
 from tidelog.jobs.audit.run import AuditOutcome, TopicResult, seen_of
 from tidelog.jobs.audit.state import Run
 from tidelog.jobs.audit.work import RecordPosition

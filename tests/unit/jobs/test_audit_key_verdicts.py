@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.worlds.records import plain_digests
 from tests.worlds.records.plain_digests import PlainRecord
 
-from tidelog.jobs.audit import rules
+from tidelog.jobs.audit import key_verdicts
+from tidelog.jobs.audit.key_verdicts import compare, displaced, undelivered
 from tidelog.jobs.audit.options import KINDS, Kind
-from tidelog.jobs.audit.rules import compare, displaced, undelivered
 from tidelog.record.columns.key_tables import KeyTable
 from tidelog.record.kernels import key_rows
 from tidelog.record.kernels.memory import Longs
@@ -50,10 +50,10 @@ def found_by_key(a: Sequence[Record], b: Sequence[Record], *, history: bool) -> 
     names = {plain_digests.hash_key(key, SEEDS): key for key, _, _ in [*a, *b]}
     found = {}
     for row in compared.found.tolist():
-        at = rules.A_AT if row[rules.A_AT + key_rows.COUNT] else rules.B_AT
+        at = key_verdicts.A_AT if row[key_verdicts.A_AT + key_rows.COUNT] else key_verdicts.B_AT
         key = names[row[at], row[at + 1]]
         assert key not in found
-        found[key] = KINDS[row[rules.KIND]]
+        found[key] = KINDS[row[key_verdicts.KIND]]
     return found
 
 
@@ -136,7 +136,7 @@ def test_undelivered_keys() -> None:
     )
     rows[1, key_rows.PARTITION] = ~2
     found = undelivered(rows, [0, 2], [1, 1])
-    assert found[:, rules.B_AT : rules.B_AT + 2].tolist() == rows[1:2, :2].tolist()
+    assert found[:, key_verdicts.B_AT : key_verdicts.B_AT + 2].tolist() == rows[1:2, :2].tolist()
     assert len(undelivered(rows, [0, 2], [0, 0])) == 3
     assert len(undelivered(rows, [0, 2], [9, 9])) == 0
 
@@ -146,14 +146,14 @@ def test_undelivered_keys() -> None:
 
 def displaced_of(offsets: Sequence[int], partitions: Sequence[tuple[int, int]] = ()) -> set[int]:
     """Return A's offsets of displaced keys, for A's offsets 0, 1, ... and the given ones of B."""
-    pairs = np.zeros((len(offsets), rules.PAIR_FIELDS), np.int64)
-    pairs[:, rules.PAIR_A_OFFSET] = np.arange(len(offsets))
-    pairs[:, rules.PAIR_B_OFFSET] = offsets
+    pairs = np.zeros((len(offsets), key_verdicts.PAIR_FIELDS), np.int64)
+    pairs[:, key_verdicts.PAIR_A_OFFSET] = np.arange(len(offsets))
+    pairs[:, key_verdicts.PAIR_B_OFFSET] = offsets
     for at, (a, b) in enumerate(partitions):
-        pairs[at, rules.PAIR_A_PARTITION], pairs[at, rules.PAIR_B_PARTITION] = a, b
+        pairs[at, key_verdicts.PAIR_A_PARTITION], pairs[at, key_verdicts.PAIR_B_PARTITION] = a, b
     # The order of the pairs does not matter.
     pairs = pairs[np.random.default_rng(len(offsets)).permutation(len(pairs))]
-    return set(displaced(pairs)[:, rules.PAIR_A_OFFSET].tolist())
+    return set(displaced(pairs)[:, key_verdicts.PAIR_A_OFFSET].tolist())
 
 
 @pytest.mark.parametrize(

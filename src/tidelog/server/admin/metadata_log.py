@@ -10,22 +10,17 @@ size is bounded.
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
-from tidelog.config import BrokerConfig
 from tidelog.env import Env
-from tidelog.errors import ConfigError, CorruptFile
-from tidelog.server.runtime.threads import FEW, Work
-from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
+from tidelog.errors import CorruptFile
+from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.broker_files import (
     CLUSTER_FILE,
-    METADATA_FILE,
-    AclRow,
     ClusterState,
     MetadataFile,
     Quotas,
-    ScramCredential,
     SecurityState,
     read_cluster,
     with_defaults,
@@ -36,8 +31,6 @@ from tidelog.storage.open_files import as_storage_failure
 
 if TYPE_CHECKING:
     from tidelog.server.admin.metadata_records import MetadataImage, Record
-    from tidelog.server.security.authorizer import Acl, Authorizer, RuleTable
-    from tidelog.server.security.sasl import ScramMechanism, Shape
 
 
 State = TypeVar("State")
@@ -320,215 +313,3 @@ class ClusterSettings(DurableState[ClusterState]):
         except OSError as error:
             text = "%s: what topics' defaults are could not be noted: %s"
             _LOGGER.warning(text, CLUSTER_FILE, error)
-
-
-# Maximum numbers of ACLs and of SCRAM credentials. Kafka limits them by memory only.
-ACLS_MAX: Final = 100_000
-
-
-USERS_MAX: Final = 100_000
-
-
-class SecurityStore:
-    """Users and ACLs of one broker. Belongs to the loop's thread, except `credential` and `shapes`.
-
-    Attributes:
-        authorizer: Authorizer; None if none is configured.
-    """
-
-    def __init__(
-        self, metadata: MetadataLog, config: BrokerConfig, work: Work, begin: Begin
-    ) -> None:
-        """Use the stored users and ACLs.
-
-        Args:
-            metadata: Log of users and ACLs.
-            config: Settings with the super users and the authorizer.
-            work: Threads for writing.
-            begin: Starts a change as a task; the directory is not closed before it ends.
-
-        Raises:
-            CorruptFile: An ACL has an unknown type.
-            ConfigError: `super.users` is invalid.
-        """
-        self._metadata = metadata
-        self._work = work
-        # Prepared in the thread that writes a change, because there may be very many users and
-        # ACLs.
-        self._next: _Next | None = None
-        self._kept: DurableState[SecurityState] = DurableState(
-            metadata.path,
-            "users and rules",
-            read=lambda: metadata.security,
-            write=self._write,
-            work=work,
-            begin=begin,
-        )
-        self.authorizer = _authorizer(config)
-        self._shapes: Mapping[int, Mapping[Shape, int]] = {}
-        self._kept.on_kept = lambda _before, _now: self._heed()
-        self._next = self._prepare(SecurityState(), self._kept.state)
-        self._heed()
-
-    def _write(self, state: SecurityState) -> None:
-        """Write a change and prepare its effects; runs in a thread."""
-        self._next = None
-        self._metadata.keep_security(state)
-        self._next = self._prepare(self._kept.state, state)
-
-    def _prepare(self, before: SecurityState, now: SecurityState) -> "_Next":
-        added = removed = frozenset[AclRow]()
-        table = None
-        shapes: Mapping[int, Mapping[Shape, int]] | None = None
-        if self.authorizer is not None:
-            added, removed = now.acls - before.acls, before.acls - now.acls
-        if len(added) + len(removed) > FEW:
-            table = _table_of(now.acls)
-            added = removed = frozenset()
-        if now.scram != before.scram:
-            shapes = _shapes_of(now.scram)
-        return _Next(table, [*map(_acl_of, added)], [*map(_acl_of, removed)], shapes)
-
-    def _heed(self) -> None:
-        """Apply the effects of a change that has been written."""
-        following, self._next = self._next, None
-        if following is None:
-            return
-        if self.authorizer is not None:
-            if following.table is not None:
-                self.authorizer.use(following.table)
-            elif following.added or following.removed:
-                self.authorizer.change(following.added, following.removed)
-        if following.shapes is not None:
-            self._shapes = following.shapes
-
-    # -- users ---------------------------------------------------------------------------------
-
-    def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
-        """Return a user's credential, None without one. Thread-safe."""
-        return self._kept.state.scram.get((user, int(mechanism)))
-
-    def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":
-        """Return the number of users per shape for a mechanism. Thread-safe."""
-        return self._shapes.get(mechanism, {})
-
-    def credentials(self) -> Mapping[tuple[str, int], ScramCredential]:
-        """Return all credentials, by user and number of the mechanism."""
-        return self._kept.state.scram
-
-    async def change_credentials(
-        self, change: Callable[[dict[tuple[str, int], ScramCredential]], None]
-    ) -> None:
-        """Let `change` modify a copy of all credentials, and store it.
-
-        Raises:
-            StorageFailure: The change could not be stored, and nothing has changed.
-        """
-
-        def changed(state: SecurityState) -> SecurityState:
-            scram = dict(state.scram)
-            change(scram)
-            return state._replace(scram=scram)
-
-        await self._kept.change(changed)
-
-    # -- ACLs ----------------------------------------------------------------------------------
-
-    async def add_acls(self, acls: "Iterable[Acl]") -> "frozenset[Acl]":
-        """Add ACLs durably, in order; return those that exceed the limit.
-
-        Raises:
-            StorageFailure: The change could not be stored, and no ACL was added.
-        """
-        by_row = {_row_of(acl): acl for acl in acls}
-        refused: list[Acl] = []
-
-        def changed(state: SecurityState) -> SecurityState:
-            # The limit is checked here, after all earlier changes, because several requests may run
-            # at once.
-            new = [row for row in by_row if row not in state.acls]
-            room = max(ACLS_MAX - len(state.acls), 0)
-            refused[:] = [by_row[row] for row in new[room:]]
-            return state._replace(acls=state.acls.union(new[:room]))
-
-        await self._kept.change(changed)
-        return frozenset(refused)
-
-    async def remove_acls(self, acls: "Collection[Acl]") -> None:
-        """Remove ACLs durably; raises StorageFailure if that fails, and then none is removed."""
-        rows = await self._work.run_long(len(acls), lambda: frozenset(map(_row_of, acls)))
-        await self._kept.change(lambda state: state._replace(acls=state.acls - rows))
-
-
-class _Next(NamedTuple):
-    """Prepared effects of a change of users and ACLs.
-
-    Attributes:
-        table: All ACLs if many have changed; otherwise None.
-        added: Added ACLs if few have changed.
-        removed: Removed ACLs if few have changed.
-        shapes: Number of users per shape, by mechanism; None if no user has changed.
-    """
-
-    table: "RuleTable | None"
-    added: "Collection[Acl]"
-    removed: "Collection[Acl]"
-    shapes: "Mapping[int, Mapping[Shape, int]] | None"
-
-
-def _shapes_of(
-    scram: Mapping[tuple[str, int], ScramCredential],
-) -> "Mapping[int, Mapping[Shape, int]]":
-    from tidelog.server.security.sasl import ScramMechanism, most_common, shape_of
-
-    return {
-        mechanism: most_common(
-            shape_of(credential.iterations, credential.salt)
-            for (_, number), credential in scram.items()
-            if number == mechanism
-        )
-        for mechanism in ScramMechanism
-    }
-
-
-def _authorizer(config: BrokerConfig) -> "Authorizer | None":
-    from tidelog.server.security.authorizer import Authorizer, parse_super_users
-
-    try:
-        super_users = parse_super_users(config.super_users)
-    except ValueError:
-        text = "must be TYPE:NAME, separated by semicolons"
-        raise ConfigError("super.users", config.super_users, text) from None
-    if not config.authorizer_class_name:
-        return None
-    return Authorizer(
-        super_users=super_users, allows_without_rules=config.allow_everyone_if_no_acl_found
-    )
-
-
-def _table_of(rows: Iterable[AclRow]) -> "RuleTable":
-    from tidelog.server.security.authorizer import RuleTable
-
-    return RuleTable(map(_acl_of, rows))
-
-
-def _row_of(acl: "Acl") -> AclRow:
-    what = (int(acl.resource_type), acl.name, int(acl.pattern))
-    return (*what, acl.principal, acl.host, int(acl.operation), int(acl.permission))
-
-
-def _acl_of(row: AclRow) -> "Acl":
-    from tidelog.server.security.authorizer import Acl
-
-    try:
-        return Acl(
-            resource_type=ResourceType(row[0]),
-            name=row[1],
-            pattern=PatternType(row[2]),
-            principal=row[3],
-            host=row[4],
-            operation=Operation(row[5]),
-            permission=Permission(row[6]),
-        )
-    except ValueError as error:
-        raise CorruptFile(f"{METADATA_FILE}: a rule of an unknown kind: {error}") from error

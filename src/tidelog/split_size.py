@@ -1,0 +1,31 @@
+"""Sizes of splits, in bytes of log, for each kind of reader."""
+
+from typing import Final
+
+# Default of a scan and of the Spark source: option `splitBytes`.
+SPLIT_BYTES: Final = 128 << 20
+
+# For threads of one process: small enough that all threads end at about the same time, large enough
+# that the fixed cost of a split doesn't matter.
+THREAD_SPLIT_BYTES: Final = 32 << 20
+
+# For tables by key on Spark.
+TABLE_SPLIT_BYTES: Final = 256 << 20
+
+# For jobs. Reading one takes some seconds; for smaller splits Spark's overhead dominates.
+JOB_SPLIT_BYTES: Final = 1 << 30
+
+# Below this size the fixed cost of a task exceeds that of reading.
+SPLIT_BYTES_MIN: Final = 64 << 10
+
+
+def target_bytes(total_bytes: int, split_bytes: int, min_partitions: int) -> int:
+    """Return the size at which a scan is cut into splits.
+
+    Args:
+        total_bytes: Size of all that is to be read.
+        split_bytes: Maximum size of a split.
+        min_partitions: Number of splits to reach, as long as none is below `SPLIT_BYTES_MIN`.
+    """
+    target = min(split_bytes, -(-total_bytes // min_partitions))
+    return max(target, min(SPLIT_BYTES_MIN, split_bytes))
