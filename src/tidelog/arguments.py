@@ -373,6 +373,19 @@ def _as_times(argument: object, name: str) -> object:
     return times
 
 
+def _as_offsets(argument: object, name: str) -> object:
+    form = "give a dict from TopicPartition(topic, number) to offsets"
+    if not isinstance(argument, Mapping):
+        raise InvalidRequest(f"{name} is {argument!r:.60} ({type(argument).__name__}); {form}")
+    offsets = {}
+    for key, value in argument.items():
+        partition = _as_name(key, frozenset(), name)
+        if partition is None or isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise InvalidRequest(f"{name} has {key!r:.60}: {value!r:.60}; {form}")
+        offsets[partition] = _as_int64(index(value), f"{name}[{key!s}]")
+    return offsets
+
+
 _WORDS: Final = {
     str: "text",
     int: "a whole number",
@@ -522,6 +535,7 @@ def _as_record(argument: object, name: str) -> object:
 READERS: Final[Mapping[str, Read]] = {
     **dict.fromkeys(("start", "end", "at", "when", "before", "after"), as_time),
     "times": _as_times,
+    "offsets": _as_offsets,
     "columns": _as_columns,
     "config": _as_settings,
     "changes": _as_changes,

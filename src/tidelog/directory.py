@@ -194,6 +194,7 @@ class Directory(FrontDoor):
                 raise OffsetOutOfRange(
                     offsets[name], log.log_start_offset, log.log_end_offset, where=str(name)
                 )
+            log.deleter.ensure_allowed()
         starts = {name: log.delete_records(offsets[name]) for name, log in logs.items()}
         self.flush()
         return starts

@@ -124,6 +124,11 @@ class Suite:
             log.create_topic("some", partitions=0)
         with pytest.raises(InvalidPartitions, match=name):
             log.add_partitions(name, 1)  # the topic has this number already
+        for number in (-1, 0, 100_001, 2**40):
+            with pytest.raises(InvalidPartitions, match=f"{number} partitions; give 1 to 100000"):
+                log.add_partitions(name, number)
+            with pytest.raises(InvalidPartitions, match=f"{number} partitions; give 1 to 100000"):
+                log.create_topic("some", partitions=number)
         with pytest.raises(ConfigError, match="retention"):
             log.create_topic("some", config={"retention.ms": "long"})
         with pytest.raises(ConfigError):
@@ -259,6 +264,10 @@ class Suite:
                 log.end_offsets(asked)
         with pytest.raises(UnknownTopic, match="partitions 0 to 1, not 7"):
             log.beginning_offsets([missing])
+        with pytest.raises(UnknownTopic, match="partitions 0 to 1, not 7"):
+            log.max_timestamps([there, missing])
+        with pytest.raises(UnknownTopic, match="no topic connect-none"):
+            log.max_timestamps([TopicPartition("connect-none", 0)])
         for clock in ("record", "append"):
             with pytest.raises(UnknownTopic, match="no topic connect-none"):
                 log.offsets_for_times({TopicPartition("connect-none", 0): T0}, clock=clock)

@@ -362,6 +362,41 @@ class TestChangesOfATopic:
             directory.delete_records({only: 4})
         assert directory.beginning_offsets([only]) == {only: 0}
 
+    def test_a_compacted_topic_among_others_keeps_the_records_of_all(self) -> None:
+        _, directory = new(1)
+        directory.create_topic("u", config={"cleanup.policy": "compact"})
+        for topic in "tu":
+            directory.append(topic, keyed(10))
+        first, second = (TopicPartition(topic, 0) for topic in "tu")
+        with pytest.raises(PolicyViolation):
+            directory.delete_records({first: 4, second: 0})
+        assert directory.beginning_offsets([first]) == {first: 0}
+
+    @pytest.mark.parametrize(
+        ("offsets", "reason"),
+        [
+            ({TopicPartition("t", 0): 4.5}, r"offsets has TopicPartition\(.*: 4.5; give a dict"),
+            ({TopicPartition("t", 0): "4"}, "'4'; give a dict from TopicPartition"),
+            ({TopicPartition("t", 0): True}, "True; give a dict"),
+            ({TopicPartition("t", 0): None}, "None; give a dict"),
+            ({TopicPartition("t", 0): 2**64}, r"offsets\[t-0\] is 1844.*; give a whole number"),
+            ({TopicPartition("t", -1): 4}, "partition -1 of topic 't'; give a number from 0"),
+            ({"t": 4}, "offsets has 't': 4; give a dict"),
+            ([TopicPartition("t", 0)], r"\(list\); give a dict from TopicPartition"),
+            (None, "offsets is None; it has to be given"),
+        ],
+    )
+    def test_offsets_are_whole_numbers_of_partitions(self, offsets: object, reason: str) -> None:
+        env, directory = new(1)
+        directory.append("t", keyed(10))
+        with pytest.raises(InvalidRequest, match=reason):
+            directory.delete_records(offsets)  # type: ignore[arg-type] # what the test is about
+        (only,) = directory.partitions("t")
+        assert directory.delete_records({}) == {}
+        assert directory.delete_records({("t", 0): 3}) == {only: 3}  # type: ignore[dict-item]
+        directory.close()
+        assert not Directory.open(PATH, env=env).reports
+
     def test_the_first_record_with_the_largest_time_is_found(self) -> None:
         _, directory = new(2)
         first, second = directory.partitions("t")

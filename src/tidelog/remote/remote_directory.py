@@ -35,6 +35,7 @@ from tidelog.remote.cluster import TIMEOUT_S, Cluster, require_client
 from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import (
     append_spans,
+    largest_timestamps,
     named_watermarks,
     offsets_for_times,
     without_append_time,
@@ -44,7 +45,6 @@ from tidelog.report import html_table
 from tidelog.storage.log.append import AppendResult
 from tidelog.timespec import parse_point
 from tidelog.types import (
-    INT32_MAX,
     ArrowStream,
     ClockName,
     Codec,
@@ -69,6 +69,15 @@ _COUNTS_MAX_AGE_MS: Final = 300_000
 
 
 _COUNTS_MAX: Final = 10_000
+
+
+# Limit of librdkafka, which raises an error of Python beyond it.
+_PARTITIONS_MAX: Final = 100_000
+
+
+def _ensure_count(topic: str, count: int) -> None:
+    if not 1 <= count <= _PARTITIONS_MAX:
+        raise InvalidPartitions(f"{topic}: {count} partitions; give 1 to {_PARTITIONS_MAX}")
 
 
 @reads_arguments()
@@ -148,8 +157,7 @@ class RemoteDirectory(FrontDoor):
         """
         if exist_ok and name in self._cluster.topics():
             return []
-        if not 1 <= partitions <= INT32_MAX:
-            raise InvalidPartitions(f"{name}: {partitions} partitions; give 1 to {INT32_MAX}")
+        _ensure_count(name, partitions)
         settings, notes = plain_names(plain_settings(config or {}))
         try:
             topics.create(self._cluster, name, partitions=partitions, config=settings)
@@ -171,6 +179,7 @@ class RemoteDirectory(FrontDoor):
 
     def add_partitions(self, topic: str, count: int) -> None:
         """See `FrontDoor`."""
+        _ensure_count(topic, count)
         with self._lock:
             self._counts.pop(topic, None)
         topics.add_partitions(self._cluster, topic, count)
@@ -349,7 +358,7 @@ class RemoteDirectory(FrontDoor):
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """See `FrontDoor`."""
-        return self._cluster.max_timestamps(partitions)
+        return largest_timestamps(self._cluster, partitions)
 
     def _first_at(
         self, times: Mapping[TopicPartition, int], clock: ClockName

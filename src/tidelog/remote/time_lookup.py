@@ -19,7 +19,8 @@ Not thread-safe.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from itertools import pairwise
 from typing import Final
@@ -76,8 +77,24 @@ def named_watermarks(
         ClusterFailure: A broker can't be reached, or refuses.
     """
     names = [_checked(name) for name in partitions]
-    try:
+    with _naming_missing(cluster, names):
         return cluster.watermarks(names, isolation=isolation)
+
+
+def largest_timestamps(
+    cluster: ClusterView, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Return `max_timestamps` of the cluster; raises as `named_watermarks`."""
+    names = [_checked(name) for name in partitions]
+    with _naming_missing(cluster, names):
+        return cluster.max_timestamps(names)
+
+
+@contextmanager
+def _naming_missing(cluster: ClusterView, names: Sequence[TopicPartition]) -> Iterator[None]:
+    """Raise UnknownTopic instead of a ClusterFailure if one of the partitions doesn't exist."""
+    try:
+        yield
     except ClusterFailure as error:
         if error.error_code in _MAY_BE_MISSING:
             _refuse_missing(cluster, names, error)

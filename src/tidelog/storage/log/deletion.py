@@ -46,6 +46,12 @@ class Deleter(LogPart):
 
     # -- the log start -----------------------------------------------------------------------
 
+    def ensure_allowed(self) -> None:
+        """Raise PolicyViolation if the topic's `cleanup.policy` is `compact` alone."""
+        context = self._segments.context
+        if not context.config.may_delete_records:
+            raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
+
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start up to `offset`; return the new log start.
 
@@ -59,8 +65,7 @@ class Deleter(LogPart):
             OffsetOutOfRange: Beyond the high watermark, or negative.
         """
         segments, context = self._segments, self._segments.context
-        if not context.config.may_delete_records:
-            raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
+        self.ensure_allowed()
         end = segments.end_offset
         target = end if offset == HIGH_WATERMARK else offset
         if not 0 <= target <= end:
