@@ -1,11 +1,11 @@
 """LZ4 frames as Kafka writes and reads them.
 
-Written: version 1, independent blocks of 64 KiB, no checksum but the header's, no content size.
-Read: also block and content checksums and a content size. Dependent blocks and dictionaries are
-refused, as in Kafka.
+Frames that tidelog writes: version 1, independent blocks of 64 KiB, no content size, and no
+checksum except that of the header. Frames that it reads may also have block and content checksums
+and a content size. Dependent blocks and dictionaries are refused, as in Kafka.
 
-Clients of magic 0 also included the frame's magic in the header checksum. So for magic 0 it is
-written in this wrong form and not checked when read (KIP-57).
+Clients of magic 0 also included the frame's magic number in the header checksum. So for magic 0
+tidelog writes this wrong checksum, and does not check it when reading (KIP-57).
 
 Source: docs/format.md#lz4; the LZ4 frame format 1.6.
 """
@@ -45,7 +45,7 @@ _WORD: Final = struct.Struct("<I")
 # Header of a frame written by tidelog or Kafka, and the size of its blocks.
 _WRITTEN_HEADER: Final = MAGIC + bytes((FLAGS, BLOCK_DESCRIPTOR, HEADER_CHECKSUM))
 BLOCK_BYTES: Final = _BLOCK_SIZES[BLOCK_DESCRIPTOR]
-# Such a frame with one block: header and block size, block, end mark.
+# A frame with one block: header and block size, block, end mark.
 _SINGLE_HEAD: Final = struct.Struct("<7sI")
 _SINGLE_OVERHEAD: Final = _SINGLE_HEAD.size + _WORD.size
 # A byte of length encodes at most 255 bytes of output.
@@ -92,7 +92,8 @@ def decompress(
         scratch: Memory for frames like Kafka's; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, truncated, followed by other bytes, or more than `limit` bytes.
+        CorruptBatch: The frame is malformed, truncated, followed by other bytes, or larger than
+            `limit` bytes when decompressed.
     """
     view = memoryview(data)
     if scratch is not None and limit >= BLOCK_BYTES:
@@ -129,7 +130,8 @@ def decompress_single(frame: memoryview, out: memoryview) -> memoryview | None:
         The used part of `out`; None if `decompress` must process the frame.
     """
     size = len(frame) - _SINGLE_OVERHEAD
-    # The size of a stored block exceeds any frame, because of its bit.
+    # The size field of an uncompressed block has its highest bit set, so it exceeds any frame's
+    # size.
     if not 0 <= size <= BLOCK_BYTES or _SINGLE_HEAD.unpack_from(frame) != (_WRITTEN_HEADER, size):
         return None
     mark_at = _SINGLE_HEAD.size + size
@@ -157,7 +159,7 @@ def _check_header_sum(view: memoryview) -> None:
 
 
 def _decompress_blocks(view: memoryview, out: memoryview) -> memoryview:
-    """Decompress a frame without checksums and content size, after `_output_bound` has walked it.
+    """Decompress a frame without checksums and content size, which `_output_bound` has checked.
 
     The library would copy both input and output.
 

@@ -54,9 +54,9 @@ class Reach(NamedTuple):
     """Extent of the whole batches in a buffer, up to the first that is damaged or out of order.
 
     Attributes:
-        next_offset: Offset after the last one.
-        last_at: Place of the last one.
-        before: Offset after the one before the last; None if there is none.
+        next_offset: Offset after the last batch.
+        last_at: Position of the last batch in the buffer.
+        before: Offset after the batch before the last; None if there is only one batch.
     """
 
     next_offset: int
@@ -79,7 +79,7 @@ def lies_behind_gap(data: Buffer, reach: Reach) -> bool:
 
 
 def segment_limit(base_offset: int, end_offset: int = INT64_MAX) -> int:
-    """Return the offset that no batch of a segment reaches.
+    """Return the exclusive upper limit of the offsets in a segment.
 
     Args:
         base_offset: Base offset of the segment.
@@ -123,8 +123,8 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return what is wrong with bytes at the end of a finished segment that hold no whole batch.
 
-    The result is None if all offsets were found before them: then they are a torn tail, which
-    never counted.
+    The result is None if the batches before these bytes have all offsets: then the bytes are a torn
+    tail, which was never part of the log.
 
     Args:
         left_bytes: Number of these bytes.
@@ -148,19 +148,20 @@ def in_order(
     """Yield batches with their positions as long as their offsets are in order.
 
     Args:
-        batches: Result of a walk. A CorruptData of it is raised after the last sound batch.
+        batches: Result of a walk. If the walk raises CorruptData, it is raised after the last sound
+            batch.
         next_offset: Smallest offset that the first batch may have.
         end_offset: Offset that no batch may reach.
         path: File, for errors.
-        knows_next: Whether `next_offset` is right after the batch before the first. False if a walk
-            begins in the middle of a file: an index entry proves that batch, so of two conflicting
-            batches it is not the wrong one.
+        knows_next: Whether `next_offset` is the offset after the batch before the first. False if a
+            walk begins in the middle of a file: then an index entry proves the first batch, so if
+            its offsets contradict those of the second batch, the second one is wrong.
 
     Raises:
         CorruptBatch: Impossible offsets; earlier batches were yielded.
     """
     held: tuple[int, _Batch] | None = None
-    before = next_offset  # next offset at the held batch
+    before = next_offset  # smallest offset that the held batch may have
     failure: CorruptData | None = None
     try:
         for placed in batches:
@@ -187,7 +188,7 @@ def in_order(
 def _has_jumped(held: HasOffsets, batch: HasOffsets, before: int, end_offset: int) -> bool:
     """Whether the batch after a held one would be in order without it, so the held one is wrong.
 
-    If both may be right, the one that continues without a gap is.
+    If either batch may be wrong, the one that continues without a gap is right.
     """
     is_next = first_known_offset(held) == before
     return not is_next and order_problem(batch, before, end_offset) is None

@@ -1,6 +1,6 @@
 """A record, its magic-2 coding, its control records, and its append time.
 
-Owns the fields and their checks. Batch headers are not known here: `BatchValues` passes in the
+This module owns the fields and their checks. It does not know batch headers: `BatchValues` has the
 values that a record inherits from its batch. Keys and values can be read alone, at a quarter of the
 cost of whole records, because times and headers are skipped.
 
@@ -47,8 +47,8 @@ class Record:
         offset: Logical offset.
         timestamp: Timestamp that a Kafka consumer sees, in ms; -1 means "has no time".
         timestamp_type: Whether the producer or the log set `timestamp`.
-        key: None for a record without one; b"" is a key.
-        value: None is a tombstone in a compacted topic.
+        key: The key; None for a record without one, while b"" is an empty key.
+        value: The value; None marks a tombstone in a compacted topic.
         headers: In the producer's order; keys may repeat.
         create_timestamp: The producer's own time in ms; None if there is none or it is lost
             (LogAppendTime in magic 1, or in a batch that a cleaner rewrote).
@@ -183,7 +183,7 @@ def _corrupt(reason: str, at: int, inherited: BatchValues) -> CorruptRecord:
 def _decode_record(
     body: bytes, at: int, end: int, inherited: BatchValues
 ) -> tuple[int, Record, int]:
-    """Return the offset delta, the record at `at`, and the place after it."""
+    """Return the offset delta of the record at `at`, the record, and the position after it."""
     size, at = read_varint(body, at, end)
     if not 0 <= size <= end - at:
         raise CorruptRecord(f"a record of {size} bytes, {end - at} are left", at=at)
@@ -271,7 +271,7 @@ def encode_record(
         offset_delta: Offset relative to the batch's base offset.
 
     Raises:
-        InvalidRecord: It does not fit into 2 GiB, has more than `HEADERS_MAX` headers, or a
+        InvalidRecord: The record does not fit into 2 GiB, has more than `HEADERS_MAX` headers, or a
             header's key is not valid text. `out` is unchanged.
     """
     key, value, headers = record.key, record.value, record.headers
@@ -315,7 +315,7 @@ def timestamps_of(records: Sequence[RecordLike], default: int) -> list[int]:
     """Return each record's timestamp in ms, `default` if it is None.
 
     Raises:
-        InvalidTimestamp: One does not fit into 64 bits.
+        InvalidTimestamp: A timestamp does not fit into 64 bits.
     """
     times = [default if r.timestamp is None else r.timestamp for r in records]
     for time in times:
@@ -349,8 +349,8 @@ assert CONTROL_KEY.size == 4
 assert END_MARKER_VALUE.size == 6
 
 
-# The whole record of a marker as all brokers write it, without deltas: its fields up to the key's
-# length, the key, the value's length, the value, no headers.
+# The whole record of a transaction marker as all brokers write it, with deltas 0: its fields up to
+# the key's length, the key, the value's length, the value, the number of headers (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
 
@@ -379,7 +379,7 @@ def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlTyp
     """Return the type of the control record with this key; UNKNOWN for unknown types.
 
     Raises:
-        CorruptRecord: The key is missing, too short, or of a negative version.
+        CorruptRecord: The key is missing or too short, or its version is negative.
     """
     if key is None or len(key) < CONTROL_KEY.size:
         raise CorruptRecord("a control record's key of less than 4 bytes", at=at)
@@ -398,7 +398,7 @@ def pack_end_marker(kind: ControlType, coordinator_epoch: int) -> bytes:
 def unpack_end_marker(body: Buffer) -> EndMarker | None:
     """Return the marker in a batch's body, or None.
 
-    The result is None if the body isn't exactly as `pack_end_marker` writes it.
+    None if the body isn't exactly as `pack_end_marker` writes it.
     """
     if len(body) != _PLAIN_MARKER.size:
         return None
@@ -413,7 +413,7 @@ def read_end_marker(record: Record) -> EndMarker:
     """Return the transaction marker in `record`; later versions are read as version 0.
 
     Raises:
-        CorruptRecord: It is no commit or abort marker, or too short.
+        CorruptRecord: The record is not a commit or abort marker, or it is too short.
     """
     kind = read_control_type(record.key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):

@@ -1,8 +1,8 @@
-"""Serializers and deserializers for keys and values, by name, with the encodings of Kafka's.
+"""Serializers and deserializers for keys and values, by name, with Kafka's encodings.
 
-Null stays null: None in, None out. Numbers are big-endian, UUIDs are text of 36 characters, strings
-UTF-8. JSON is compact UTF-8; its `null` occurs only inside other values, because only None is
-Kafka's null.
+Null stays null: None is encoded as None, and decoded as None. Numbers are big-endian, UUIDs are
+text of 36 characters, strings UTF-8. JSON is compact UTF-8; its `null` occurs only inside other
+values, because only None is Kafka's null.
 
 Source: the keyed messages proposal; org.apache.kafka.common.serialization.
 """
@@ -147,7 +147,7 @@ def serde(name: str) -> Serde[object]:
     """Return the encoding called `name`, one of `SERDE_NAMES`.
 
     Raises:
-        SerdeError: There is none of that name.
+        SerdeError: No encoding has that name.
     """
     try:
         return _SERDES[name]

@@ -67,7 +67,7 @@ class AbortedBatches:
 
 
 class UnstampedBatches:
-    """Batches without a stored append time; only LogAppendTime batches bear their own.
+    """Batches without a stored append time; only LogAppendTime batches have one in their header.
 
     Attributes:
         without_time: Number of records in the piece's offsets whose append time is unknown.
@@ -90,7 +90,7 @@ class UnstampedBatches:
     def _count(self, table: "Longs") -> int:
         """Count records in the piece's offsets.
 
-        The count may be too large if the offsets cut a batch with gaps.
+        The count may be too large if the range of offsets cuts a batch that has gaps.
         """
         table = table[table[:, layout.ATTRIBUTES] & CONTROL_BIT == 0]
         start = np.maximum(table[:, layout.BASE_OFFSET], self._piece.start_offset)

@@ -35,11 +35,11 @@ class PartitionView(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Offset behind the last record."""
+        """Offset after the last record."""
         ...
 
     def end_offset(self, isolation: IsolationLevel) -> int:
-        """Return the offset behind the last record that a reader of that isolation sees."""
+        """Return the offset after the last record that a reader of that isolation sees."""
         ...
 
     def offset_for_time(
@@ -50,7 +50,7 @@ class PartitionView(Protocol):
         Args:
             timestamp_ms: Time in ms, 0 or more.
             clock: Clock of that time.
-            steps_over_losses: Skip lost offsets and search the rest.
+            steps_over_losses: Whether lost offsets are skipped and the rest is searched.
 
         Raises:
             OffsetsGone: Offsets before the match are lost, and `steps_over_losses` is false.
@@ -61,9 +61,9 @@ class PartitionView(Protocol):
 class TimeMode(StrEnum):
     """Meaning of a time bound.
 
-    `EXACT`: only records whose time lies in the range, wherever they are in the log. `POSITIONS`: a
-    time stands for the offset of the first record at that time or later; all records between two
-    such offsets are read, including those outside the range, as in Spark's Kafka connector.
+    `EXACT`: only records whose time is in the range, wherever they are in the log. `POSITIONS`: a
+    time is replaced by the offset of the first record at that time or later; all records between
+    two such offsets are read, including those outside the range, as in Spark's Kafka connector.
     """
 
     EXACT = "exact"
@@ -78,7 +78,7 @@ class Question:
         clock: Clock of the times.
         times: Meaning of a time bound.
         isolation: Whether records of open and aborted transactions are read.
-        needs_match: Raise an error if no record is as late as the start.
+        needs_match: Whether a start time after the last record is an error.
     """
 
     clock: ClockName = ClockName.RECORD
@@ -123,7 +123,7 @@ def resolve(
             loss: list[LostOffsets] = []
             first = _position(reader, wanted.start_ms, question.clock, loss, needs_match)
             last = _position(reader, wanted.end_ms, question.clock, [])
-            # Losses behind the start are reported when they are read.
+            # Lost offsets after the start are reported when they are read.
             lost += [one for one in loss if one.end > start]
             start = start if first is None else max(start, first)
             end = end if last is None else min(end, last)
@@ -215,9 +215,9 @@ def _position(
     lost: list[LostOffsets],
     needs_match: bool = False,
 ) -> int | None:
-    """Return the first offset at a time or later, the log end for no match; None without a time.
+    """Return the first offset at a time or later, else the log end; None without a time.
 
-    Adds lost offsets before it that may be that late to `lost`.
+    Lost offsets before the result whose records may be that late are added to `lost`.
     """
     if timestamp_ms is None:
         return None

@@ -1,13 +1,13 @@
 """Bytes of a scan: from local files, object stores or tiers.
 
-A `Ranges` interprets the path of a piece. `LocalRanges` reads files through `Env`. Stores are read
-in large ranges of `STORE_READ_BYTES`, with one range of prefetch; at most two ranges are held,
-besides those that the caller keeps. The first read checks that the object is still the planned one,
-and later reads request that version, so a piece needs no request except those for its bytes.
-Nothing is listed.
+A `Ranges` opens the path of a piece. `LocalRanges` reads files through `Env`. Object stores are
+read in large ranges of `STORE_READ_BYTES`, with one range of prefetch; at most two ranges are held
+in memory, besides those that the caller keeps. The first read checks that the object is still the
+planned one, and later reads request that version, so a piece needs no other requests than those for
+its bytes. No directory is listed.
 
 Tier paths contain length and checksum of an object that never changes (`storage.tier.tier_files`),
-so the check is not needed, and ranges come through the block cache.
+so this check is not needed, and ranges are read through the block cache.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +30,7 @@ READ_BYTES: Final = 1 << 20
 WHOLE: Final = 1 << 62
 
 
-# Smaller pieces are copied, too: that takes less time than mapping and unmapping the file.
+# Smaller pieces are copied, too, because that takes less time than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20
 
 
@@ -176,7 +176,7 @@ class RemoteSource:
         return self._start + len(self._data)
 
     def _prefetch(self) -> None:
-        """Start to fetch the range behind the buffered bytes, if there is one."""
+        """Start to fetch the range after the buffered bytes, if there is one."""
         if self._behind < self._end:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="tidelog-prefetch")
@@ -196,7 +196,7 @@ class RemoteSource:
         return self._data[start - self._start : end - self._start]
 
     def _advance(self, start: int) -> None:
-        """Drop the bytes before `start`, append the next range, and prefetch the one behind it."""
+        """Drop the bytes before `start`, append the next range, and prefetch the one after it."""
         assert start <= self._behind, "what is read next follows what was read"
         rest = self._data[start - self._start :]
         assert self._next is not None
@@ -215,7 +215,7 @@ class RemoteSource:
 
 
 class RemoteRanges:
-    """Files of an object store by requests, all others from the local disk."""
+    """Files of an object store, read by requests; local files are read from the disk."""
 
     def __init__(self, env: Env, files: ObjectFiles) -> None:
         self._files = files
@@ -260,7 +260,7 @@ class TierSource(RemoteSource):
 
 
 class TierRanges:
-    """Pieces in a tier; all others come from the directory's own `Ranges`."""
+    """Pieces in a tier; all other pieces are read by the directory's own `Ranges`."""
 
     def __init__(self, env: Env, below: Ranges) -> None:
         self._env = env

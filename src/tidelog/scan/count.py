@@ -1,4 +1,4 @@
-"""Exact counts of records: from zone maps, with reads only for zones that a range cuts.
+"""Exact counts of records, from zone maps; only zones that a range cuts are read.
 
 Counts the records that a read of the same range returns. For committed records only, zones with
 transactional records are read. Segments without a zone map (the active one, foreign directories
@@ -30,8 +30,8 @@ class PartitionCount:
 
     Attributes:
         records: Data records in the range.
-        without_time: Data records of the offsets that have no time on the clock, so they lie in no
-            range; 0 without a time range, None if brokers don't report the number.
+        without_time: Data records of these offsets that have no time on the clock, so they match no
+            time range; 0 if no time range is requested, None if brokers don't report the number.
         is_least: Whether `without_time` may be too small: on the record clock, batches of segments
             without a zone map may be skipped by their largest time alone.
         told: The part of `records` that came from zone maps.
@@ -176,7 +176,7 @@ def _count(
 
 
 def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
-    """Count a split by reading it; records deleted meanwhile don't count.
+    """Count a split by reading it; records that are deleted during the read don't count.
 
     Raises:
         OffsetsGone: A segment, or its end, is missing from the middle of the log.

@@ -49,8 +49,9 @@ class TopicLatency:
 
     Attributes:
         by_hour: Histograms by the first ms of each hour of append time.
-        without: Data records that lack one of the two times; counted only without a time range.
-        told: Records counted from zone maps.
+        without: Data records that lack a create or an append time; counted only without a time
+            range.
+        told: Number of records counted from zone maps.
         stats: Statistics of reading.
         sidecar_bytes: Bytes read from zone maps.
     """
@@ -85,7 +86,7 @@ class _Range:
         return (self.start_ms, self.end_ms) == (0, INT64_MAX)
 
     def cuts(self, step_ms: int) -> bool:
-        """Return whether the range cuts a step, so that its histogram can't be used."""
+        """Return whether the range cuts spans of that length: their histograms are useless."""
         ends = (self.start_ms, 0 if self.end_ms == INT64_MAX else self.end_ms)
         return any(end % step_ms for end in ends)
 
@@ -251,7 +252,7 @@ def read_times(
 
 
 def _count_batch(batch: "pa.RecordBatch", by_hour: LatencyByHour) -> int:
-    """Count the records that have both times, and return their number."""
+    """Add the latencies of the records that have both times to `by_hour`; return their number."""
     from tidelog.scan.rows import both_times, bucket_counts, distances
 
     append, create = both_times(batch)
@@ -277,7 +278,7 @@ class TopicLateness:
         records: Records with a create time.
         without_time: Records without one.
         out_of_order: Records with a smaller create time than a record before them in the partition.
-        lost: By delay in ms: the number of records that are late by more.
+        lost: Number of records that are late by more than a delay, by delay in ms.
         late: Lateness in ms of the records out of order.
         stats: Statistics of reading.
     """

@@ -1,4 +1,4 @@
-"""Latency and lateness in one sentence, for the commands' first line and the head of a page."""
+"""One-sentence summaries of latency and lateness, for commands and the head of a page."""
 
 from math import ceil
 from typing import Final
@@ -12,7 +12,7 @@ _ESTIMATE_ERROR: Final = 0.05
 
 
 def latency_verdict(name: str, total: LatencyHistogram) -> str:
-    """Return how long a topic's records took to the log, and how far clocks were ahead."""
+    """Return a topic's latency in a sentence, and how far producers' clocks were ahead."""
     if not total.count:
         return f"{name}: no record of the range has both an append and a create time"
     if total.count == 1 and total.max_ms < 0:
@@ -65,13 +65,13 @@ def lateness_verdict(name: str, late: TopicLateness) -> str:
 
 
 def watermark_line(name: str, late: TopicLateness) -> str:
-    """Return the watermark delays that lose at most a share of the records; equal ones once."""
+    """Return the watermark delays that lose at most each share of records; equal delays once."""
     parts: list[str] = []
     smallest_ms = None
     for lost in sorted(LOST_SHARES):
         delay_ms = late.delay_for(lost)
         if delay_ms == smallest_ms:
-            continue  # it loses as few as a smaller share allows
+            continue  # the line already has this delay, for a smaller share
         smallest_ms = delay_ms
         if lost:
             parts.append(f"about {estimate_text(delay_ms / 1000)} at most {lost * 100:g}%")
@@ -82,7 +82,7 @@ def watermark_line(name: str, late: TopicLateness) -> str:
 
 
 def merged_delays(late: TopicLateness) -> list[tuple[str, int]]:
-    """Return delays, and the number of records that each loses; delays that lose as many once."""
+    """Return delays with the number of records that each loses; equal numbers are merged."""
     merged: list[tuple[list[int], int]] = []
     for delay, lost in sorted(late.lost.items()):
         if merged and merged[-1][1] == lost:

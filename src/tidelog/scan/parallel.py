@@ -1,9 +1,9 @@
 """Reads splits in several threads and returns their batches in order, in bounded memory.
 
-Decoding releases the GIL, so threads use several cores. Each takes the next unread split. Decoded
-batches wait for their turn; at `held_bytes` only the thread of the current split continues, one
-batch at a time, so there is always progress. Dropping the reader or closing its generator stops the
-threads after their current batch.
+Decoding releases the GIL, so threads use several cores. Each thread reads the next unread split.
+Decoded batches are held until the splits before them are returned; at `held_bytes` only the thread
+of the current split continues, one batch at a time, so there is always progress. Dropping the
+reader or closing its generator stops the threads after their current batch.
 """
 
 import os
@@ -20,7 +20,7 @@ from tidelog.scan.rows import COLUMNS
 from tidelog.scan.rows import schema as rows_schema
 from tidelog.scan.split import ScanStats, Split
 
-# Limit for decoded batches that wait for their turn.
+# Limit in bytes for decoded batches of later splits.
 HELD_BYTES: Final = 64 << 20
 # Rows of a record batch. Each batch runs some Python code under the GIL, so batches are large.
 ROWS: Final = 65_536
@@ -49,8 +49,8 @@ def to_parallel_reader(
         options: How to read.
         stats: Updated after each split.
         threads: Number of threads; the number of cores if None.
-        held_bytes: Approximate limit for decoded batches that wait; each thread may exceed it by
-            one batch.
+        held_bytes: Approximate limit for decoded batches of later splits; each thread may exceed it
+            by one batch.
 
     Returns:
         The same rows as `to_reader`, in the same order; batches may begin at other rows. Threads
@@ -70,7 +70,7 @@ def to_parallel_reader(
 
 
 class _Lane:
-    """State of one split: its waiting batches, and whether it was read to the end."""
+    """State of one split: decoded batches to return, and whether it was read to the end."""
 
     __slots__ = ("error", "is_done", "stats", "waiting")
 

@@ -36,7 +36,7 @@ from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import ensure_there, slice_segment
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, ClockName, IsolationLevel
 
-# Number of segments whose sidecars are prefetched together: some 16 MB at most.
+# Number of segments whose sidecars are prefetched together; they need about 16 MB at most.
 _FETCHED_AHEAD: Final = 64
 _THREADS: Final = 16
 
@@ -59,12 +59,12 @@ class PieceFinder:
         clock: Clock of the times.
         isolation: Whether records of open and aborted transactions are read.
         with_append_times: Whether the reader needs append times.
-        counts: Only count records: zones whose number is known are not read.
+        counts: Whether records are only counted: zones whose counts are known are not read.
         zone_cache: Cache for zone maps that the directory doesn't have; missing ones are built now.
-        strict: Skip no batch that may have a record without a time on the clock.
+        strict: Whether batches that may have a record without a time on the clock are always read.
         sidecar_bytes: Bytes read from zone maps.
-        has_skipped: Whether batches were skipped by their largest time alone, even if they may have
-            records without a time.
+        has_skipped: Whether batches were skipped by their largest time alone, although they may
+            have records without a time.
     """
 
     reader: LogView
@@ -82,8 +82,9 @@ class PieceFinder:
         """Yield the pieces that must be read for the bounds, in order.
 
         Raises:
-            FileNotFoundError: A segment was deleted meanwhile; refresh the reader and try again.
-            DamagedLog: No file has some offsets that were on disk before.
+            FileNotFoundError: A segment was deleted during the call; refresh the reader and try
+                again.
+            DamagedLog: Offsets that were on disk before are missing from all files.
         """
         segments = [
             segment
@@ -141,7 +142,7 @@ class PieceFinder:
             for piece in self._by_offsets(segment, start, end):
                 yield dataclasses.replace(piece, opens_all=True)
             return
-        self.has_skipped = True  # skips records without a time, too
+        self.has_skipped = True  # records without a time may be skipped, too
         if NO_TIMESTAMP < segment.largest_timestamp < start_ms:
             return
         yield from self._by_offsets(segment, max(start, _first_in_time(segment, start_ms)), end)
@@ -222,7 +223,7 @@ class PieceFinder:
         )
         for part in find_ranges(zones, question):
             yield self._piece(segment, part, is_unknown=is_unknown)
-        # Zones don't cover offsets that are missing behind the last zone: the reader reports them.
+        # Zones don't cover offsets that are missing after the last zone; the reader reports them.
         next_offset = zones.total.last_offset + 1
         ends_early = not segment.is_tiered and next_offset < min(end, segment.end_offset)
         if ends_early and lost_at_end(segment) is not None:
@@ -250,9 +251,9 @@ class PieceFinder:
 
 
 class _Zones:
-    """Context in which a segment's zone map is used; None if it has none that can be used.
+    """Context in which a segment's zone map is used; None if there is no usable map.
 
-    A plan may have about 100,000 segments, so a map that was not in memory before is not kept.
+    A plan may have about 100,000 segments, so a map that is loaded here is not kept in memory.
     """
 
     def __init__(self, finder: PieceFinder, segment: Segment) -> None:
@@ -294,7 +295,7 @@ def identity_text(identity: tuple[int, int]) -> str:
 
 
 def _with_times(reader: LogView, segment: Segment, piece: Piece) -> Piece:
-    """Return the piece with the path of its append times, and the end of the trusted ones."""
+    """Return the piece with the path of its append times, and the end of its trusted part."""
     if segment.knows_all_append_times:
         path = segment.context.path(segment.base_offset, files.APPEND_TIME_SUFFIX)
         return dataclasses.replace(piece, times_path=path, times_end=segment.end_offset)
@@ -316,7 +317,7 @@ def _times_path(reader: LogView, segment: Segment) -> str:
 
 
 def cut(uncut: UncutPiece, split_bytes: int) -> Iterator[Piece]:
-    """Cut a piece into parts of about `split_bytes`, behind batches of the offset index."""
+    """Cut a piece into parts of about `split_bytes`, after batches that the offset index names."""
     piece, segment = uncut.piece, uncut.segment
     count = -(-piece.size_bytes // split_bytes)
     if count <= 1:
@@ -347,10 +348,10 @@ def cut_offsets(uncut: UncutPiece, piece: Piece, max_offsets: int) -> Iterator[P
 
 
 def _offset_behind(segment: Segment, position: int) -> int | None:
-    """Return the offset behind the first indexed batch at or after a position, None for no entry.
+    """Return the offset after the first indexed batch at or after a position, None for no entry.
 
-    An index entry has the last offset of the batch at its position. So all offsets above it are
-    after that batch, and all others before.
+    An index entry has the last offset of the batch at its position. So greater offsets are after
+    that batch, and all others are in it or before it.
     """
     index = segment.offset_index
     slots = range(index.entry_count)

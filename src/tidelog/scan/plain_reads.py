@@ -1,4 +1,4 @@
-"""Reads records of a log one by one, without Arrow: for numbers of records that people read."""
+"""Reads records of a log one by one, without Arrow, for output that people read."""
 
 from collections.abc import Iterator
 
@@ -26,9 +26,8 @@ def select(
 ) -> Iterator[tuple[Record, int | None]]:
     """Yield records of a log by offset, with append times if known (ms).
 
-    For numbers of records that people read, without Arrow; `tidelog.scan` does the same at scale.
-    Segments that can't hold a match are not opened, and their records without a time are not
-    counted.
+    For output that people read, without Arrow; `tidelog.scan` does the same at scale. Segments that
+    can't hold a match are not opened, and their records without a time are not counted.
 
     Args:
         log: The partition.

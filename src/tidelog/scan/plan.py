@@ -53,7 +53,7 @@ class ScanPlan:
 
     Attributes:
         splits: In order of topic, partition and offset.
-        lost: Offsets that were requested by number and are not in the log.
+        lost: Requested offsets (given as numbers, not as times) that are not in the log.
         bounds: By partition: the requested offsets [start, end) that are in the log.
         log_bytes: Size of all log files of the planned partitions.
         sidecar_bytes: Bytes of zone maps read for the plan.
@@ -135,8 +135,8 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         per_partition: Offsets and times for single partitions; unset fields are taken from
             `wanted`.
         clock: Clock of the times: `record` or `append`.
-        times: `exact`: times select records; `positions`: times stand for positions in the log.
-        needs_match: Raise if no record is as late as a start time that stands for a position.
+        times: `exact`: times select records; `positions`: times are replaced by offsets.
+        needs_match: Raise if, with `positions`, no record is as late as the start time.
         isolation: READ_COMMITTED leaves out records of aborted and open transactions.
         columns: Columns that will be read; all columns if None. Append times are located only if
             they are among them.
@@ -148,7 +148,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
         zone_cache: A folder outside the directory for zone maps of finished segments that have
             none, as in directories of Apache Kafka. Missing maps are built now, which reads these
             segments once. Without a cache, such segments are pruned by their indexes.
-        strict: Skip no batch that may have a record without a time, for `ReadOptions.strict`.
+        strict: Read all batches that may have a record without a time, for `ReadOptions.strict`.
         env: Files and clock, if `source` is a path.
 
     Raises:
@@ -204,7 +204,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
     zone_cache: str | None,
     env: Env | None,
 ) -> dict[TopicPartition, ScanPlan]:
-    """Return a plan for each partition, with known counts from zone maps; see `plan`."""
+    """Return a plan for each partition for counting, with counts from zone maps; see `plan`."""
     question = Question(clock=clock, isolation=isolation)
     how = _How(zone_cache=zone_cache, counts=True)
 
@@ -221,7 +221,7 @@ def plan_count(  # noqa: PLR0913 - as `plan`
 def replan(
     split: Split, start: int, env: Env, *, strict: bool = False
 ) -> tuple[Split, tuple[LostOffsets, ...]]:
-    """Plan a split again from offset `start` on, with the current files; also returns lost offsets.
+    """Plan a split again from `start` on, with the current files; return it and the lost offsets.
 
     Raises:
         UnknownTopic, InvalidRequest: The topic or the directory no longer exists.
@@ -437,7 +437,7 @@ class _Planner:
     def _aborted(self, reader: LogView, start: int, end: int) -> tuple[AbortedSpan, ...]:
         """Return the aborted transactions that overlap [start, end).
 
-        Their markers may lie far behind it.
+        Their markers may be far after `end`.
         """
         if self._question.isolation is IsolationLevel.READ_UNCOMMITTED or start >= end:
             return ()

@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class PieceSummary:
-    """Summary of a piece's batches so far.
+    """Summary of the batches of a piece that were decoded so far.
 
     Attributes:
-        next_offset: Offset behind the last one; before the first one, its smallest allowed offset.
-        first_offset: Base offset of the first one, -1 before there was one.
-        records: Number of records in their headers.
+        next_offset: Offset after the last batch; before the first batch, its smallest allowed
+            offset.
+        first_offset: Base offset of the first batch, -1 before there was one.
+        records: Number of records according to the batches' headers.
     """
 
     next_offset: int
@@ -61,7 +62,7 @@ class PieceSummary:
     records: int = 0
 
     def add(self, decoded: DecodeStats) -> None:
-        """Add the next part of the piece."""
+        """Add the statistics of the piece's next part."""
         if decoded.first_offset >= 0:
             self.next_offset = decoded.next_offset
             self.records += decoded.records
@@ -77,8 +78,8 @@ class PieceSummary:
 def check_end(piece: Piece, position: int, next_offset: int) -> None:
     """Raise CorruptBatch if the bytes from `position` on should have a batch but have none.
 
-    In a finished foreign segment, a torn batch at the end is allowed if all its offsets came
-    before.
+    In a finished foreign segment, a torn batch at the end is allowed if the batches before it have
+    all offsets of the segment.
     """
     problem = cut_problem(piece.end_position - position, next_offset, piece.end_offset)
     if problem is not None:
@@ -218,9 +219,9 @@ class _SplitReader:
     _env: Env = field(init=False)
     _ranges: Ranges = field(init=False)
     _maker: RowMaker = field(init=False)
-    _next_offset: int = field(init=False)  # behind the last returned record
-    # First offset of a damaged batch that is read a second time; some of its records may have been
-    # returned.
+    _next_offset: int = field(init=False)  # after the last returned record
+    # First offset of a damaged batch that is read a second time; some of its records may already
+    # have been returned.
     _looks_again_at: int = field(init=False, default=INT64_MAX)
 
     def __post_init__(self) -> None:
@@ -375,19 +376,19 @@ class _SplitReader:
         )
 
     def _tally(self, data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Count a part as a whole or not at all; a damaged part is read again from its start."""
+        """Count a part's records if it is sound; a damaged part is read again from its start."""
         try:
             tally(data, decoded, selection, check_crc=self.options.check_crc)
         except CorruptData:
             decoded.without_time = 0
             raise
-        # The last batch may extend behind the piece; the next piece then begins inside it.
+        # The last batch may extend beyond the piece; the next piece then begins inside it.
         behind = min(decoded.next_offset, selection.offset_end)
         self._next_offset = max(self._next_offset, behind)
         self.stats.rows += decoded.rows
 
     def _fold(self, into: "Fold", data: Buffer, selection: Selection, decoded: DecodeStats) -> None:
-        """Fold a part; a damaged part is read again from behind the last folded record."""
+        """Fold a part; a damaged part is read again after the last folded record."""
         assert self.split.time_range is None or self.split.clock is ClockName.RECORD
         try:
             fold(data, into, decoded, selection, check_crc=self.options.check_crc)
@@ -429,7 +430,7 @@ class _SplitReader:
 
 
 def _needed(lost: Iterable[LostOffsets], split: Split, next_offset: int) -> tuple[LostOffsets, ...]:
-    """Return the lost offsets that the split was to read; pruned offsets are not a loss."""
+    """Return the lost offsets that the split would have read; pruned offsets don't count."""
     clipped = (
         dataclasses.replace(
             one,

@@ -36,7 +36,7 @@ class FieldMatch:
 
     @classmethod
     def parse(cls, condition: str) -> "FieldMatch":
-        """Return the condition `PATH=VALUE`, dots between names; raises InvalidRequest."""
+        """Parse the condition `PATH=VALUE`, with dots between names; raises InvalidRequest."""
         path, equals, text = condition.partition("=")
         names = tuple(path.split("."))
         if not equals or not all(names):
@@ -91,7 +91,7 @@ def _refused(word: str) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFilter:
-    """Conditions that a record must meet, all of them.
+    """Conditions; a record must meet all of them.
 
     Attributes:
         key: The record's key; None for any.

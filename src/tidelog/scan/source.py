@@ -1,4 +1,4 @@
-"""Sources of records: `RecordSource`, and a directory of topics as one.
+"""Sources of records: `RecordSource`, and its implementation for a directory of topics.
 
 `Scan`, `Table` and `Diff` work on a `RecordSource`: `DirectoryRecords` here, or
 `tidelog.remote.records.ClusterRecords`. A source plans and reads again for each call and keeps no

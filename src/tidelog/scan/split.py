@@ -1,10 +1,10 @@
 """Splits: the input of one task as plain values, their JSON, and statistics of reading them.
 
-A split has topic, partition and offsets, and the pieces of files that had them at planning time. If
-a file is gone (deleted, compacted, moved to another tier), the reader looks up the offsets in the
-partition's current files. Paths are opaque; only the reader's `Ranges` interprets them. Splits are
-immutable and can be pickled. Their JSON has no version, because it lives for one job with one
-release on both sides.
+A split has topic, partition and offsets, and the pieces of files that contained these offsets at
+planning time. If a file is gone (deleted, compacted, moved to another tier), the reader looks up
+the offsets in the partition's current files. Paths are opaque; only the reader's `Ranges`
+interprets them. Splits are immutable and can be pickled. Their JSON has no version, because it
+lives for one job with one release on both sides.
 """
 
 import dataclasses
@@ -26,14 +26,15 @@ class RequestedRange:
     Attributes:
         start_offset: First offset, inclusive; `EARLIEST_OFFSET` or `LATEST_OFFSET` for the log's
             own ends.
-        end_offset: Offset behind the last one; `LATEST_OFFSET` for the end at planning.
+        end_offset: Offset after the last one; `LATEST_OFFSET` for the end at planning.
         start_ms: Start of the time range, inclusive, in ms.
         end_ms: End of the time range, exclusive, in ms; INT64_MAX is no end.
         least_offset: Leaves out offsets below this one. Unlike `start_offset`, it may lie before
-            the log start without a loss.
+            the log start: that is not reported as a loss.
         limit_offset: Leaves out this offset and those above. Unlike `end_offset`, it may be after
-            the log end without a loss.
-        filter_ms: Leaves out records whose time is not in [a, b), whatever the times above mean.
+            the log end: that is not reported as a loss.
+        filter_ms: Leaves out records whose time is not in [a, b), whatever the mode of the times
+            above.
     """
 
     start_offset: int | None = None
@@ -79,22 +80,23 @@ class Piece:
 
     Attributes:
         path: The log file.
-        identity: Distinguishes the file from a later one of the same name.
-        is_closed: The file does not change any more.
+        identity: Identity that distinguishes the file from a later one of the same name.
+        is_closed: Whether the file does not change any more.
         base_offset: Base offset of the segment.
         start_position: First byte, the start of a batch.
-        end_position: Byte behind the last one.
+        end_position: Position after the last byte.
         start_offset: First offset to read, inclusive.
-        end_offset: Offset behind the last one to read.
+        end_offset: Offset after the last one to read.
         times_path: File with the append times, None if there is none.
-        times_end: Offset from which on that file is not trusted.
-        is_unknown: Append times are needed but unknown: only batches with a LogAppendTime stamp can
-            match.
-        without_time: In a piece without bytes: records of its offsets that have no time on the
-            clock, from the zone map.
-        records: In a piece without bytes, in a plan for counting: records in the time range.
-        opens_all: The piece has records without a time, which are counted only if every batch is
-            opened.
+        times_end: First offset for which that file is not trusted.
+        is_unknown: Whether append times are needed but unknown: only batches with a LogAppendTime
+            timestamp can match.
+        without_time: For a piece without bytes: number of records of its offsets that have no time
+            on the clock, from the zone map.
+        records: For a piece without bytes, in a plan for counting: number of records in the time
+            range.
+        opens_all: Whether the piece has records without a time, which are counted only if every
+            batch is opened.
         floor_offset: Offset below which no batch of the bytes begins.
         limit_offset: Offset that no batch of the bytes reaches.
     """
@@ -136,7 +138,7 @@ class Split:
         topic: Its topic.
         partition: Its partition.
         start_offset: First offset to read, inclusive.
-        end_offset: Offset behind the last one to read.
+        end_offset: Offset after the last one to read.
         directory: The directory of topics, for planning again if files are gone.
         topic_id: The topic's id as 32 hexadecimal digits, "" if it has none; distinguishes it from
             another topic of the same name.
@@ -145,9 +147,9 @@ class Split:
         time_range: Times in ms, [start, end); None for all.
         isolation: Isolation of the reader.
         aborted: Aborted transactions that overlap the split.
-        compacted_max: In a split of a table: how far compaction may have come when the read ends.
-            Beyond it, compaction may have removed a record of the split in favor of one that is in
-            no split.
+        compacted_max: For a split of a table: the largest offset up to which compaction may have
+            run when the read ends. Beyond it, compaction may have removed a record of the split
+            because of a newer record that is in no split.
     """
 
     topic: str
@@ -228,12 +230,12 @@ class ScanStats:
             on the append clock, and on the record clock for finished segments with a zone map. In
             other segments, batches that can't match are skipped without counting theirs, unless the
             plan is `strict`.
-        counted: Records in the range that a plan for counting knew without reading them.
+        counted: Records in the range that a plan for counting took from zone maps, without a read.
         sidecar_bytes: Bytes read from append time files; `ScanPlan.sidecar_bytes` has those read
             for the plan.
         splits: Splits read.
         replanned: Number of times that files were gone and the rest was planned again.
-        lost: Offsets that were missing when they were to be read.
+        lost: Offsets that were missing at the time of the read.
     """
 
     rows: int = 0
@@ -272,7 +274,7 @@ class ScanStats:
 def ensure_times(
     stats: ScanStats, name: TopicPartition, clock: ClockName, start_offset: int, end_offset: int
 ) -> None:
-    """Raise MissingTimestamps if a strict read of [start_offset, end_offset) met unknown times."""
+    """Raise MissingTimestamps if a strict read of [start_offset, end_offset) lacks times."""
     if stats.without_time:
         raise MissingTimestamps(
             f"{name}: {plural(stats.without_time, 'record')} without a time on the {clock} clock"

@@ -1,10 +1,11 @@
 """Latency and lateness per split, combined to the exact totals of `scan.latency`.
 
-A split is first reduced as if nothing preceded it. Afterwards only records at its head can be
+A split is first summarized as if no record preceded it. Afterwards only records at its head can be
 wrong: those before the split's own largest create time reaches that of earlier splits. Usually the
-head lies within the `HEAD_RECORDS` whose create times are kept (`SplitTimes.recount`); for a longer
-head `recount` reads the rest of it. `correct` replaces the first numbers. Results travel from
-workers as plain data with arrays, because a split may have a thousand buckets per hour.
+head is within the first `HEAD_RECORDS`, whose create times are kept (`SplitTimes.recount`); for a
+longer head the function `recount` reads the rest of it. `correct` replaces the first numbers.
+Workers return results as plain data with arrays, because a split may have a thousand buckets per
+hour.
 
 Imports numpy, pyarrow and numba.
 """
@@ -48,9 +49,10 @@ class Mark(NamedTuple):
     """State at an offset inside a split.
 
     Attributes:
-        end_offset: Offset behind the records counted so far.
+        end_offset: Offset after the records counted so far.
         largest_ms: Their largest create time, INT64_MIN if they have none.
-        late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX without any.
+        late_ms_min: Smallest lateness of the records since the last mark, INT64_MAX if there are
+            none.
     """
 
     end_offset: int
@@ -64,7 +66,7 @@ class Late:
 
     Attributes:
         histogram: Their lateness in ms.
-        lost: By delay in ms: the number of records that are late by more.
+        lost: Number of records that are late by more than a delay, by delay in ms.
     """
 
     histogram: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -86,7 +88,7 @@ class SplitTimes:
         marks: Marks inside the split, ascending; the last one is the end.
         head: Create times of the records up to the first mark that have one, int64[n].
         log_bytes: Bytes read from log files.
-        lost: Offsets that were missing when they were to be read, one line each.
+        lost: Offsets that were missing at the time of the read, one line each.
     """
 
     records: int = 0
@@ -113,7 +115,7 @@ class SplitTimes:
             largest_ms: The largest create time before the split.
 
         Returns:
-            The offset behind them; None if no record's lateness changes.
+            The offset after them; None if no record's lateness changes.
         """
         if largest_ms <= self.smallest_ms:
             return None
@@ -129,9 +131,10 @@ class SplitTimes:
 
 
 def late_of(create_ms: "Longs", delays_ms: Sequence[int], largest_ms: int = INT64_MIN) -> Late:
-    """Return the late records among a few, given their create times.
+    """Return the late records among a few records, given their create times.
 
-    Like `TimesCounter` without a kernel, for the driver, which may have none compiled.
+    Does the same as `TimesCounter` without a kernel, because the driver may have no compiled
+    kernels.
 
     Args:
         create_ms: Their create times, in the order of offsets.
@@ -283,13 +286,13 @@ def recount(
     end_offset: int,
     env: Env | None = None,
 ) -> tuple[Late, Late]:
-    """Return the late records of a split's head twice: alone, and with the records before it.
+    """Return a split head's late records, without and with regard to the records before it.
 
     Args:
         split: The split.
         delays_ms: As for `reduce_split`.
         largest_ms: Largest create time before the split.
-        end_offset: Offset behind the head.
+        end_offset: Offset after the head.
         env: Files, if they are not the machine's.
     """
     alone, behind = TimesCounter(delays_ms), TimesCounter(delays_ms, largest_ms)
@@ -338,7 +341,7 @@ def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> La
             late.histogram.add_bucket(bucket, rest)
     rest_min = (m.late_ms_min for m in times.marks if m.end_offset > end_offset)
     late.histogram.min_ms = min(rest_min, default=INT64_MAX)
-    late.histogram.max_ms = times.late.histogram.max_ms  # the head's lateness can only grow
+    late.histogram.max_ms = times.late.histogram.max_ms  # a correction never decreases lateness
     late.histogram.merge(behind.histogram)
     late.lost = {
         delay: number - alone.lost[delay] + behind.lost[delay]

@@ -43,7 +43,8 @@ class Doubt:
     Attributes:
         partition: The partition.
         reason: What is missing or unknown.
-        exact_since_ms: Earliest time on the chosen clock whose table is exact; None if unknown.
+        exact_since_ms: Earliest time on the chosen clock as of which the table is exact; None if
+            unknown.
     """
 
     partition: TopicPartition
@@ -137,7 +138,7 @@ def _before(
 def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
     """Return the offset below which records of a partition may have been compacted, 0 for none.
 
-    Our cleaner writes it before it removes a record, Apache Kafka's shortly afterwards.
+    Our cleaner stores this offset before it removes a record, Apache Kafka's shortly afterwards.
     """
     fs, offset = log_dir.env.files, 0
     with suppress(CorruptFile):
@@ -153,8 +154,8 @@ def compacted_to(log_dir: "LogDir", name: TopicPartition) -> int:
 def _may_be_cleaned(log_dir: "LogDir", name: TopicPartition) -> bool:
     """Return whether a cleaner that keeps no history may have compacted the partition.
 
-    Cleaners write their progress to the directory's checkpoint. A partition copied from another
-    directory comes without it.
+    Cleaners write their progress to the directory's checkpoint. A partition that was copied from
+    another directory may have no entry in it.
     """
     path = f"{log_dir.path}/{files.CLEANER_CHECKPOINT_FILE}"
     if not log_dir.env.files.exists(path):
@@ -192,7 +193,7 @@ class Ranking:
     """Compaction rule.
 
     Attributes:
-        strategy: The property that decides.
+        strategy: The property that decides which record of a key is the latest.
         header: Name of the header with the version, for Strategy.HEADER.
     """
 

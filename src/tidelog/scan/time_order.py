@@ -1,10 +1,11 @@
 """Records of a topic's partitions in order of time, in bounded memory.
 
 Times may be in any order inside a partition, so a record anywhere may be among the first. A page of
-the order is found in two steps. First, windows of offsets are read from one end of the partitions
-until they hold as many records as the page needs; the last of these is a bound. Then the rest of
-each partition is read within that bound alone, which zone maps, time indexes and brokers answer
-mostly without reading. The memory is that of one page, whatever the disorder.
+the result is found in two steps. First, windows of offsets are read from one end of the partitions
+until they hold as many records as the page needs; the time of the last of these records is a bound.
+Then the rest of each partition is read for records within that bound only, which zone maps, time
+indexes and brokers mostly exclude without a read. The memory is that of one page, whatever the
+disorder.
 
 Pure: `TimeOrder` gets a function that reads a range.
 """
@@ -27,9 +28,9 @@ Read: TypeAlias = Callable[[TopicPartition, RequestedRange, ScanStats], Iterable
 # Returns the first offset of a partition whose record is as late as a time, None if there is none.
 FirstAt: TypeAlias = Callable[[TopicPartition, int], int | None]
 
-# Records in memory at once, if all are wanted.
+# Maximum number of records in memory, if all records are requested.
 PAGE_RECORDS: Final = 20_000
-# Smallest first window of offsets: about one batch.
+# Minimum size of the first window, in offsets: about one batch.
 WINDOW_LEAST: Final = 64
 
 
@@ -49,7 +50,7 @@ class Placed(NamedTuple):
 
 
 class _Best:
-    """The first records of an order, or the last ones, of those added so far."""
+    """The first (or the last) records in order among those added so far."""
 
     def __init__(self, count: int, after: tuple[int, int, int] | None, *, backward: bool) -> None:
         self._count = count
@@ -62,7 +63,7 @@ class _Best:
         return len(self._kept)
 
     def add(self, record: Placed) -> None:
-        """Add a record, unless its place comes before the page."""
+        """Add a record, unless its place is before the page."""
         after, place = self._after, record.place
         if after is not None and (place >= after if self._backward else place <= after):
             return
@@ -75,7 +76,7 @@ class _Best:
         del self._kept[self._count :]
 
     def ordered(self) -> list[Placed]:
-        """Return the records in order, at most as many as wanted."""
+        """Return the records in order, at most as many as requested."""
         self._cut()
         return self._kept
 
@@ -91,8 +92,8 @@ class TimeOrder:
         first_at: Looks up a time.
         wanted: Range of each partition, with known start and end offset.
         clock: The clock.
-        window: Number of offsets of the first window of each partition, at least.
-        stats: `without_time` has the number of records met that have no time on the clock.
+        window: Size of the first window of each partition in offsets, at least `WINDOW_LEAST`.
+        stats: `without_time` has the number of records read that have no time on the clock.
     """
 
     read: Read
@@ -196,7 +197,7 @@ def offset_from_end(read: Read, name: TopicPartition, offsets: tuple[int, int], 
     Args:
         read: Reads a range of a partition.
         name: The partition.
-        offsets: Its first offset, and the one behind its last visible record.
+        offsets: Its first offset, and the one after its last visible record.
         count: The number, at least 1.
     """
     left = RequestedRange(start_offset=offsets[0], end_offset=offsets[1])

@@ -1,7 +1,8 @@
 """Folds record batches to the winning record of each key, in bounded memory.
 
-Whole keys are compared, so two keys are never mixed up. If keys exceed the bound, each pass handles
-only a share of them (by bits of their hashes) and further passes read the records again.
+Whole keys are compared, so two keys are never mixed up. If the keys exceed the memory limit, each
+pass handles only a share of them (by bits of their hashes) and further passes read the records
+again.
 
 For one thread. Imports numpy, pyarrow and numba.
 """
@@ -81,7 +82,7 @@ class LatestByKey:
 
     Attributes:
         share: The keys of this pass; it may get smaller on the way.
-        left: Shares of keys that were put off, for later passes.
+        left: Shares of keys that are left for later passes.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class LatestByKey:
         self._map.slots[:] = -1
         link_slots(self._map, self.count)
 
-    # -- what has won ------------------------------------------------------------------------
+    # -- winners -----------------------------------------------------------------------------
 
     def offsets(self, side: int = 0) -> "Longs":
         """Return the winners' offsets by key; -1 if no record of the key counts on the side."""

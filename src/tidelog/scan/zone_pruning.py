@@ -15,7 +15,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.clocks.zone_map import Question, Zone, ZoneMap
 from tidelog.types import INT64_MAX, ClockName
 
-# Gaps up to this size are read, too: a separate range costs as much.
+# Gaps up to this size are read, too, because a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
 
@@ -23,8 +23,8 @@ GAP_BYTES: Final = 128 << 10
 _COUNTED_GAPS: Final = 2
 
 
-# Number of blocks (of about 2 MB) that are examined without a gain before some are read whole; and
-# the maximum number of blocks read whole at once.
+# Number of blocks (of about 2 MB each) that are examined without excluding anything before some are
+# read whole; and the maximum number of blocks read whole at once.
 _VAIN_BLOCKS: Final = 4
 
 
@@ -36,12 +36,12 @@ class ZoneRange(NamedTuple):
 
     Attributes:
         start_position: First byte.
-        end_position: Byte behind the last one; equal to `start_position` if nothing is read.
+        end_position: Position after the last byte; equal to `start_position` if nothing is read.
         start_offset: First offset, inclusive.
-        end_offset: Offset behind the last one.
-        without_time: In a range that is not read: records that have no time on the clock.
-        records: In a range that is not read: records in the time range.
-        opens_all: Whether a range that is read has records without a time.
+        end_offset: Offset after the last one.
+        without_time: For a range that is not read: records that have no time on the clock.
+        records: For a range that is not read: records in the time range.
+        opens_all: For a range that is read: whether it has records without a time.
         floor_offset: Offset below which no batch of the range begins.
         limit_offset: Offset that no batch of the range reaches.
     """
@@ -169,10 +169,10 @@ def find_ranges(
 
 
 class _Patience:
-    """Chooses blocks of zones to read whole, if examining the blocks before them saved nothing.
+    """Chooses blocks of zones to read whole, if examining the blocks before them excluded nothing.
 
-    If times are in random order, every zone may have a match, and judging zones takes longer than
-    it saves. So after some blocks in a row were read completely anyway, the next ones are read
+    If times are in random order, every zone may have a match, and examining zones takes longer than
+    it saves. So after several blocks in a row had to be read completely, the next ones are read
     without examining their zones, in growing numbers. At most half as many blocks are read
     needlessly as were examined.
     """
@@ -184,7 +184,7 @@ class _Patience:
         self._left = 0
 
     def is_over(self, block: Zone) -> bool:
-        """Return whether to read a block whole; called in order, for blocks that may match."""
+        """Return whether to read a block whole; call it in order, for blocks that may match."""
         if self._left:
             self._left -= 1
             return True
@@ -207,7 +207,7 @@ class _Collector:
         self._gap_bytes = gap_bytes
         self._open: tuple[Zone, Zone] | None = None  # first and last part to read
         self._opens_all = False
-        self._counted: list[tuple[Zone, Judged]] = []  # parts behind it that need not be read
+        self._counted: list[tuple[Zone, Judged]] = []  # parts after it that need not be read
 
     def tell(self, part: tuple[Zone, Judged]) -> None:
         """Add the next part, whose counts are known."""
@@ -238,7 +238,7 @@ class _Collector:
         return first.position <= block.position + self._gap_bytes and end >= block.end_position
 
     def finish(self) -> Iterator[ZoneRange]:
-        """Yield the current range and the known counts behind it, and clear them."""
+        """Yield the current range and the known counts after it, and clear them."""
         opened, counted, self._open, self._counted = self._open, self._counted, None, []
         if opened is not None:
             first, last = opened

@@ -1,1 +1,1 @@
-"""One partition and a directory of them: segments, indexes, both clocks, recovery, retention."""
+"""Storage of partitions and directories: segments, indexes, both clocks, recovery, retention."""

@@ -3,17 +3,17 @@
 A commit record makes files of one or more partitions visible together, or none of them. Code that
 adds, replaces or merges finished segments writes their files under staged names, makes them
 durable, and renames one small record into place: `tidelog-commit-ID.json` at the top of the
-directory. Before that rename none of it is visible, after it all is: the lock's holder renames the
-staged files to their final names, removes old files and then the record; after a crash in between,
-the next opening for writing does so. A reader that finds a record treats each staged file that
-still exists as the file it becomes (`overlay`).
+directory. Before that rename none of the files is visible, afterwards all are: the lock's holder
+renames the staged files to their final names, removes old files and then the record; after a crash,
+the next open for writing does so. A reader that finds a record treats each staged file that still
+exists as the file it becomes (`overlay`).
 
-Owns the text of the record, reading it, carrying it out, and the files of both. Not owned: the
-order in which a running process publishes a commit and shows it (`directory.publication`).
+This module owns the text of the record, reading it, carrying it out, and both files. It does not
+own the order in which a running process publishes a commit and shows it (`directory.publication`).
 
 Invariants: carrying out a record twice changes nothing. Files that a compaction moves are staged
 under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, it finishes the swap
-by its own rules. A commit that moves such files therefore removes first and moves then.
+by its own rules. So a commit that moves such files removes files before it moves any.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
 NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`. Version 1 has
@@ -114,8 +114,8 @@ def find_topic_mark(
 ) -> Mark | None:
     """Return the mark that shows a version of a topic as committed, None without one.
 
-    A mark for all topics together, as earlier releases wrote it, counts for each topic, except if
-    its ranges prove that this very version went to other topics only.
+    A mark for all topics together, as earlier releases wrote it, counts for each topic, unless its
+    ranges prove that this version has records of other topics only.
     """
     own = marks.get(topic_writer(writer, topic))
     if own is not None and own.version >= version:
@@ -210,7 +210,7 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
     """Drop the marks of topics, durably: a new topic of the same name has none of their records.
 
-    An unreadable file stays as it is: no writer uses it.
+    An unreadable file is not changed, because no writer uses it.
 
     Raises:
         OSError: The disk failed.
@@ -393,7 +393,7 @@ def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
     """Carry out a published commit and remove its record; repeating it changes nothing."""
     if commit.is_swap:
         _remove(fs, directory, commit)
-        _sync(fs, directory, commit)  # else a removed file might reappear beside its replacement
+        _sync(fs, directory, commit)  # a crash must not restore a removed file
         _move(fs, directory, commit)
     else:
         _move(fs, directory, commit)
@@ -402,7 +402,7 @@ def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
-    """End a commit whose files have their names: sync these, store the marks, remove the record."""
+    """End a commit whose files are in place: sync these, store the marks, remove the record."""
     _sync(fs, directory, commit)
     if commit.marks:
         note(fs, directory, commit.marks)
@@ -411,7 +411,7 @@ def conclude(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
 
 
 def replay(fs: FileSystem, directory: str) -> list[str]:
-    """Carry out every commit record, then drop staged files without one; return the actions."""
+    """Carry out all commit records, then drop other staged files; return the actions."""
     done = []
     for path in find_commits(fs, directory):
         commit = read_commit(fs, path)
@@ -462,8 +462,8 @@ class CommitRecords:
     partition is opened with the records at that moment.
 
     Attributes:
-        under_way: Paths of the records that a thread of this process carries out, published or not
-            yet, with the partitions of each; none of them is reopened meanwhile. For any thread.
+        under_way: Paths of the records that a thread of this process is carrying out, published or
+            not yet, with the partitions of each, which must not be reopened meanwhile. Thread-safe.
     """
 
     def __init__(self, env: Env, directory: str) -> None:

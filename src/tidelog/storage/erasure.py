@@ -5,18 +5,19 @@
 2. Each partition with such records gets a tombstone, and its active segment is rolled.
 3. Segments with such records are rewritten without them and exchanged (`attach`), one step each.
    Batches without such records are copied unchanged; a batch that loses all records becomes an
-   empty batch, so offsets and sequences stay. Before the first exchange the compaction history
+   empty batch, so offsets and sequences are kept. Before the first exchange the compaction history
    records since when tables of the past are exact.
-4. In a tier, objects with such records are replaced first, a segment at a time, each by one
-   compare-and-swap. Old objects are removed without the grace period, like all others that no
-   manifest names; a reader with an older plan finds them missing and plans again. Copies of local
-   segments are dropped before these are exchanged; a later run copies them again.
-5. Files that wait for deletion are removed if they hold the key. Then everything is read once more.
-   The receipt lists what is left, and what no program on this machine can reach.
+4. In a tier, objects with such records are replaced first, one segment at a time, each by one
+   compare-and-swap. Old objects, like all others that no manifest names, are removed without the
+   grace period; a reader with an older plan finds them missing and plans again. Copies of local
+   segments are dropped before these segments are exchanged; a later run copies them again.
+5. Files that wait for deletion are removed if they contain the key. Then all files are read once
+   more. The receipt lists the files that still contain the key, and places that no program on this
+   machine can reach.
 
-After a crash some segments are purged; a repeated erasure continues. The tombstone contains the
-key's bytes until compaction or retention removes it. Needs the directory's lock, except for the
-search.
+If a crash interrupts it, some segments are purged, and a repeated erasure continues. The tombstone
+contains the key's bytes until compaction or retention removes it. An erasure needs the directory's
+lock, except for the search.
 """
 
 import hashlib
@@ -91,9 +92,9 @@ class SearchedFile:
     Attributes:
         partition: Its partition.
         path: Its path; for an object in a tier, its name there.
-        base_offset: Base offset of the segment; -1 for a file that is no longer one.
+        base_offset: Base offset of the segment; -1 for a file that no longer belongs to a segment.
         size_bytes: Number of bytes read.
-        sha256: Digest of these, in hexadecimal digits.
+        sha256: SHA-256 of these bytes, in hexadecimal digits.
         offsets: Offsets of the key's records, ascending.
         is_tiered: Whether it is an object of the tier.
     """
@@ -218,11 +219,11 @@ class Erasure:
         started_ms: Start time in ms.
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
-        found: All files before.
-        tombstones: Partition and offset of each one that was appended.
-        left: All files afterwards.
-        removed: Files awaiting deletion that were removed because they held the key.
-        not_reached: Places that still hold the key, as far as known here.
+        found: All files before the erasure.
+        tombstones: Partition and offset of each tombstone that was appended.
+        left: All files after the erasure.
+        removed: Files awaiting deletion that were removed because they contained the key.
+        not_reached: Places that still contain the key, as far as known here.
     """
 
     topic: str
@@ -238,7 +239,7 @@ class Erasure:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no reachable file holds a record of the key."""
+        """Whether no reachable file contains a record of the key."""
         return self.is_executed and not self.not_reached
 
     def receipt(self) -> dict[str, object]:
@@ -290,13 +291,13 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         log_dir: Open for writing if `execute`.
         topic: The topic.
         key: The key's bytes.
-        execute: False only searches.
+        execute: Whether to erase; False only searches.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: The directory is a standby's, which mirrors its leader; nothing was changed.
         TierConflict: Another directory, or a copy of this one, writes a tier; nothing was changed.
-        UnsupportedForMessageFormat: Records of the key lie in batches of format 0 or 1, which can't
+        UnsupportedForMessageFormat: Records of the key are in batches of format 0 or 1, which can't
             be rewritten; nothing was changed.
         CorruptData: A batch that has to be read is damaged.
         StorageFailure: The disk failed; a repeated erasure continues.
@@ -382,7 +383,7 @@ class _Purger:
         self._work.tombstones.append((self._name.partition, answer.base_offset))
         self._log.roll()
         self._log.flush()
-        # The tombstone was appended to the then active segment, and stays.
+        # The tombstone is in the segment that was active then, and is kept.
         bases = {each.base_offset: each for each in self._log.segments if not each.is_tiered}
         here = [base for base in sorted(hits) if base in bases]
         staged: list[NewSegment] = []
@@ -430,7 +431,7 @@ class _Purger:
     def _note_history(self, staged: Sequence[NewSegment], append_ms: int) -> None:
         """Record since when tables are exact: a table from before the tombstone lacks the key.
 
-        If nothing is known of an earlier cleaning, nothing is known afterwards.
+        If it is unknown what an earlier cleaning dropped, the recorded times are unknown, too.
         """
         directory = self._log.context.directory
         before = read_history(self._fs, directory)
@@ -463,7 +464,7 @@ class _Purger:
         return is_whole(self._log.segments, self._log.log_start_offset)
 
     def remove_aside(self, searched: Sequence[SearchedFile]) -> None:
-        """Remove files beside the log that hold the key.
+        """Remove files beside the log that contain the key.
 
         They await deletion, or were staged by an erasure that was interrupted.
         """
@@ -471,7 +472,7 @@ class _Purger:
             file_name = one.path.rpartition("/")[2]
             is_staged = file_name.startswith(_STAGED) and file_name.endswith(STAGING_SUFFIX)
             if one.offsets and (is_staged or one.path.endswith(files.DELETED_SUFFIX)):
-                if self._fs.exists(one.path):  # an exchange may have used the name, and removed it
+                if self._fs.exists(one.path):  # an exchange may have removed a file of that name
                     self._fs.remove(one.path)
                 self._work.removed.append(one.path)
 
@@ -496,7 +497,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
         return build_empty_batch(
             base_offset=batch.base_offset,
             last_offset=batch.last_offset,
-            # No record here has a time, so no time index may name one.
+            # No record has a time, so no time index may contain one.
             max_timestamp=NO_TIMESTAMP,
             timestamp_type=batch.timestamp_type,
             leader_epoch=batch.leader_epoch,
@@ -514,7 +515,7 @@ def without_records(batch: Batch, offsets: Set[int]) -> bytes | bytearray | memo
 
 
 def _as_written(record: Record, *, is_stamped: bool) -> NewRecord:
-    """Return the record with its producer's time, which stays on disk under a stamp."""
+    """Return the record to write, with its create time even if the batch is stamped."""
     ms = record.create_timestamp if is_stamped else record.timestamp
     return NewRecord.of_log(
         key=record.key,
@@ -533,10 +534,11 @@ def purge_tier(
         log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
         name: The partition.
         hits: Offsets by the base offset of their segment, of local segments too: the tier's copies
-            of those, and of all after the first of them, are dropped.
+            of these segments, and of all after the first of them, are dropped.
 
     Raises:
-        CorruptData: A batch or object is damaged, with its path; earlier segments are purged.
+        CorruptData: A batch or object is damaged; the error has its path. Earlier segments are
+            purged.
         TierConflict: Another directory writes this tier.
         StorageFailure: Disk or store failed; a repeated erasure continues.
     """
@@ -564,7 +566,7 @@ def _purge(mover: Mover, segment: RemoteSegment, offsets: Set[int]) -> None:
 
 
 def remove_unnamed(log_dir: "DirectoryAccess", name: TopicPartition) -> list[str]:
-    """Remove every object of a partition's folder that its manifest does not name, at any age.
+    """Remove all objects of a partition's folder that its manifest does not name, of any age.
 
     Returns:
         Keys of the removed folders.

@@ -1,8 +1,8 @@
 """Names of files and directories, the table of files beside a log, and whole reads and writes.
 
-Owns the naming of a directory of topics, and `LOG_FILES`: which files a log has beside it, which of
-them are primary, and in which order they are synced and removed. The content of small text files
-belongs to `text_files` and to the modules of those files.
+This module owns the naming of a directory of topics, and `LOG_FILES`: which files a log has beside
+it, which of them are primary, and in which order they are synced and removed. `text_files` and the
+modules of small text files own the content of those.
 
 Source: Kafka 4.x LogFileUtils; docs/format.md.
 """
@@ -22,7 +22,7 @@ from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegular
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
 
-# Name of the controllers' metadata log in Kafka; it may lie among a broker's partitions.
+# Name of the controllers' metadata log in Kafka; it may be among a broker's partitions.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
 
@@ -68,10 +68,11 @@ class LogFile(NamedTuple):
 
     Attributes:
         suffix: Suffix of its name.
-        is_primary: Whether no other file can replace it; a derived file is built from the log.
+        is_primary: Whether it can't be rebuilt; a derived file can be built from the log.
         sync_rank: Place in the order in which a segment's files are synced; None for a file that is
-            never synced: it has its own checksum, and can be rebuilt.
-        is_of_segment: Whether it exists only with the segment; a snapshot belongs to an offset.
+            never synced, because it has its own checksum and can be rebuilt.
+        is_of_segment: Whether it exists only together with the segment; a snapshot belongs to an
+            offset.
         is_summed: Whether a zone map stores its length and checksum.
     """
 
@@ -82,14 +83,14 @@ class LogFile(NamedTuple):
     is_summed: bool = False
 
 
-# A file beside the log is one row here. The log comes first: a rename or removal in this order
-# leaves files without a log, which recovery drops.
+# The kinds of files beside the log. The log is first: if files are renamed or removed in this
+# order, a crash leaves files without a log, which recovery drops.
 LOG_FILES: Final = (
     LogFile(LOG_SUFFIX, is_primary=True, sync_rank=1),
     LogFile(OFFSET_INDEX_SUFFIX, sync_rank=2, is_summed=True),
     LogFile(TIME_INDEX_SUFFIX, sync_rank=3, is_summed=True),
     LogFile(TXN_INDEX_SUFFIX, sync_rank=4, is_summed=True),
-    # Synced before the log, so that no durable record is without its time.
+    # Synced before the log, so that every durable record has its time.
     LogFile(APPEND_TIME_SUFFIX, is_primary=True, sync_rank=0, is_summed=True),
     LogFile(ZONES_SUFFIX),
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
@@ -128,7 +129,7 @@ INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 LOCK_FILE: Final = ".lock"
 
 
-# Space reserved for a directory's small files on a full disk: freeing space needs some first.
+# Space reserved for a directory's small files on a full disk: freeing space needs some space first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
 
@@ -202,7 +203,7 @@ def cleaned_path(directory: str, base_offset: int, suffix: str) -> str:
 
 
 def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[str, str]:
-    """Return the `.cleaned` files of a segment by their final names; `.removed` for missing ones.
+    """Return the `.cleaned` files of a segment by their final names; `.removed` names if missing.
 
     See `SegmentContext.overlay`.
     """
@@ -218,7 +219,7 @@ def cleaned_overlay(fs: FileSystem, directory: str, base_offset: int) -> dict[st
 
 
 def parse_file_name(name: str) -> tuple[int, str] | None:
-    """Parse a base offset and the whole suffix (`.index`, `.index.deleted`), None for others."""
+    """Parse a name into base offset and whole suffix (`.index.deleted`); None for other names."""
     match = _FILE_NAME.fullmatch(name)
     if match is None or int(match[1]) > INT64_MAX:
         return None
@@ -239,7 +240,7 @@ def parse_partition_dir(name: str) -> TopicPartition | None:
 
 
 def check_topic_name(name: str) -> None:
-    """Refuse a name that Kafka would refuse.
+    """Raise an error for a name that Kafka would refuse.
 
     Raises:
         InvalidTopic: The name is empty, `.` or `..`, too long, or has a character that is not an
@@ -270,7 +271,7 @@ def decode_topic_id(text: str) -> uuid.UUID:
 
 
 def random_topic_id(source: random.Random) -> uuid.UUID:
-    """Draw a topic id: never reserved, and without a leading `-`, which tools take for an option.
+    """Draw a topic id that is not reserved and does not begin with `-` like a tool's option.
 
     Source: Kafka 4.x Uuid.randomUuid.
     """
@@ -280,8 +281,8 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
             return drawn
 
 
-# Longer than any file system's time resolution: 2 s on FAT. If a time is not a whole second, it
-# comes from the system's clock, which ticks every 10 ms.
+# Longer than the time resolution of any file system: 2 s on FAT. If a time is not a whole second,
+# it comes from the system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
 
@@ -293,14 +294,14 @@ FolderStamp = tuple[int, tuple[int, int]]
 
 
 def settled_stamp(env: Env, folder: str) -> FolderStamp | None:
-    """Return a value that stays the same only while a folder's entries do; None if there is none.
+    """Return a value that changes when entries of a folder change; None if that is not certain.
 
-    The modification time shows what is added, renamed or removed, unless two changes happen within
-    its resolution: so soon after a change, and in a store, there is no stamp. To be taken before
-    the entries are read.
+    The modification time changes when an entry is added, renamed or removed, unless two changes
+    happen within its resolution: so there is no stamp shortly after a change, and none in a store.
+    Call this before the entries are read.
     """
     status = env.files.stat(folder)
-    # If clocks differ, a time may look new, or lie in the future.
+    # If clocks differ, a time may look recent, or be in the future.
     age_ms = SETTLED_FINE_MS if status.mtime_ms % 1_000 else SETTLED_MS
     if 0 < status.mtime_ms <= env.clock.now_ms() - age_ms:
         return status.mtime_ms, status.identity
@@ -327,7 +328,7 @@ def write_rest(file: File, data: Buffer, position: int, written: int) -> None:
 
 
 def writev_fully(file: File, buffers: Sequence[Buffer], position: int) -> int:
-    """Write all buffers back to back at `position`; return the number of bytes.
+    """Write all buffers one after the other at `position`; return the number of bytes.
 
     Raises:
         OSError: A call failed or wrote nothing; a prefix of the bytes may be in the file.
@@ -365,7 +366,7 @@ def read_exactly(file: File, size: int, position: int) -> bytes:
     """Read exactly `size` bytes from `position`.
 
     Raises:
-        CorruptFile: The file ends before.
+        CorruptFile: The file is shorter.
         OSError: The call failed.
     """
     data = file.pread(size, position)
@@ -398,12 +399,12 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
 def write_atomically(
     fs: FileSystem, path: str, data: Buffer, *, sync_name: bool = True, is_durable: bool = True
 ) -> None:
-    """Replace the content of `path`; a crash leaves the old or the new one, whole and durable.
+    """Replace the content of `path`; after a crash it has the old or the new content, whole.
 
-    Written to `path` + `.tmp`, synced, renamed; the directory is then synced if `sync_name`. Raises
-    OSError if a call fails; `path` has its old or its new content. Without durability, a power loss
-    may leave a torn file. On a full disk the directory's reserve is freed for it, if there is one:
-    the change may be the one that frees space.
+    Writes `path` + `.tmp`, syncs it, and renames it; then syncs the directory if `sync_name`.
+    Raises OSError if a call fails; `path` then has its old or its new content. If `is_durable` is
+    false, a power loss may leave a torn file. On a full disk the directory's reserve is freed for
+    the write, because the change may be the one that frees space.
     """
     try:
         _write_once(fs, path, data, sync_name=sync_name, is_durable=is_durable)

@@ -1,7 +1,7 @@
 """The folder of compiled kernels, and the choice of the one process that compiles.
 
-Compiling takes seconds of a core. When many processes start together (Spark workers, restarted
-brokers), one compiles, the others wait and load.
+Compiling takes several seconds of a core. When many processes start together (Spark workers,
+restarted brokers), one compiles, and the others wait and load the result.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ _WARM_FILE: Final = "tidelog-warm"
 
 
 def choose_cache(package: Path) -> Path | None:
-    """Return the folder of compiled kernels; configure it for numba if numba would find none.
+    """Return the folder of compiled kernels; set it for numba if numba would not use one itself.
 
     Args:
         package: The folder of the kernels' sources, beside which numba stores them by default.
@@ -36,7 +36,7 @@ def choose_cache(package: Path) -> Path | None:
         return package / "__pycache__"
     home = os.environ.get("HOME", "")
     if home and os.access(home, os.W_OK):
-        return Path(home) / ".cache"  # contains numba's own second choice
+        return Path(home) / ".cache"  # numba's second choice is in it
     folder = Path(tempfile.gettempdir()) / f"tidelog-numba-{os.getuid()}"
     if not _is_ours(folder):
         return None
@@ -45,7 +45,7 @@ def choose_cache(package: Path) -> Path | None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether only this user can write there: its content is executed."""
+    """Return whether only this user can write to a folder, because its content is executed."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
@@ -60,7 +60,7 @@ def _is_ours(folder: Path) -> bool:
 
 @contextmanager
 def alone(folder: Path, purpose: str) -> Iterator[bool]:
-    """Yield True to the first process that uses the folder; others wait until it ends."""
+    """Yield True to the first process that uses the folder; others wait for it and get False."""
     from tidelog.record.kernels.compiler import fingerprint
 
     name = (
@@ -78,7 +78,7 @@ def alone(folder: Path, purpose: str) -> Iterator[bool]:
 
 
 def _lock_new(path: Path) -> int | None:
-    """Return an empty file, locked; None if another process has filled it, or it can't exist.
+    """Create and lock a file; None if another process has filled it, or it can't be created.
 
     In a read-only folder, or one without locks, each process compiles for itself.
     """

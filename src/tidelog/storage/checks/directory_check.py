@@ -122,7 +122,7 @@ OFFSET_CHECKPOINTS: Final = (
 )
 
 
-# A broker's files at the top that only have to be readable: their decoders, and remedies.
+# A broker's files at the top of the directory that only have to be readable: decoder and remedy.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; following the leader again writes a new one"),
     (
@@ -134,7 +134,7 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
 )
 
 
-# For tidelog.control: it exists while a holder of the lock serves it, or after one has died.
+# Socket of `tidelog.control`: it exists while the lock's holder serves it, and after a crash.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
 
 
@@ -182,10 +182,10 @@ class DirectoryCheck:
         path: Its path.
         selection: Scope of the check; the files at the top are checked only if it is everything.
         options: Options of the check; may be set until `findings` is called.
-        repair_facts: Facts for a repair of each partition that was checked.
+        repair_facts: Facts for a repair of each checked partition.
         partitions: The partitions that were checked.
-        refused: Plans to split partitions that an opening would refuse.
-        unseen: Unreadable files: partitions that were not checked, or not completely.
+        refused: Plans to split partitions that could not be opened for writing.
+        unseen: Read failures: one for each partition that could not be checked, or not completely.
     """
 
     fs: FileSystem
@@ -205,7 +205,7 @@ class DirectoryCheck:
         Raises:
             InvalidRequest: There is no such directory, or it holds no log.
             UnknownTopic: The selected topic or partition does not exist.
-            OSError: It can't be read.
+            OSError: The directory can't be read.
         """
         if not self.fs.exists(self.path) or not self.fs.stat(self.path).is_dir:
             raise InvalidRequest(f"{self.path}: there is no such directory")
@@ -237,7 +237,7 @@ class DirectoryCheck:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """Yield all findings, partition by partition, then at the top; call `load` first.
+        """Yield all findings of partitions, then of the files at the top; call `load` first.
 
         An unreadable partition is added to `unseen`, and the others are still checked.
         """
@@ -303,7 +303,7 @@ class DirectoryCheck:
         try:
             return text_files.read_partition_metadata(self.fs, directory)
         except CorruptFile:
-            return None  # the partition's check says so
+            return None  # the partition's check reports it
 
     def _was_clean(self) -> bool:
         return self.fs.exists(f"{self.path}/{files.CLEAN_SHUTDOWN_FILE}")
@@ -313,7 +313,7 @@ class DirectoryCheck:
         try:
             return text_files.read_offset_checkpoint(self.fs, path)
         except CorruptFile:
-            return {}  # its own check says so
+            return {}  # the file's own check reports it
 
     def _unknown(self, names: list[TopicPartition]) -> UnknownTopic:
         topic, number = self.selection.topic, self.selection.partition
@@ -371,7 +371,7 @@ class DirectoryCheck:
             )
             return
         missing = [key for key in _NEEDED_PROPERTIES if key not in properties]
-        if missing and "broker.id" not in properties:  # version 0 has only this field
+        if missing and "broker.id" not in properties:  # version 0 has `broker.id` alone
             yield Finding(path, f"it has no {', '.join(missing)}", remedy)
 
     def _check_commits(self) -> Iterator[Finding]:
@@ -413,7 +413,7 @@ class DirectoryCheck:
 
 
 def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
-    """Return the finding that an opening for writing refuses the partition."""
+    """Return the finding that the partition can't be opened for writing."""
     return Finding(
         damage.path,
         f"no opening cuts this, so the partition takes no appends: {damage.reason}",
@@ -432,7 +432,7 @@ def check_verdict(
     Args:
         check: The check.
         findings: Findings of the first check.
-        open_findings: Findings that are left, after a repair if there was one.
+        open_findings: Findings that remain, after a repair if there was one.
     """
     topics = {name.topic for name in check.partitions}
     size = bytes_text(check.log_bytes())

@@ -25,8 +25,8 @@ class Severity(StrEnum):
     """Severity of a finding.
 
     - ERROR: bytes are wrong or missing; some read gets a wrong result, or none.
-    - WARNING: nothing is lost, but a file is missing, stale, or not what it should be.
-    - NOTE: worth knowing; the directory is sound.
+    - WARNING: no data is lost, but a file is missing, stale, or not as expected.
+    - NOTE: information; the directory is sound.
     """
 
     ERROR = "error"
@@ -43,7 +43,7 @@ class Finding:
         damage: The fault, with the value found and the right one.
         remedy: What to do about it, or what happens automatically.
         severity: Severity of the fault.
-        position: Position in the file in bytes, None if it is about the whole file.
+        position: Position in the file in bytes, None if it concerns the whole file.
         offset: First affected log offset, None if there is none.
         repairable: Whether a repair can rebuild the file from sound data.
     """
@@ -58,7 +58,7 @@ class Finding:
 
     @property
     def counts(self) -> bool:
-        """Whether the directory is not sound because of it."""
+        """Whether the finding means that the directory is not sound."""
         return self.severity is not Severity.NOTE
 
     def __str__(self) -> str:
@@ -100,14 +100,14 @@ def warning(path: str, damage: str, remedy: str) -> Finding:
 
 
 def error_text(error: CorruptFile | UnsupportedVersion) -> str:
-    """Return why a file can't be read, without the path that the finding names."""
+    """Return why a file can't be read, without the path, which the finding has already."""
     return error.reason if isinstance(error, CorruptFile) else str(error)
 
 
 def later(finding: Finding) -> Finding:
-    """Return the finding without the promise of a repair, since the log must be repaired first.
+    """Return the finding without the advice to repair, because the log must be repaired first.
 
-    Half an index would pass for a whole one, and errors in the log would be copied.
+    An index rebuilt from a damaged log would look complete, and errors in the log would be copied.
     """
     if not finding.repairable:
         return finding
@@ -148,11 +148,12 @@ class CheckedPartition:
         name: Topic and number.
         topic_id: The topic's id, all zero if it has none.
         config: The topic's settings, defaults if they are unknown.
-        is_foreign: Whether another program wrote it: its settings are unknown, it has no sidecars.
+        is_foreign: Whether another program wrote it, so that its settings are unknown and it has no
+            sidecars.
         was_clean: Whether the directory was closed cleanly and is not open now.
-        recorded: Recorded end of the log.
+        recorded: Recorded end of the log, which must be on disk.
         log_start: Log start offset of the directory's checkpoint, 0 if it has none.
-        is_refused: Whether an opening for writing refuses the partition, and so truncates nothing.
+        is_refused: Whether opening the partition for writing fails, and so truncates nothing.
     """
 
     fs: FileSystem

@@ -1,7 +1,7 @@
 """Finds the one flipped bit by which bytes and their CRC-32C disagree.
 
-Used if the checksum is known to be right (a zone map's, a whole change's header), so that a finding
-can name the bit. Pure.
+It is used if the checksum is known to be right (that of a zone map, or of a complete change in a
+metadata log), so that a finding can name the bit. Pure.
 """
 
 from functools import cache
@@ -18,11 +18,11 @@ def flipped_bit(data: bytes, crc: int) -> tuple[int, int] | None:
         crc: The CRC-32C stored before them.
 
     Returns:
-        The byte's place in `data`, negative in the checksum's own four bytes in front of it, and
-        the bit's number in it, 0 for the lowest.
+        The position of the byte in `data`, negative if it is in the four bytes of the checksum
+        before the data; and the bit's number in the byte, 0 for the lowest.
 
     A checksum is linear: the change caused by a flipped bit depends only on the bit's distance from
-    the end. So the difference is shifted back byte by byte until it is that of a last byte.
+    the end. So the difference is shifted back byte by byte until it equals that of a last byte.
     """
     difference = crc32c(data) ^ crc
     if difference.bit_count() == 1:

@@ -3,9 +3,9 @@
 One pass, which continues after damage. It stores a row for each sound batch in `LogFacts` for the
 checks of sidecar files, in columns of about 40 bytes a batch, and producers in `ProducerStates`.
 
-Records are checked in batches whose CRC is right, too: their producer may have built them wrong, or
-the codec may disagree. Recovery doesn't look there (nor does Kafka's), so a reader would fail at
-each such record.
+Records are also checked in batches whose CRC is right, because their producer may have built them
+wrong, or the codec may disagree. Recovery (ours and Kafka's) does not check records, so a reader
+would fail at each such record.
 """
 
 from array import array
@@ -47,7 +47,7 @@ class LogFacts:
         is_last: Whether it is the partition's last segment, which may still grow.
         is_whole: Whether every byte of the file belongs to a sound batch.
         has_gaps: Whether offsets are missing between its batches or inside one, as after
-            compaction: files derived before it can't be compared exactly.
+            compaction: then files derived from the earlier log can't be compared exactly.
         next_offset: Offset after the last sound batch, the base offset if there is none.
         positions: Position of each batch in the file.
         first_offsets: First offset of each batch.
@@ -56,7 +56,7 @@ class LogFacts:
         fingerprints: `append_time_trust.fingerprint` of each batch.
         aborted: The entries that the index of aborted transactions should have.
         markers: Producer id of each abort marker by its offset.
-        rises: For each new largest timestamp: the slot of the first batch that has it.
+        rises: Slots of the batches whose timestamp is larger than all timestamps before them.
         largest_batch_bytes: Size of the largest batch.
     """
 
@@ -199,8 +199,8 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
 def _time_problem(batch: RecordBatch, largest: int) -> str | None:
     """Return how the header's largest time differs from the records', None if it does not.
 
-    The header of a LogAppendTime batch is right by definition; that of an emptied one is from
-    before.
+    In a LogAppendTime batch the header's time is right by definition; in a batch that compaction
+    emptied it is that of the removed records.
     """
     is_created = batch.timestamp_type is TimestampType.CREATE_TIME
     if (
@@ -221,7 +221,7 @@ _EPOCH_REMEDY: Final = (
 
 
 class EpochSpan(NamedTuple):
-    """A leader epoch, the first and the last offset (inclusive) of its batches, their number."""
+    """A leader epoch: first and last offset (inclusive) of its batches, and their number."""
 
     epoch: int
     first_offset: int
@@ -235,8 +235,8 @@ class LogReplay:
 
     Attributes:
         states: Producers and open transactions, as far as the log has them.
-        is_exact: Whether `states` are exactly the states of the log's writer: no damage and no gap
-            so far, and the start is known.
+        is_exact: Whether `states` equal the states of the log's writer: there was no damage and no
+            gap so far, and the states at the start are known.
         leader_epoch: Epoch of the last sound batch, -1 before the first.
         epochs: The leader epochs of batches, oldest first.
         fallen_epoch: The lower epoch that was reported last, -1 for none.
@@ -257,7 +257,7 @@ class LogReplay:
     at_batch: Callable[[int], None] = lambda _offset: None
 
     def note_epoch(self, batch: Batch) -> None:
-        """Add the epoch of a sound batch, which is not below the last one."""
+        """Add the epoch of a sound batch, which must not be below the last one."""
         first, count = batch.base_offset, 0
         if batch.leader_epoch == self.leader_epoch:
             _, first, _, count = self.epochs.pop()
@@ -271,7 +271,7 @@ class LogCheck:
 
     Attributes:
         file: The open file.
-        facts: Receives the facts; gives path, base offset and size.
+        facts: Receives the facts; its path, base offset and size are set already.
         replay: State after the earlier segments, updated by this one.
         end_offset: Offset at which the next segment begins; no bound for the last one.
         partition: Partition of the log.
@@ -305,7 +305,7 @@ class LogCheck:
     def _sound_run(self, position: int) -> Generator[Finding, None, tuple[int, str | None]]:
         """Read batches up to damage or the end; return its position, and the problem there.
 
-        There is no problem if the rest is too short for the batch that begins there.
+        No problem is returned if the file ends inside the batch that begins there.
         """
         try:
             for at, batch in self._walk(position):
@@ -356,7 +356,7 @@ class LogCheck:
             self._replay(batch)
 
     def _skip(self, batch: Batch) -> None:
-        """Continue after a batch that can't be opened, as if it were not there."""
+        """Continue after a batch that can't be decompressed, as if it did not exist."""
         self.facts.is_whole = False
         self.facts.next_offset = batch.last_offset + 1
 
@@ -392,7 +392,7 @@ class LogCheck:
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
-        """Return a finding on the last epoch, which is followed by an older one again."""
+        """Return a finding on the last epoch, because batches with an older epoch follow it."""
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_place
@@ -487,8 +487,8 @@ class LogCheck:
     def _blame_the_last(self, batch: Batch) -> Iterator[Finding]:
         """Remove the last batch, with a finding, if it has the wrong offset and this one fits.
 
-        Its base offset lies outside its checksum. It opened a gap, and the next batch continues as
-        if it had not.
+        Its base offset is not covered by its checksum. There is a gap before it, and the next batch
+        continues as if the gap did not exist.
         """
         gap, base = self._gap, self.facts.base_offset
         if gap is None or batch_problem(batch, base, gap.next_offset) is not None:

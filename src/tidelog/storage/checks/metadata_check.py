@@ -1,9 +1,9 @@
 """Checks `tidelog-metadata.log`, which holds a broker's users, ACLs and quotas.
 
-For a damaged change the check searches for the original: one flipped bit, or a header that
-contradicts what follows, leaves a checksum that proves the original bytes. So a flipped bit in the
-last change is distinguished from a change that a hard stop has torn, which the next start drops.
-Findings contain no content, because the file holds secrets.
+For a damaged change the check searches for the original: if one bit was flipped, or the header
+contradicts the bytes after it, the checksum proves the original bytes. So a flipped bit in the last
+change is distinguished from a change that a hard stop has torn, which the next start drops.
+Findings don't show content, because the file contains secrets.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,11 +32,11 @@ from tidelog.storage.checks.findings import Finding, Severity
 from tidelog.storage.checks.flipped_bits import flipped_bit
 from tidelog.storage.directory.broker_files import LIMIT_BYTES, METADATA_FILE, batch_at, next_change
 
-# Takes a record's value; raises CorruptFile or UnsupportedVersion if it is no metadata record.
+# Receives a record's value; raises CorruptFile or UnsupportedVersion if it is no metadata record.
 Replay = Callable[[bytes], object]
 
 
-# The length does not count the base offset, nor itself.
+# The length field counts neither the base offset nor itself.
 _BEFORE_LENGTH: Final = LENGTH_AT + 4
 
 
@@ -58,7 +58,7 @@ def check_metadata(
         replay: Receives each record's value, in order, up to the first damage.
 
     Raises:
-        OSError: It can't be read.
+        OSError: The file can't be read.
     """
     path = f"{directory}/{METADATA_FILE}"
     try:
@@ -101,7 +101,7 @@ def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
 def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | None:
     """Return what is wrong with a batch whose checksum is right; None if it is sound."""
     if batch.base_offset != offset:
-        # The checksum does not cover it.
+        # The checksum does not cover the base offset.
         return f"a change begins at offset {batch.base_offset}, {offset} is right"
     if batch.is_control:
         return "a marker, although this log has no transactions"
@@ -121,7 +121,7 @@ def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | No
 def _damage(
     path: str, data: bytes, at: int, offset: int, *, was_clean: bool
 ) -> tuple[Finding, int, int]:
-    """Return a finding on an incomplete change; then where and at which offset to continue."""
+    """Return a finding on a damaged change, and the position and offset at which to continue."""
     later = next_change(data, at, offset)
     end = len(data) if later is None else later.at
     right = _find_right(data, at, end)

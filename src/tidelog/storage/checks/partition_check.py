@@ -1,8 +1,8 @@
 """Checks a partition: names in its directory, every segment with its sidecars, and whole-log files.
 
 Segments are checked from first to last, because producers and epochs are known only in order. Files
-of an interrupted deletion, compaction or commit are not damage: the next opening for writing
-finishes those.
+of an interrupted deletion, compaction or commit are not damage: the next open for writing finishes
+these operations.
 """
 
 import itertools
@@ -82,7 +82,7 @@ class SegmentCheck:
         """Yield all findings in the segment's files.
 
         Raises:
-            FileNotFoundError: The log file has been removed meanwhile.
+            FileNotFoundError: The log file was removed during the check.
             OSError: A system call failed.
         """
         path = self.path(files.LOG_SUFFIX)
@@ -109,7 +109,7 @@ class SegmentCheck:
             yield finding
 
     def check_beside(self, file: File) -> Iterator[Finding]:
-        """Yield findings in the files beside the log, whose facts are known."""
+        """Yield findings in the files beside the log, after the log itself was checked."""
         self._doubted.clear()
         self._sums.clear()
         self._indexed_to = -1
@@ -184,7 +184,7 @@ class SegmentCheck:
         return finding
 
     def judged(self, beside: Iterable[Finding]) -> Iterator[Finding]:
-        """Yield findings, without promises of repair if the log itself must be repaired first.
+        """Yield findings, without advice to repair if the log itself must be repaired first.
 
         A zone map that proves damage in the log is the only evidence of the original bytes.
         """
@@ -260,14 +260,13 @@ def _orphan(path: str, suffix: str) -> Finding:
 class RepairFacts:
     """Facts from a check that a repair needs.
 
-    Attributes:
-        whole: Base offsets of segments whose log is sound, so that their indexes can be built.
-        aborted: The entries of each segment's index of aborted transactions, if they are proven.
-        snapshots: The right content of each producer snapshot, if it is proven.
-        log_end: Offset after the last sound batch.
-        is_whole: Whether every segment's log is sound.
-        epochs: The leader epochs of the log's batches.
-        is_sure: Whether no log has damage, so that what is derived from all of them is right.
+    whole: Base offsets of segments whose log is sound, so that their indexes can be rebuilt.
+    aborted: The entries of each segment's index of aborted transactions, if they are proven.
+    snapshots: The right content of each producer snapshot, if it is proven.
+    log_end: Offset after the last sound batch.
+    is_whole: Whether every segment's log is sound.
+    epochs: The leader epochs of the log's batches.
+    is_sure: Whether no log is damaged, so that files derived from all of them can be rebuilt.
     """
 
     whole: set[int] = field(default_factory=set)
@@ -284,7 +283,7 @@ class PartitionCheck:
 
     Attributes:
         partition: The partition.
-        repair_facts: Facts for a repair; complete once all findings were taken.
+        repair_facts: Facts for a repair; complete once `findings` is exhausted.
         replay: Producers and epochs at the end of the part that was read.
     """
 
@@ -301,7 +300,7 @@ class PartitionCheck:
         """Yield all findings in the partition's directory.
 
         Raises:
-            OSError: A system call failed: unreadable files can't be judged.
+            OSError: A system call failed; an unreadable file can't be checked.
         """
         names = self.partition.file_names()
         bases = _offsets_of(names, files.LOG_SUFFIX)
@@ -406,7 +405,7 @@ class PartitionCheck:
         problem = check_snapshot_bytes(path, data)
         if problem is not None:
             if not replay.is_exact:
-                # The log no longer has the batches of its producers.
+                # The log no longer has the batches of the snapshot's producers.
                 remedy = "opening uses an older one; what only this one knew of producers is lost"
                 problem = replace(problem, remedy=remedy, repairable=False)
             return [problem]
@@ -477,7 +476,7 @@ class PartitionCheck:
             )
 
     def _check_facts(self) -> Iterator[Finding]:
-        """Yield findings in primary files that don't affect any read of records."""
+        """Yield findings in primary files whose damage does not affect reads of records."""
         for name, decode, remedy in _FACT_FILES:
             try:
                 data = self.partition.read(name)

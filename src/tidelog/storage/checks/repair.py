@@ -1,9 +1,9 @@
 """Rebuilds damaged files that a check found, from a log that it found sound.
 
-Replaces derived files: indexes, snapshots, zone maps, checkpoints. `.log` and `.appendtime` are
-written only to set damage aside that makes an opening refuse the partition (`set_aside`). Each file
-is replaced by a new file and a rename, so a crash leaves the old or the new one. The caller holds
-the directory's lock.
+`repair` replaces derived files: indexes, snapshots, zone maps, checkpoints. It writes `.log` and
+`.appendtime` only to set damage aside because of which the partition can't be opened for writing
+(`set_aside`). Each file is replaced by a new file and a rename, so after a crash the old or the new
+one exists. The caller holds the directory's lock.
 """
 
 from collections.abc import Iterable
@@ -49,11 +49,11 @@ def lock(env: Env, path: str) -> LockHandle:
 
 
 def repair(env: Env, check: DirectoryCheck, findings: Iterable[Finding]) -> list[str]:
-    """Rebuild the files of all repairable findings; return files that could not be, and why.
+    """Rebuild the files of all repairable findings; return the failures, one line each.
 
     Args:
         env: Files, clock and randomness.
-        check: The check that made the findings, with all of them taken.
+        check: The check that made the findings, after it has finished.
         findings: Its findings.
 
     Raises:
@@ -81,7 +81,7 @@ def _save_recovery_point(check: DirectoryCheck, name: TopicPartition, offset: in
     try:
         points = text_files.read_offset_checkpoint(check.fs, path)
     except CorruptFile:
-        points = {}  # it has a repair of its own
+        points = {}  # the partition's own repair stores the new one
     points[name] = max(points.get(name, 0), offset)
     text_files.write_offset_checkpoint(check.fs, path, dict(sorted(points.items())))
 
@@ -141,7 +141,7 @@ class PartitionRepair:
         elif suffix in files.INDEX_SUFFIXES:
             try:
                 built = self._built_index(base, suffix)
-            except CorruptData as error:  # readers index the part before it, in memory
+            except CorruptData as error:  # readers index the sound part, in memory
                 self._fail(name, str(error))
                 return
             self._replace(name, built)

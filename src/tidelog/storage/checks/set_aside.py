@@ -1,15 +1,15 @@
-"""Sets damaged bytes aside, so that a log that no opening may truncate accepts appends again.
+"""Moves damaged bytes out of a log that must not be truncated, so that it accepts appends again.
 
-The damaged bytes go to `NAME.log.POSITION.aside` beside the log, and sound batches after them to a
-segment of their own, so only offsets without a sound batch are lost. If no sound batch follows, an
+The damaged bytes are copied to `NAME.log.POSITION.aside` beside the log, and sound batches after
+them to a new segment, so only offsets without a sound batch are lost. If no sound batch follows, an
 empty segment starts at the recorded log end, so no offset is assigned twice.
 
 1. Copy the damaged bytes aside, then the sound ones after them to the new segment.
-2. Truncate the damaged segment to its sound prefix, by a new file and a rename.
-3. Rebuild the indexes of both; append times move with their records.
+2. Truncate the damaged segment to the sound batches before the damage, by a new file and a rename.
+3. Rebuild the indexes of both segments; append times move with their records.
 4. Move the recovery point to the new segment: everything before it is durable.
 
-After a crash in between the damage is found and set aside again.
+If a crash interrupts this, the next repair finds the damage again and repeats all steps.
 """
 
 import re
@@ -49,7 +49,7 @@ _ASIDE_NAME: Final = re.compile(r"([0-9]{20}\.log)\.([0-9]{1,19})\.aside", re.AS
 def find_refusal(
     context: SegmentContext, recorded: RecordedEnd, log_start_offset: int
 ) -> DamagedLog | None:
-    """Return why opening a log for writing would refuse it, None if it would not; read-only."""
+    """Return the damage because of which a log can't be opened for writing, or None; read-only."""
     bases = list_bases(context)
     if not bases:
         return None
@@ -61,16 +61,16 @@ def find_refusal(
 
 @dataclass(frozen=True, slots=True)
 class Parting:
-    """Plan for a damaged log file: the part that is kept and the part that is set aside.
+    """Plan for a damaged log file: the part that is kept and the part that is copied aside.
 
     Attributes:
         path: The file.
         base_offset: Base offset of its segment.
         start: Position of the damage.
-        end: Position after it: that of the first sound batch, or the end of the file.
+        end: Position after the damage: that of the first sound batch, or the end of the file.
         next_offset: First offset that is lost.
-        resumes_at: Offset at which the log continues, in a segment of its own.
-        is_searched: Whether all places that look like batches were tried.
+        resumes_at: Offset at which the log continues, in a new segment.
+        is_searched: Whether all positions that look like a batch were tried.
     """
 
     path: str
@@ -184,7 +184,7 @@ def _times_from(times: AppendTimes, context: SegmentContext, parting: Parting) -
 
 
 def _end_times(times: AppendTimes, context: SegmentContext, parting: Parting) -> None:
-    """End a segment's append times at the end of its sound part; the row names the last batch."""
+    """End a segment's append times at the end of its sound part; its row names the last batch."""
     last, file = None, context.pool.get(parting.path)
     for _, batch in walk_file(file, parting.path, 0, parting.start):
         last = batch
@@ -210,9 +210,9 @@ def _drop_derived(context: SegmentContext, base: int) -> None:
 
 
 def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | None:
-    """Return why a partition would be refused and how it can be split; read-only.
+    """Return why a partition can't be opened for writing and how it can be split; read-only.
 
-    A writer may be active: damage counts only if a second read finds the same.
+    A writer may be active, so damage counts only if a second read finds the same.
     """
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
@@ -229,7 +229,7 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
 
 
 def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[int], None]) -> None:
-    """Set aside all damage because of which an opening would refuse a partition; raises OSError."""
+    """Set aside all damage that prevents opening a partition for writing; raises OSError."""
     recorded = partition.recorded
 
     def save(offset: int) -> None:
@@ -251,7 +251,7 @@ def mend(env: Env, partition: CheckedPartition, save_recovery_point: Callable[[i
 
 
 def _find_begun(context: SegmentContext) -> Parting | None:
-    """Find the plan that a crash interrupted: its bytes are set aside, and still in the log."""
+    """Find a plan that a crash interrupted: its bytes were copied aside but not truncated."""
     for name in file_names(context):
         match = _ASIDE_NAME.fullmatch(name)
         log = None if match is None else files.parse_file_name(match[1])

@@ -1,15 +1,16 @@
 """Checks the files beside a log file against it: indexes, append times, snapshots, epochs.
 
-- Offset index: each entry names the last offset and the position of a batch. Time index: each entry
+- Offset index: each entry has the last offset and the position of a batch. Time index: each entry
   names the first batch with a new largest timestamp; the last entry of a finished segment has the
-  largest of all. So every flipped bit of an entry is found. A missing entry costs time, not an
-  answer.
+  largest of all. So every flipped bit of an entry is found. A missing entry makes searches slower,
+  but not wrong.
 - `.appendtime` is primary data: its chain of checksums, its rules and the batches that its rows
-  name. From a damaged row on, append times are unknown, and opening for writing records that.
-- Index of aborted transactions: if the log is complete and nothing was compacted, there is exactly
-  one right content. Otherwise each entry must lead to an abort marker of its producer, and each
-  marker of a transaction that is still in the log needs an entry.
-- Producer snapshots: the checksum, and agreement with the log for producers that both know. A
+  name are checked. From a damaged row on, append times are unknown, and the next open for writing
+  records that.
+- Index of aborted transactions: if the log is complete and was never compacted, exactly one content
+  is right. Otherwise each entry must lead to an abort marker of its producer, and each marker of a
+  transaction that is still in the log needs an entry.
+- Producer snapshots: the checksum, and agreement with the log for producers that both contain. A
   snapshot may lack expired producers, and may have producers whose batches were deleted.
 - `leader-epoch-checkpoint`: the epochs of the batches.
 """
@@ -35,8 +36,8 @@ from tidelog.storage.segment.offset_time_index import Index, OffsetIndex, TimeIn
 from tidelog.storage.segment.txn_index import TXN_ENTRY_SIZE, AbortedTxn, TxnIndex
 from tidelog.types import INT64_MAX
 
-# Reopening restarts the count of bytes since the last entry, so a few intervals may have no entry;
-# if more have none, entries are missing.
+# After a reopen, the count of bytes since the last index entry starts at 0, so a few intervals may
+# have no entry; if more have none, entries are missing.
 INTERVALS_ALLOWED: Final = 8
 
 
@@ -46,7 +47,8 @@ class IndexRules:
 
     Attributes:
         interval_bytes: `index.interval.bytes`, None if the topic's settings are unknown.
-        was_clean: Whether the log was closed cleanly, so that no index has a tail.
+        was_clean: Whether the log was closed cleanly, so that no index has preallocated bytes at
+            its end.
     """
 
     interval_bytes: int | None = None
@@ -71,7 +73,7 @@ def _check_entries(
     *,
     offset_field: int,
 ) -> Iterator[Finding]:
-    """Check the order of an index's entries, and each entry in order against the log by `check`."""
+    """Check the order of an index's entries; call `check` for each one that is in order."""
     last = (-1, -1)
     for slot, entry in enumerate(index.entries()):
         if entry[0] <= last[0] or entry[1] <= last[1]:
@@ -125,9 +127,10 @@ def _check_density(
 def check_time_index(
     path: str, data: bytes, facts: LogFacts, rules: IndexRules, indexed_to: int
 ) -> Iterator[Finding]:
-    """Yield findings in a `.timeindex`, with an offset index up to the batch `indexed_to`.
+    """Yield findings in a `.timeindex`; the offset index ends with the batch `indexed_to`.
 
-    Both get their entries together, so the last segment's must have the largest time up to there.
+    Entries are added to both indexes together, so the last entry of the last segment's time index
+    must have the largest time up to that batch.
     """
     index = TimeIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     yield from _check_tail(path, index, facts, rules)
@@ -159,7 +162,7 @@ def _check_time_entry(
 
 
 def last_indexed(data: bytes, facts: LogFacts) -> int:
-    """Return the batch that the last entry of an offset index leads to, -1 if there is none."""
+    """Return the slot of the batch that an offset index's last entry names, -1 if there is none."""
     index = OffsetIndex(facts.base_offset, data=data, size_limit=INT64_MAX)
     if not index.entry_count:
         return -1
@@ -227,11 +230,11 @@ def check_append_times(
     for slot, row in enumerate(times.rows()):
         yield from _check_row(path, slot, row, facts)
         if row.offset > facts.next_offset and facts.is_whole:
-            return  # all later rows name missing batches too
+            return  # all later rows also name missing batches
 
 
 def _row_position(damage: str, data: bytes) -> int:
-    """Return the position of the row in a decoder's message; 0 if it is about the header."""
+    """Return the position of the row in a decoder's message; 0 if it concerns the header."""
     words = damage.split()
     if words[0] != "row":
         return len(data) if words[0] == "no" else 0
@@ -239,7 +242,7 @@ def _row_position(damage: str, data: bytes) -> int:
 
 
 def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Iterator[Finding]:
-    """Check that a row lies in the log, and the batch that a known row names."""
+    """Check that a row's offset is in the log, and that the batch named by a known row is right."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
         damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"
@@ -323,7 +326,7 @@ def _words(entry: AbortedTxn) -> str:
 
 
 def check_snapshot_bytes(path: str, data: bytes) -> Finding | None:
-    """Return the finding in a file by itself, None if it is sound."""
+    """Return the finding in a snapshot file by itself, None if it is sound."""
     try:
         decode_snapshot(data)
     except CorruptData as error:
@@ -338,8 +341,8 @@ def compare_snapshot(
 
     Args:
         path: The file.
-        data: Its bytes, which `check_snapshot_bytes` has passed.
-        states: Producers by the log up to the snapshot's offset.
+        data: Its bytes, in which `check_snapshot_bytes` found no fault.
+        states: Producers according to the log up to the snapshot's offset.
         first_offset: First offset that is still in the log.
         is_exact: Whether `states` are exactly the states of the log's writer.
     """
@@ -359,9 +362,9 @@ def compare_snapshot(
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
-    """Return fields that differ; a coordinator's epoch is dropped when a producer expires.
+    """Return the fields that differ; a producer that expires loses its coordinator epoch.
 
-    A standby may know the end of a transaction whose marker its leader no longer had.
+    A standby may have the end of a transaction whose marker its leader no longer had.
     """
     if entry.coordinator_epoch == NO_COORDINATOR_EPOCH:
         right = right._replace(coordinator_epoch=NO_COORDINATOR_EPOCH)
@@ -381,7 +384,7 @@ def _differs(path: str, damage: str) -> Finding:
 def check_epochs(
     path: str, data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
 ) -> Iterator[Finding]:
-    """Yield findings in the file.
+    """Yield findings in a `leader-epoch-checkpoint`.
 
     Args:
         path: The file.
@@ -411,7 +414,7 @@ def check_epochs(
 def _check_span(
     path: str, epochs: LeaderEpochs, span: EpochSpan, log_start: int
 ) -> Iterator[Finding]:
-    """Check that an epoch's first and last batch have that epoch in the file, too."""
+    """Check that an epoch's first and last batch have the same epoch in the file."""
     if span.last_offset < log_start:
         return  # dropped with its records
     for offset in sorted({max(span.first_offset, log_start), span.last_offset}):
@@ -429,10 +432,10 @@ def _check_span(
 def rebuild_epochs(
     data: bytes | None, spans: Sequence[EpochSpan], *, log_start: int, log_end: int
 ) -> bytes:
-    """Build the file's text from the batches.
+    """Build the text of `leader-epoch-checkpoint` from the batches.
 
-    An epoch above all of them that the old text has at the log end is kept: its records were lost,
-    and it must not be used again.
+    If the old text has a newer epoch at the log end than all batches, that epoch is kept: its
+    records were lost, and it must not be used again.
     """
     epochs = LeaderEpochs((span.epoch, span.first_offset) for span in spans)
     epochs.truncate_from_start(log_start)

@@ -37,7 +37,7 @@ _OUTSIDE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ZoneMapContext:
-    """Input that a map is compared with.
+    """Data that a zone map is compared with.
 
     Attributes:
         read: Reads a number of bytes of the log file from a position.
@@ -45,8 +45,8 @@ class ZoneMapContext:
         end_offset: Offset at which the next segment begins.
         topic_id: The topic's id as 16 bytes, all zero if the directory has none.
         sums: Length and checksum of each file beside the map, by suffix.
-        doubted: Paths with a finding already.
-        damaged: Positions [start, end) of the log with a finding already.
+        doubted: Paths that already have a finding.
+        damaged: Positions [start, end) of the log that already have a finding.
     """
 
     read: ReadBytes
@@ -64,7 +64,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
         zone_map = ZoneMap.decode(data)
         zone_map.verify()
     except CorruptIndex as error:
-        severity = Severity.WARNING  # readers detect it, and don't use the map
+        severity = Severity.WARNING  # readers detect the damage and ignore the map
         yield derived(path, error.reason, severity=severity, position=error.at, remedy=_STALE)
         return
     except UnsupportedVersion as error:
@@ -89,7 +89,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
 
 
 def _why_stale(zone_map: ZoneMap, context: ZoneMapContext) -> str | None:
-    """Return why the map belongs to another log, None if it is about this one."""
+    """Return why the map belongs to another log, None if it belongs to this one."""
     facts = context.facts
     if zone_map.topic_id.bytes != context.topic_id:
         return f"it belongs to topic id {zone_map.topic_id}"
@@ -111,7 +111,7 @@ def _begins_the_same(zone_map: ZoneMap, context: ZoneMapContext) -> bool:
 
 
 def changed_zones(zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[tuple[Zone, bytes]]:
-    """Yield zones whose bytes differ from those the map was built from, and the present bytes."""
+    """Yield zones whose bytes have changed since the map was built, and their current bytes."""
     start, data = 0, b""
     for zone in zone_map.zones():
         if zone.end_position > context.facts.size_bytes:
@@ -138,7 +138,7 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
 
 
 def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Finding]:
-    """Report the flipped bit, or that bytes were changed, unless the log's own check reports it."""
+    """Report the flipped bit, or that bytes were changed, unless the log's check reports it."""
     facts = context.facts
     flipped = _flipped_bit(zone, content, context)
     if flipped is not None:
@@ -213,7 +213,7 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
 
 
 def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> Iterator[Finding]:
-    """Check that the files beside the map are those that it was built with."""
+    """Check that the files beside the map are the same as when the map was built."""
     stem = path.removesuffix(files.ZONES_SUFFIX)
     for suffix, expected in zone_map.siblings.items():
         actual = context.sums.get(suffix)

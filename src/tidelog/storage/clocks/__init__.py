@@ -1,1 +1,1 @@
-"""Append times, the append clock, zone maps and latency, as data. Independent of segments."""
+"""Append times, the append clock, zone maps and latencies as data, independent of segments."""

@@ -1,11 +1,11 @@
 """The append clock: append times that never decrease, and a stop when the wall clock is wrong.
 
-`ClockWatch` (one per directory) compares wall time with monotonic time. A wall clock that jumps
-ahead by more than the limit would give every later record a wrong time until real time catches up.
+`ClockWatch` (one per directory) compares wall time with monotonic time. If a wall clock jumps ahead
+by more than the limit, every later record would get a wrong time until real time catches up.
 `AppendClock` (one per partition) returns max(last, now), also after a restart with a slower clock.
-If either is ahead by more than the limit, appends raise `ClockJump` until an operator accepts the
-clock: a guess could freeze the append time for years. The acceptance covers append times up to the
-last one at that moment, and the directory remembers it.
+If either time is ahead by more than the limit, appends raise `ClockJump` until an operator accepts
+the clock: a guess could freeze the append time for years. The acceptance covers append times up to
+the last one at that moment, and the directory stores it.
 
 Source: KIP-32, first draft (the leader appends max(last append time, now)).
 """
@@ -116,12 +116,12 @@ class TrustedClock(ClockWatch):
 
 
 class Moment:
-    """Time of appends that are made together: clocks with the same limit are read only once."""
+    """Time of appends that are made together; the clock is read once for each limit."""
 
     __slots__ = ("_limit_ms", "_now_ms", "_watch")
 
     def __init__(self) -> None:
-        """Create a moment at which no clock has been read yet."""
+        """Create a moment; the clock has not been read yet."""
         self._watch: ClockWatch | None = None
         self._limit_ms = self._now_ms = NEVER
 
@@ -169,7 +169,7 @@ class AppendClock:
         return self._last_ms, now
 
     def _check_start(self, now_ms: int) -> None:
-        """Check a last row far ahead: the clock was wrong when it was written, or is wrong now."""
+        """Check for a last append time far ahead of the clock, which was or is wrong."""
         ahead = self._last_ms - now_ms
         if ahead > self._limit_ms and self._last_ms > self._watch.accepted_ms:
             error = ClockJump(
@@ -184,7 +184,7 @@ class AppendClock:
         self._checked = True
 
     def held_ms(self, jump: ClockJump) -> int:
-        """Return an append time despite a clock jump: the last one, or the expected clock time.
+        """Return an append time despite a clock jump: the last one, or the expected wall time.
 
         Args:
             jump: The error of `next_ms`. The next append raises it again.
@@ -195,7 +195,7 @@ class AppendClock:
     def observe(self, append_ms: int) -> None:
         """Continue from an append time of the leader's clock: later ones are never below it.
 
-        If it lies far ahead of our own clock, the next append checks it, as after a start.
+        If it is far ahead of our own clock, the next append checks it, as after a start.
         """
         if append_ms > self._last_ms:
             self._last_ms = append_ms

@@ -1,6 +1,6 @@
 """Append times of a segment as arrays, for passes over whole segments.
 
-Imports numpy and numba. `AppendTimes` decides what is valid in a damaged file.
+Imports numpy and numba. `AppendTimes` decides which part of a damaged file is valid.
 """
 
 from array import array

@@ -9,14 +9,14 @@ row also has the CRC of the batch that starts at its offset, so it can be compar
 **No time is ever guessed:**
 - A row that breaks its checksum or a rule ends the valid part. Rows after it may be right, but a
   missing row between two others would give its records a wrong time.
-- The last valid row is certain for the batch that opened it and no further: rows of later appends
-  may be missing. Only a following row shows where a run ends.
+- The last valid row is certain only for the batch at its offset: rows of later appends may be
+  missing. Only a following row shows where a run ends.
 - A closed file ends with an unknown row. So truncation at a row boundary is detected, and records
   that another program appends or merges after it stay unknown.
-- Each checksum continues the one of the row before, the first that of the header, which covers
-  topic id and base offset. So rows that reappear because a truncation was lost, or that belong to
-  another file, are invalid. The file is primary data: nothing can rebuild it. Pure: the caller
-  writes the returned bytes.
+- Each row's checksum continues that of the row before it, and the first row's that of the header,
+  which covers topic id and base offset. So rows that reappear because a truncation was lost, or
+  that belong to another file, are invalid. The file is primary data: it can't be rebuilt. Pure: the
+  caller writes the returned bytes.
 
 Header, 28 bytes: magic `TLAT`, int16 version, int16 row size, 16 bytes topic id, uint32 CRC-32C.
 Row, 20 bytes: int64 ms, int32 offset relative to the base offset, uint32 checksum field of the
@@ -99,7 +99,7 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
 
 
 def _slots_of(column: Sequence[int], value: int) -> list[int]:
-    """Return the places of a value in a column; there are few of it."""
+    """Return the positions of a value that occurs rarely in a column."""
     slots: list[int] = []
     for _ in range(column.count(value)):
         slots.append(column.index(value, slots[-1] + 1 if slots else 0))
@@ -107,7 +107,7 @@ def _slots_of(column: Sequence[int], value: int) -> list[int]:
 
 
 def gaps(spans: list[tuple[int, int]], start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the parts of [start, end) outside of the sorted `spans`, as ranges of that kind."""
+    """Yield the parts of [start, end) outside of the sorted `spans`, as [start, end), too."""
     for span_start, span_end in spans:
         if start < span_start:
             yield start, span_start
@@ -201,7 +201,7 @@ class AppendTimes:
         assert granularity_ms >= 1
         self.base_offset = base_offset
         self.topic_id = topic_id
-        self._owner = topic_id if owner is None else owner  # as the header has it
+        self._owner = topic_id if owner is None else owner  # topic id in the header
         self.granularity_ms = granularity_ms
         self.floor_ms = floor_ms
         self._offsets = array("q")
@@ -249,7 +249,7 @@ class AppendTimes:
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
         """Note the append time of records from `offset` on; return the bytes for the file's end.
 
-        If the log then fails to store the records, revert with `truncate_to`.
+        If the log afterwards fails to store the records, revert with `truncate_to`.
 
         Args:
             offset: First offset of the append, above the last row's (or at an unknown row's).
@@ -269,7 +269,7 @@ class AppendTimes:
         return self._append(append_ms, offset, batch_crc)
 
     def goes_on_at(self, append_ms: int) -> bool:
-        """Return whether the last run has that time, so that `note` makes no row."""
+        """Return whether the last run has that time, so that `note` adds no row."""
         return bool(self._times) and self._times[-1] == append_ms
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
@@ -307,7 +307,7 @@ class AppendTimes:
         """Drop rows from `offset` on; return the size in bytes to truncate the file to.
 
         The last run then has no end. The truncation must be durable before anything is appended to
-        the log, or rows of removed records could be taken for rows of new ones.
+        the log: otherwise rows of removed records could be mistaken for rows of new records.
         """
         count = bisect_left(self._offsets, offset)
         if count < len(self._offsets):
@@ -322,7 +322,7 @@ class AppendTimes:
     def time_at(self, offset: int) -> int | None:
         """Return when the record at `offset` was appended, in ms; None if unknown.
 
-        Valid for offsets in the log only: an open run has no end here.
+        Valid only for offsets in the log, because the last run has no end if it is open.
         """
         slot = bisect_right(self._offsets, offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
@@ -330,10 +330,10 @@ class AppendTimes:
         return self._times[slot]
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and last known append time in [start, end) in ms; None if none is."""
+        """Return the first and last known append time in [start, end) in ms; None without one."""
         first = max(bisect_right(self._offsets, start) - 1, 0)
         last = bisect_left(self._offsets, end) - 1
-        # The row beside one that ends a run is known.
+        # The row next to a row that ends a run is known.
         if first <= last and self._times[first] == UNKNOWN_MS:
             first += 1
         if first <= last and self._times[last] == UNKNOWN_MS:
@@ -357,8 +357,8 @@ class AppendTimes:
         """Return the first offset >= `from_offset` known to be appended at `ms` or later.
 
         Returns:
-            (offset, its append ms). The offset may be beyond the log end, or be removed by
-            compaction; None if there is no such row.
+            (offset, its append ms). The offset may be after the log end, or its record may be
+            removed by compaction. None if there is no such row.
         """
         count = len(self._offsets)
         slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
@@ -415,15 +415,15 @@ class AppendTimes:
             data: The file's bytes.
             base_offset: The segment's base offset; a file of another segment is not trusted.
             topic_id: The topic's id; a file of another topic is not trusted (see `owner_of`).
-            open_end: The caller knows that no row is missing at the end: a writer is active, and
-                the log's end was read before the file. Else a file without an end row counts as
-                damaged, because a hard stop may have lost rows.
-            proven: Number of rows and checksum of the last one, if the file is known to have the
-                bytes that it had when these rows were checked; they are then not checked again.
+            open_end: Whether the caller knows that no row is missing at the end, because a writer
+                is active and the log's end was read before the file. Otherwise a file without an
+                end row counts as damaged, because a hard stop may have lost rows.
+            proven: Number of rows and checksum of the last one, if the file is known to start with
+                the same bytes as when these rows were checked; they are then not checked again.
 
         Returns:
-            The times, and the damage; None for a whole file. A damaged file must be replaced by
-            `encode()` before rows are added.
+            The times, and the damage, which is None for a sound file. A damaged file must be
+            replaced by `encode()` before rows are added.
         """
         times = cls(base_offset, topic_id, owner=owner_of(data, topic_id))
         damage = times._header_damage(data)
@@ -446,7 +446,7 @@ class AppendTimes:
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
         times.append(ms)
         self._batch_crcs.append(batch_crc)
-        offsets.append(offset)  # last: a search in another thread reads it first
+        offsets.append(offset)  # added last, because a search in another thread reads it first
         return _ROW.pack(ms, relative, batch_crc, crc)
 
     def _header_crc(self) -> int:

@@ -163,7 +163,7 @@ class LatencyHistogram:
         self.max_ms = max(self.max_ms, other.max_ms)
 
     def percentile(self, percent: float) -> int | None:
-        """Return the latency in ms that `percent` of the records do not exceed; else None.
+        """Return the latency in ms that `percent` of the records do not exceed; None if empty.
 
         Off by at most `RELATIVE_ERROR` of its value (and half a ms); 0 and 100 are exact.
         """
@@ -179,7 +179,7 @@ class LatencyHistogram:
         return [self._percentile(percent, buckets, cumulative) for percent in percents]
 
     def _percentile(self, percent: float, buckets: Sequence[int], cumulative: Sequence[int]) -> int:
-        """Compute a percentile from buckets in order, and the cumulative counts of each."""
+        """Compute a percentile from the ascending buckets and their cumulative counts."""
         rank = max(1, -(-percent * self.count // 100))  # rounded up
         if rank == 1:
             return self.min_ms
@@ -217,7 +217,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         self.at(append_ms).add(latency_ms, count)
 
     def at(self, append_ms: int) -> LatencyHistogram:
-        """Return the histogram for an append time; it is valid for that hour only."""
+        """Return the histogram for an append time; it may be used for that hour only."""
         histogram = self._spans.get(append_ms // self.step_ms)
         if histogram is not None:
             return histogram
@@ -226,7 +226,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
         return self._spans.setdefault(append_ms // self.step_ms, LatencyHistogram())
 
     def widen(self) -> None:
-        """Merge each two neighboring spans."""
+        """Double the step, merging spans that are then the same."""
         narrow, self._spans = self._spans, {}
         self.step_ms *= 2
         for number, histogram in narrow.items():
@@ -240,7 +240,7 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
             self.at(hour_ms).merge(histogram)
 
     def joined(self, limit: int) -> "LatencyByHour":
-        """Return the latencies in at most `limit` spans: of days if they fit, else doubled."""
+        """Return the latencies in at most `limit` spans: of hours, days, weeks or more."""
         steps = (step for step in _JOINED_MS if step % self.step_ms == 0)
         for step_ms in steps:
             if len({hour_ms // step_ms for hour_ms in self}) <= limit:

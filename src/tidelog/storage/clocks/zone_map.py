@@ -5,13 +5,13 @@ smallest and largest time on both clocks, and the CRC-32C of the zone's bytes. R
 blocks; the table of blocks has sums, minima and maxima of each block, so a search reads the footer
 and the blocks that may match.
 
-File: header (row layout, so that fields of later versions can be skipped), rows by blocks, footer:
-table of blocks, sections (checksums of the sidecar files, latencies), trailer. The trailer's
-checksum covers the footer; the table has the checksum of each block.
+File: header (row layout, so that readers can skip fields of later versions), rows by blocks,
+footer. Footer: table of blocks, sections (checksums of the sidecar files, latencies), trailer. The
+trailer's checksum covers the footer; the table has the checksum of each block.
 
-Derived data: damage costs time, never an answer. A damaged footer makes the map unusable. For a
-damaged header or block its entry in the table is used as one large zone; this is reported, and
-results stay exact.
+A zone map is derived data: damage makes reads slower, never wrong. A damaged footer makes the map
+unusable. For a damaged header or block, the block's entry in the table is used as one large zone;
+this is reported, and results stay exact.
 
 Pure: the caller passes a function that reads bytes. `tidelog.storage.segment.zone_map_files`
 decides whether a map belongs to a log. Source: docs/format.md#zone-maps;
@@ -53,7 +53,7 @@ ZONE_RECORDS: Final = 1 << 30
 BLOCK_ROWS: Final = 64
 
 
-# Fields of a row: each one's number in the header, and its code.
+# Fields of a row: the number of each in the header, and its format code.
 ROW_FIELDS: Final = (
     ("size", 1, "I"),
     ("first offset", 2, "I"),
@@ -84,7 +84,7 @@ CRC: Final = struct.Struct(">I")
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
 
 
-# A zone in full width, its number of rows, and the checksum of these rows.
+# A zone with fields of full width, its number of rows, and the checksum of these rows.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
 
@@ -146,7 +146,7 @@ LATENCY_SECTION: Final = 2
 
 
 class Zone(NamedTuple):
-    """Consecutive whole batches of a segment: a zone, a block of zones, or all.
+    """Consecutive whole batches of a segment: a zone, a block of zones, or the whole segment.
 
     Attributes:
         position: Position of the first batch in the log file.
@@ -195,7 +195,7 @@ class Zone(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits of zones and blocks; a reader accepts any.
+    """Limits of zones and blocks for writing; a reader accepts any sizes.
 
     Attributes:
         zone_bytes: Maximum size of a zone that has more than one batch.
@@ -222,7 +222,7 @@ class Question(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows that are read together: their total, their number, their bytes."""
+    """Rows that are read together: their total as a zone, number and bytes."""
 
     total: Zone
     row_count: int
@@ -237,7 +237,7 @@ class FileSum(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Identity of a map: topic, segment, state of the log, and the append times used.
+    """Identity of the log that a map describes: topic, segment, log file, append times used.
 
     Attributes:
         topic_id: All zero if the directory had none.
@@ -388,7 +388,7 @@ class ZoneMap:
     Thread-safe. Keeps the footer in memory, no rows.
 
     Attributes:
-        identity: Log that it belongs to.
+        identity: Identity of the log that it describes.
         total: All zones together.
         zone_count: Number of zones.
         bytes_read: Bytes read of the file so far.

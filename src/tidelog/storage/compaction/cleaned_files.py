@@ -4,7 +4,7 @@ The log is written in large pieces, batch by batch: a kernel turns planned batch
 they get checksums and compression. Offset and time index, append times (copied from the sources'
 files) and the index of aborted transactions are made along the way; the zone map is made at the
 end, by the builder that all zone maps use. All files are synced, or removed if the cleaning fails.
-Nothing is renamed: the lock's holder swaps.
+No file is renamed here: the lock's holder swaps them in.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanSegments.
 """
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches to write, back to back.
+    """Batches to write, without gaps between them.
 
     Shape:
         rows: int64[batches, WRITTEN_FIELDS]; WRITTEN_AT counts from the first one.
@@ -124,7 +124,7 @@ class CleanedTimes:
         self._last_ms = UNKNOWN_MS
 
     def write(self, batches: Batches, times: SourceTimes) -> None:
-        """Add the append times of batches from their source; a row for each change."""
+        """Add the append times of batches from their source, with a row for each new time."""
         bases = batches.rows[:, rewrite.WRITTEN_BASE]
         append_ms = times.at(bases)
         before = np.concatenate(([self._last_ms], append_ms[:-1]))
@@ -203,7 +203,7 @@ class CleanedFiles:
         return files.cleaned_path(self._job.directory, self._base, suffix)
 
     def has_room(self, size_bytes: int, source: SourceSegment, position: int) -> bool:
-        """Return whether that many bytes fit, and then a copy of the source from a position on."""
+        """Return whether these bytes, the rest of the source and all later sources fit."""
         ahead = source.size_bytes - position
         ahead += sum(s.size_bytes for s in self._sources if s.base_offset > source.base_offset)
         return self.bytes_written + size_bytes + ahead <= INT32_MAX
@@ -270,7 +270,7 @@ class CleanedFiles:
         self._env.files.set_mtime(self.path(files.LOG_SUFFIX), modified_ms)
 
     def add_zones(self) -> None:
-        """Build the zone map if the records allow it; later readers report damage."""
+        """Build the zone map, unless records are damaged, which later readers report."""
         try:
             data = build_zones(
                 self._job, self._base, self._sources[-1].end_offset, self._times.known, self._env
@@ -284,7 +284,7 @@ class CleanedFiles:
         write_staged(self._env.files, self.path(suffix), content)
 
     def close(self) -> None:
-        """Close the log file; the written data stays."""
+        """Close the log file; the written data is kept."""
         if self._file is not None:
             self._file.close()
 
@@ -389,7 +389,7 @@ def _capacity(table: "Longs", plan: "Longs") -> int:
 
 
 def _copy_all(piece: Piece, table: "Longs") -> Batches:
-    """Return all batches as they lie in the piece, back to back."""
+    """Return all batches as they are in the piece, without gaps between them."""
     rows: Longs = np.zeros((len(table), rewrite.WRITTEN_FIELDS), np.int64)
     start = int(table[0, layout.POSITION])
     rows[:, rewrite.WRITTEN_AT] = table[:, layout.POSITION] - start
@@ -404,9 +404,9 @@ def _copy_all(piece: Piece, table: "Longs") -> Batches:
 
 
 def _leave_plain(out: "Bytes", rows: "Longs", is_packed: "Mask") -> "Mask":
-    """Return which batches readers would refuse as too large; keep these uncompressed.
+    """Return which batches readers would refuse as too large; these are kept uncompressed.
 
-    Only other brokers write bodies so long that they can exceed a reader's limit.
+    Only other brokers write batches so long that they can exceed a reader's limit.
     """
     sizes = rows[:, rewrite.WRITTEN_SIZE] - HEADER_SIZE
     too_long: Mask = is_packed & (sizes > DEFAULT_DECOMPRESSION_LIMIT)
@@ -479,7 +479,7 @@ def build_zones(
         base_offset: Base offset of the segment.
         end_offset: Offset after its last one, exclusive.
         times: Its append times.
-        env: Access to its files, all written but the map itself.
+        env: Access to its files, all of which are written except the map itself.
 
     Raises:
         CorruptData: A record is damaged.

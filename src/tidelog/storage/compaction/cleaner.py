@@ -8,8 +8,8 @@ meanwhile. If segments of the job were truncated, deleted or replaced, the job i
 (`CleaningAborted`), and its files that are not swapped in yet are removed. An interrupted run is
 repeated from the old checkpoint: segments that it had swapped in stay compacted.
 
-If a map holds fewer keys than the head has, a pass cleans a part of the head and the next one
-continues.
+If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
+pass continues.
 
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
@@ -62,7 +62,7 @@ class _CleanedChange(Change):
     def __init__(self, log: "LogAccess", old: Sequence[ClosedSegment], group: CleanedGroup) -> None:
         super().__init__(log, old)
         self.bases = [group.base_offset]
-        # The log first: under its new name, it alone tells which segments it replaces.
+        # The log file is renamed first: its new name alone defines which segments are replaced.
         suffixes = [suffix for suffix in files.SEGMENT_SUFFIXES if suffix in group.suffixes]
         self._names = [files.file_name(group.base_offset, suffix) for suffix in suffixes]
 
@@ -80,10 +80,11 @@ class _CleanedChange(Change):
         return [Move(self._partition_dir, name + files.SWAP_SUFFIX, name) for name in self._names]
 
     def discard(self) -> None:
-        """Drop the staged files so that no crash in between finishes the swap; raises OSError."""
+        """Drop the staged files so that the swap isn't finished after a crash; raises OSError."""
         fs, log = self._fs, self._names[0]
         if fs.exists(self._path(log, files.SWAP_SUFFIX)):
-            # An opening that finds a `.cleaned` name drops the `.swap` files of that segment.
+            # If a `.cleaned` name exists, opening the directory drops the `.swap` files of that
+            # segment.
             fs.rename(self._path(log, files.SWAP_SUFFIX), self._path(log, files.CLEANED_SUFFIX))
             fs.sync_dir(self._directory)
         for name in self._names[1:]:
@@ -106,7 +107,7 @@ def drop_cleaned(fs: FileSystem, directory: str) -> None:
     except OSError:
         return
     if any(name.endswith(files.SWAP_SUFFIX) for name in names):
-        return  # its `.cleaned` names keep an opening from finishing the swap
+        return  # its `.cleaned` names prevent that the next open finishes the swap
     for name in names:
         if name.endswith(files.CLEANED_SUFFIX):
             remove_quietly(fs, f"{directory}/{name}")
@@ -180,7 +181,7 @@ class CleaningReport:
         )
 
 
-# -- swapping in ---------------------------------------------------------------------------------
+# -- swap ----------------------------------------------------------------------------------------
 
 
 def swap_in(log_dir: "DirectoryAccess", plan: CleaningPlan, cleaned: CleaningResult) -> None:
@@ -236,10 +237,10 @@ def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGrou
     """Return groups in the order of swapping: a crash in between must not restore deleted keys.
 
     A record is superseded by a later one, so the oldest group is swapped in first, and a tombstone
-    is removed after the records that it covers. If versions decide, a mapped record may be
-    superseded by an earlier one, even by a tombstone that is removed itself: the newest mapped
-    group is then first, and the groups before the mapped records come last. Each key has one record
-    there.
+    is removed after the records that it deletes. If versions decide, a mapped record may be
+    superseded by an earlier one, even by a tombstone that is itself removed: then the newest mapped
+    group is first, and the groups before the mapped records are last, because each key has only one
+    record there.
     """
     if not job.rules.has_versions:
         return cleaned.groups

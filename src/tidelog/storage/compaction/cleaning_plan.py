@@ -9,19 +9,20 @@ This module owns:
 - the forecast of `tidelog compact --plan`, which needs no lock and changes nothing;
 - the entries that a cleaning adds to the partition's compaction history.
 
-Not owned: the rules (`eligibility`, `generations.planning`), carrying the job out (`worker`),
-swapping in (`cleaner`).
+Other modules own the rules (`eligibility`, `generations.planning`), carrying the job out
+(`worker`), and swapping in (`cleaner`).
 
 `log_dir` may be a proxy whose calls run in another thread.
 
-The history records since when tables of the past are exact (`next_history`). A record is dropped
-only for a later one of its key below the run's `mapped_to`. So a table as of T is exact if T is at
-or above the times of all records below `mapped_to`: the record that superseded a dropped one is in
-the table, or was itself superseded by one that is. The bound also holds for tombstones that are
-dropped later. It is a little late, never too early. If nothing was ever dropped, every T is exact:
-each offset from the log start on has its record. If records are missing that tidelog did not drop
-(another cleaner ran), only the append clock has a bound: append times never decrease, so each
-missing record was superseded by one appended before now. Their record timestamps are unknown.
+The history has the time since when tables of the past are exact (`next_history`). A record is
+dropped only if its key has a later record below the run's `mapped_to`. So a table as of T is exact
+if T is at or above the times of all records below `mapped_to`: the record that superseded a dropped
+one is in the table, or was itself superseded by a record in the table. The bound also holds for
+tombstones that are dropped later. It may be later than necessary, never earlier. If no record was
+ever dropped, every T is exact: each offset from the log start on has its record. If records are
+missing that tidelog did not drop (another cleaner ran), only the append clock has a bound: append
+times never decrease, so each missing record was superseded by one appended before now. Their record
+timestamps are unknown.
 
 Source: Kafka 4.x LogCleanerManager.
 """
@@ -85,9 +86,9 @@ _UNKNOWN: Final = (UNKNOWN_MS, UNKNOWN_MS)
 def is_whole(segments: Iterable[Segment], log_start: int) -> bool:
     """Return whether every offset from the log start on still has its record (never compacted).
 
-    Zone maps answer this for finished segments; for the others the headers of all batches are read.
-    Batches of formats 0 and 1 then count as not whole, because the header of a wrapper does not say
-    which offsets it holds.
+    Zone maps show this for finished segments; for the others the headers of all batches are read.
+    Batches of formats 0 and 1 then count as not whole, because the header of a wrapper does not
+    have the offsets inside it.
 
     Args:
         segments: Oldest first, without gaps between them.
@@ -131,7 +132,7 @@ def _records_in(segment: Segment) -> int | None:
 def bounds_before(
     fs: FileSystem, directory: str, segments: Sequence[ClosedSegment], log_start: int
 ) -> tuple[CompactionHistory | None, tuple[int, int]]:
-    """Return the history before a run, and since when tables are exact on both clocks.
+    """Return the history before a run, and the times since when tables are exact on both clocks.
 
     Without a history, the whole log is checked once.
 
@@ -213,7 +214,7 @@ class Scheduler(Protocol):
     """Decides when a log is cleaned, and which of its segments. One instance per inspection.
 
     Attributes:
-        goes_on: Whether the rest of a head that did not fit into a map is due at once.
+        goes_on: Whether the rest of a head that did not fit into a key map is due at once.
         bytes_read: Bytes of log files that were read to decide.
         bytes_written: Bytes that were written to store statistics.
     """
@@ -231,7 +232,7 @@ class Scheduler(Protocol):
         """Bytes that were written to store statistics."""
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return the settings that the head's share, bytes and age are judged by."""
+        """Return the settings with the limits for the head's share of bytes, bytes and age."""
 
     def judge(
         self,
@@ -274,8 +275,8 @@ class Scheduler(Protocol):
 
         Args:
             decision: The decision by `limits` alone.
-            plan: Plans by the space bound; its argument is why a full pass is made, empty if none
-                is.
+            plan: Makes plans by the space bound; its argument is the reason for a full pass, empty
+                if there is none.
         """
 
 
@@ -348,8 +349,8 @@ class CleaningState:
         name: The partition.
         log: Its log.
         segments: The finished segments that are inspected, oldest first.
-        finished: All finished segments: `segments`, and the local ones if `segments` are the
-            tier's.
+        finished: All finished segments: `segments`, and also the local segments if `segments` are
+            those of the tier.
         decision: The cleanable part, and whether a cleaning is due.
         history: Stored history of earlier cleanings, whether usable or not.
         config: The topic's settings.
@@ -419,7 +420,7 @@ def next_history(
 
 
 def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
-    """Return the latest append time of mapped segments, or the run's own time if any is unknown."""
+    """Return the latest append time of mapped segments, or the run's own time if one is unknown."""
     last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
     latest = [ms for ms in last_times if ms is not None]
     is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
@@ -501,9 +502,9 @@ def inspect_tier(
 ) -> CleaningState:
     """Inspect the segments that exist only in a partition's tier.
 
-    Local segments, copied or not, are treated as the active segment is for other logs: they are not
-    cleaned, and their keys count only once they exist in the tier alone. Segments of the tier are
-    cleaned by brute force.
+    Local segments, copied or not, are treated like the active segment of other logs: they are not
+    cleaned, and their keys count only once the segments exist in the tier alone. Segments of the
+    tier are cleaned by brute force.
 
     Args:
         log_dir: Open for writing.
@@ -590,7 +591,7 @@ def horizons_of(
     checkpoint: int | None,
     config: TopicConfig,
 ) -> tuple[int, ...]:
-    """Return delete horizons of tombstones; by the files' times if only another cleaner ran."""
+    """Return delete horizons of tombstones; from the files' times if only another cleaner ran."""
     if history is not None or checkpoint is None:
         return () if history is None else history.horizons_ms
     cleaned = [each.mtime_ms() for each in segments if each.end_offset <= checkpoint]

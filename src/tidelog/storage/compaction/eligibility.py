@@ -3,8 +3,8 @@
 A log is a cleaned tail followed by a dirty head. The head begins at the cleaner's checkpoint and
 ends at the first segment that may not be cleaned: the active segment, a segment with records of an
 open transaction, a segment that is not durable yet, or a segment with records younger than
-`min.compaction.lag.ms`. A cleaning is due by the head's share of the bytes, by the head's bytes, or
-by the age of its records. It is also due, with or without a head, when the delete horizon of
+`min.compaction.lag.ms`. A cleaning is due if the head's share of the bytes, its bytes or the age of
+its records reach a limit. It is also due, with or without a head, when the delete horizon of
 tombstones in the tail has passed, so an idle log loses its tombstones too.
 
 Source: Kafka 4.x LogCleanerManager; KAFKA-8522 for delete horizons.
@@ -51,7 +51,7 @@ class WaitingSegment(Protocol):
 
 
 class CleanableSegment(WaitingSegment, Protocol):
-    """A segment as the rules see it; its times are computed only if a setting needs them."""
+    """Attributes of a segment for the rules; times are computed only if a setting needs them."""
 
     @property
     def base_offset(self) -> int:
@@ -70,7 +70,7 @@ class CleanableSegment(WaitingSegment, Protocol):
 
     @property
     def youngest_ms(self) -> int:
-        """Time in ms that the minimum lag of its youngest record counts from, -1 if none."""
+        """Time in ms from which the minimum lag of its youngest record counts, -1 if none."""
         ...
 
 
@@ -110,7 +110,7 @@ class CleaningDecision:
         dirty_bytes: Bytes of cleanable segments in the head.
         due: Why a cleaning is due now; None if it is not.
         reason: Why a cleaning is due, with figures, or why it is not.
-        is_reset: The checkpoint was outside the log and has to be written again.
+        is_reset: Whether the checkpoint was outside the log and has to be written again.
     """
 
     first_dirty: int
@@ -217,7 +217,7 @@ def _due(
 
 
 def waits_since_ms(segment: WaitingSegment, config: TopicConfig, now_ms: int) -> int | None:
-    """Return since when a segment's first records have waited, in ms, if too long; else None.
+    """Return since when a segment's first records have been overdue for cleaning, in ms, or None.
 
     The wait counts from the later of timestamp and append time. By the timestamp alone, a backfill
     would be overdue from its first record on, and be cleaned at every check. An overdue active

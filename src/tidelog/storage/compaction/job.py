@@ -1,10 +1,10 @@
 """A cleaning as plain values: the job, its rules, its groups and parts, and its result.
 
-A job holds all the input of a cleaning besides the segments' files, so that it can run in another
+A job holds the whole input of a cleaning except the segments' files, so that it can run in another
 process, without the directory's lock. All values can be encoded as JSON. Paths are valid on this
 machine only.
 
-Owns also how a job is split and grouped, which are decisions without effects:
+This module also owns how a job is split and grouped:
 
 - Parts (`parts_of`), for workers that run in parallel: each part maps all keys of the head, so the
   remaining records are exactly those that one cleaner would have kept. A job has one part if it has
@@ -12,7 +12,7 @@ Owns also how a job is split and grouped, which are decisions without effects:
   rewriting the head needs the whole tail looked up in the map first.
 - Groups (`group_segments`): runs of segments that together fit the limits of one segment.
 
-Not owned: any decision on a single record (`rewriting`, `key_mapping`).
+`rewriting` and `key_mapping` own all decisions on single records.
 
 Source: Kafka 4.x LogToClean, CleanerStats, CleanerConfig, Cleaner.groupSegmentsBySize; KIP-280;
 KAFKA-6264 (offsets must fit 32 bits).
@@ -52,7 +52,7 @@ MD5: Final = "md5"
 HASH_NAMES: Final = (SIPHASH, MD5)
 
 
-# Kafka's minimum: a smaller map holds so few keys that a log is read again and again.
+# Kafka's minimum: a smaller map holds so few keys that the log has to be read many times.
 DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20
 
 
@@ -61,16 +61,16 @@ class CompactionRules:
     """Settings of a cleaning.
 
     Attributes:
-        strategy: Which record of a key stays: the one with the highest `offset`, the highest record
-            `timestamp`, or the highest version in a `header`; among equal ones the one with the
-            highest offset.
-        header: Name of the version header for that strategy, else empty. Its last occurrence
-            counts, 8 bytes, a big-endian int64; a record without one, or with another length, ranks
-            below all that have one.
+        strategy: Rule for the record of a key that is kept: the one with the highest `offset`, the
+            highest record `timestamp`, or the highest version in a `header`; among equal ones the
+            one with the highest offset.
+        header: Name of the version header for that strategy, else empty. If a record has several
+            such headers, the last one counts: 8 bytes, a big-endian int64. A record without one, or
+            with another length, ranks below all that have one.
         delete_retention_ms: How long tombstones and markers stay after they were first cleaned.
         hash_name: Hash function of keys, `siphash` (with a fresh secret) or `md5`.
-        verify_keys: Keep the keys themselves, to distinguish different keys with equal hashes; the
-            keys share the memory of the offset map.
+        verify_keys: Whether the keys themselves are kept, to distinguish different keys with equal
+            hashes; the keys share the memory of the offset map.
         dedupe_buffer_bytes: Memory of the offset map, keys included.
         load_factor: Part of its slots that may be used, at most 0.9.
         index_interval_bytes: The topic's `index.interval.bytes`.
@@ -145,9 +145,9 @@ class SourceSegment:
         end_offset: Offset after its last one, exclusive.
         size_bytes: Size of its log file.
         last_modified_ms: Modification time of its log file; it decides when tombstones of old
-            formats go.
+            formats are dropped.
         append_end: Offset from which on its `.appendtime` is not trusted, exclusive; its end offset
-            if the holder of the lock knows all its rows to be right.
+            if all its rows are known to be right.
     """
 
     base_offset: int
@@ -164,7 +164,7 @@ class Group:
     Attributes:
         bases: Their base offsets, ascending.
         drop_expired: Whether tombstones and markers past their delete horizon may be dropped: only
-            if no segment or object outside of the job can hold a record that they cover. For
+            if no segment or object outside of the job can hold a record that they delete. For
             markers the job must also rewrite all older segments, since only reading those shows
             whether a batch of the transaction, even an empty one, remains.
     """
@@ -190,12 +190,12 @@ class CleaningJob:
         map_to: Offset after the last one whose key goes into the map, exclusive. No record from
             there on is dropped.
         log_start_offset: Log start offset; records below it are never mapped, and are dropped.
-        upper_bound_offset: A batch that ends before it is kept, at least as an empty one, so that
-            the log's offsets are not lost.
+        upper_bound_offset: End of the job's range. A batch that ends directly before it is kept, at
+            least as an empty one, so that the log's offsets are not lost.
         now_ms: Wall time; delete horizons are set from it and compared with it.
         rules: The settings.
         active_producers: Last data offset (-1 if it has none in the log) and epoch of each active
-            producer: the batch that holds them stays, at least as an empty one.
+            producer: the batch with them is kept, at least as an empty one.
         aborted: Aborted transactions with records or a marker in the sources, in order of their
             markers, including those whose marker lies in a later segment.
         seed: 16 bytes, drawn again for each run, so that clients can't provoke hash collisions.
@@ -240,12 +240,12 @@ class CleaningJob:
     def lets_go(self, group: Group, mapped_to: int) -> bool:
         """Return whether a group may drop expired tombstones and markers.
 
-        If versions decide, a tombstone may cover later records: it stays until all of them have
-        been compared with it. A mapped tombstone may also cover earlier records, which are swapped
-        in last: so the group must lie before the map.
+        If versions decide, a tombstone may supersede later records: it is kept until all of them
+        have been compared with it. A mapped tombstone may also supersede earlier records, which are
+        swapped in last: so the group must be before the map.
 
         Args:
-            group: One of the job's.
+            group: A group of the job.
             mapped_to: Offset after the last one whose key went into the map, exclusive.
         """
         if not (group.drop_expired and self.rules.has_versions):
@@ -280,12 +280,12 @@ class CleaningJob:
 
 @dataclass(slots=True, kw_only=True)
 class CleanedSource:
-    """Yield of a cleaning from one source segment. Counts grow while it runs.
+    """Counts of a cleaning for one source segment; they grow while it runs.
 
     Attributes:
         base_offset: Base offset of the source.
         bytes_before: Size of its log file.
-        bytes_after: Bytes of it that are in the cleaned segment.
+        bytes_after: Bytes written to the cleaned segment for this source.
         records_before: Its records, markers included.
         records_after: Its remaining records, markers included.
         tombstones_after: Tombstones among them.
@@ -308,7 +308,7 @@ class CleanedGroup:
     Attributes:
         base_offset: Base offset that its files are named after.
         end_offset: Offset after its last one, exclusive: the end of the last source.
-        sources: Yield of each source, in order.
+        sources: Counts for each source, in order.
         suffixes: Its files: each is `BASE` + suffix + `.cleaned`. `.log` is among them even if
             nothing remains.
     """
@@ -415,7 +415,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
 
 
 def parts_of(job: CleaningJob, part_bytes: int | None) -> Iterator[CleaningJob]:
-    """Split the job into parts that rewrite about `part_bytes` each, in order; None: one part."""
+    """Split a job, in order, into parts that rewrite about `part_bytes` each; None: one part."""
     sizes = {source.base_offset: source.size_bytes for source in job.sources}
     group_sizes = [sum(sizes[base] for base in group.bases) for group in job.groups]
     part_groups: list[Group] = []

@@ -1,4 +1,4 @@
-"""The first pass of a cleaning: puts keys of the head into the offset map, marks older records.
+"""The first pass of a cleaning: maps the keys of the head, and marks superseded records.
 
 Owns, for one job:
 
@@ -10,15 +10,15 @@ Owns, for one job:
   those that lost some but not all. Both take at most `NOTES_BYTES_MAX`. When the map or the notes
   are full, mapping stops at that record, and another pass continues; at least one record always
   fits.
-- Batches that stay even without records, as empty ones: the last data batch of an active producer
-  (its last sequence number), or its last marker (its epoch), and the batch at the end of the round,
-  so that the log's offsets are not lost.
-- Transactions: aborted data is dropped, and a marker once it is no longer needed. A marker stays as
-  long as a batch of its transaction exists, even an empty one, and the entry of an abort goes into
-  the new index of aborted transactions. After that the marker gets a delete horizon, and a later
-  cleaning removes it. One walk in the order of offsets decides this. If the walk has not visited
-  everything before a marker (`sees_all` is false), the absence of batches proves nothing: without
-  the marker, a reader from the log's start would find the transaction open forever.
+- Batches that are kept even without records, as empty ones: the last data batch of an active
+  producer (its last sequence number), or its last marker (its epoch), and the batch at the end of
+  the round, so that the log's offsets are not lost.
+- Transactions: aborted data is dropped, and a marker once it is no longer needed. A marker is kept
+  as long as a batch of its transaction exists, even an empty one, and the entry of an abort is
+  copied to the new index of aborted transactions. After that the marker gets a delete horizon, and
+  a later cleaning removes it. One walk in the order of offsets decides this. If the walk has not
+  visited everything before a marker (`sees_all` is false), the absence of batches proves nothing:
+  without the marker, a reader from the log's start would find the transaction open forever.
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.buildOffsetMap, SkimpyOffsetMap,
 CleanedTransactionMetadata; KAFKA-5490; KIP-98, KIP-534; the keyed messages proposal.
@@ -108,8 +108,8 @@ class OffsetMap:
             rules: Its size and strategy.
             seed: 16 secret bytes.
             hash_mask: Bits of both halves of a hash that are used; tests force collisions with it.
-            offset_count: Number of offsets to map, None if unknown: more slots than these could
-                fill would only be slower.
+            offset_count: Number of offsets to map, None if unknown. More slots than these offsets
+                could fill would only make the map slower.
         """
         arena_bytes = rules.dedupe_buffer_bytes // 2 if rules.verify_keys else 0
         slots = (rules.dedupe_buffer_bytes - arena_bytes) // slot_bytes(rules)
@@ -140,7 +140,7 @@ class OffsetMap:
 
     @property
     def stop_offset(self) -> int:
-        """First record that did not fit, if the map is full."""
+        """Offset of the first record that did not fit, if the map is full."""
         return int(self.keys.state[offset_map.STOP_OFFSET])
 
     @property
@@ -151,8 +151,8 @@ class OffsetMap:
     def check_keys(self) -> None:
         """Raise an error if a key did not fit into the memory for keys.
 
-        Such a key and its older records stay, so its tombstone must never be dropped. Later
-        cleanings would have no way to know this, so the cleaning fails.
+        Such a key and its older records are kept, so its tombstone must never be dropped. Later
+        cleanings could not know this, so the cleaning fails.
 
         Raises:
             CleaningFailed: A key is larger than all the memory for keys.
@@ -180,8 +180,8 @@ class OffsetMap:
         """Reserve bits for the records; return False if that would exceed the limit.
 
         Args:
-            record_count: All records so far and those to come.
-            notes_bytes: Size of the notes on the batches to come.
+            record_count: Number of all records, mapped and still to be mapped.
+            notes_bytes: Size of the notes on the batches still to be mapped.
         """
         needed = record_count // 8 + 1
         is_first = self._notes_bytes == 0
@@ -256,7 +256,7 @@ class AbortedSpans:
         return list(self._of)
 
     def holding(self, producer_id: int, offset: int) -> AbortedTxn | None:
-        """Return the producer's aborted transaction that spans an offset, marker included."""
+        """Return a producer's aborted transaction around an offset, marker included, or None."""
         txns = self._of.get(producer_id, [])
         slot = bisect_left(txns, offset, key=lambda txn: txn.last_offset)
         if slot == len(txns) or txns[slot].first_offset > offset:
@@ -269,7 +269,7 @@ class TransactionWalk:
 
     def __init__(self, spans: AbortedSpans, log_start_offset: int) -> None:
         self._spans = spans
-        self._end_offset = log_start_offset  # it has visited every batch of the log below
+        self._end_offset = log_start_offset  # the walk has visited every batch below this offset
         self._met: set[AbortedTxn] = set()
         self._open: set[int] = set()
         self._kept: list[AbortedTxn] = []
@@ -318,7 +318,7 @@ class TransactionWalk:
         return transactions
 
 
-# Takes the place of a record count: the batch did not go into the map.
+# Value of a record count if the batch was not mapped.
 LEFT_OUT: Final = -1
 
 
@@ -331,7 +331,7 @@ _RUN_NOTE_BYTES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class MappedRun:
-    """Consecutive batches of a segment that went through the map together.
+    """Consecutive batches of a segment that were mapped together.
 
     Shape:
         sizes: int32[batches], in bytes.
@@ -340,7 +340,7 @@ class MappedRun:
 
     Attributes:
         start: Position of the first batch.
-        first_number: Number of its first record.
+        first_number: Number of the run's first record, an index into the bits of `OffsetMap.lost`.
         is_special: Whether a batch has to be processed even if none of its records remain.
         straddles: Whether the first batch begins below the mapped offsets.
     """
@@ -376,7 +376,7 @@ class MappedRun:
 def joined(runs: Sequence[MappedRun]) -> list[MappedRun]:
     """Merge runs of a segment that are processed in the same way, which saves the cost per run.
 
-    A run begins where the one before ends, in bytes and in numbers.
+    A run begins where the run before it ends, in bytes and in numbers of records.
     """
     alike_runs: list[list[MappedRun]] = []
     for run in runs:
@@ -405,7 +405,7 @@ class MappingResult:
 
     Attributes:
         mapped_to: Offset after the last one that is in the map, exclusive.
-        runs: By a segment's base offset, in order of their positions.
+        runs: Mapped runs by a segment's base offset, in order of their positions.
     """
 
     mapped_to: int
@@ -531,7 +531,7 @@ class Mapper:
 
 
 def records_in(table: "Longs") -> int:
-    """Return the number of records in all batches of a table, by their headers."""
+    """Return the number of records in all batches of a table, according to their headers."""
     return int(np.maximum(table[:, layout.RECORD_COUNT], 0).sum())
 
 

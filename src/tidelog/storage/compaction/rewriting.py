@@ -1,14 +1,14 @@
-"""The second pass of a cleaning: writes what remains of each source to `.cleaned` segments.
+"""The second pass of a cleaning: writes the remaining records to `.cleaned` segments.
 
 A source has up to three ranges, in order of their offsets: the part cleaned before (its keys are
-hashed and looked up in the map), the mapped part (one bit per record says whether it was
+hashed and looked up in the map), the mapped part (which has one bit per record: whether it is
 superseded) and the part after the map (copied unchanged). A batch that loses no record is copied
-byte for byte, without being opened. A batch that loses all its records is not even read, unless
-producers or transactions depend on it.
+byte for byte, without being decompressed. A batch that loses all its records is not even read,
+unless producers or transactions depend on it.
 
-Owns Kafka's rules for tombstones, markers and aborted data, and the decision for each batch:
-dropped, copied, filtered, or kept as an empty one. Not owned: which records are superseded
-(`key_mapping`) and the bytes of the new files (`cleaned_files`).
+This module owns Kafka's rules for tombstones, markers and aborted data, and the decision for each
+batch: dropped, copied, filtered, or kept as an empty one. Other modules decide which records are
+superseded (`key_mapping`) and write the bytes of the new files (`cleaned_files`).
 
 Imports numpy and numba. Source: Kafka 4.x Cleaner.cleanInto, MemoryRecords.filterTo; KIP-534.
 """
@@ -99,9 +99,9 @@ class Cleaning:
     Attributes:
         job: The job.
         reader: Reads the sources.
-        offset_map: Which records are superseded.
-        mapped: Batches that went through the map.
-        retention: Which batches stay at least as empty ones.
+        offset_map: Map that decides which records are superseded.
+        mapped: Result of the first pass: the mapped batches.
+        retention: Decides which batches are kept at least as empty ones.
         spans: Aborted transactions.
         walk: Visits the batches of all sources, in their order.
     """
@@ -161,7 +161,7 @@ class Planner:
         is_over = has_horizon & (rows[:, layout.BASE_TIMESTAMP] <= self._now_ms)
         is_legacy = rows[:, layout.MAGIC] != MAGIC_2
         goes = self._drops_expired & np.where(is_legacy, not self._keeps_legacy, is_over)
-        # A tombstone after the map's end has not removed the records that it covers yet.
+        # A tombstone after the map's end has not yet removed the records that it deletes.
         goes &= rows[:, layout.LAST_OFFSET] < self._mapped_to
         plan[slots, rewrite.DROPS_TOMBSTONES] = goes
         plan[slots, rewrite.HORIZON] = np.where(has_horizon, -1, self._new_horizon_ms)
@@ -194,7 +194,7 @@ class Planner:
             row[rewrite.ACTION] = rewrite.EMPTY if is_kept else rewrite.DROP
 
     def _show_marker(self, piece: Piece, slot: int, *, sees_all: bool) -> bool:
-        """Let the walk visit a marker; return whether the marker is no longer needed."""
+        """Visit a marker in the walk; return whether the marker is no longer needed."""
         table = piece.table[slot]
         with piece.located():
             batch = RecordBatch(piece.data.data, int(table[layout.POSITION]))
@@ -221,16 +221,16 @@ def _empty_plan(count: int) -> "Longs":
 
 
 def legacy_horizon_ms(job: CleaningJob) -> int:
-    """Return the file time in ms after which a segment keeps its tombstones of old formats.
+    """Return the file time in ms: segments modified after it keep their tombstones of old formats.
 
-    It is that of the last segment that was cleaned before, less the retention: batches of old
-    formats have no horizon.
+    It is the file time of the last segment that was cleaned before, less the retention: batches of
+    old formats have no delete horizon.
     """
     cleaned = [s.last_modified_ms for s in job.sources if s.base_offset < job.map_from]
     return cleaned[-1] - job.rules.delete_retention_ms if cleaned else 0
 
 
-# Unwanted batches are read along with their neighbors if that costs less than starting another read
+# Batches to drop are read along with their neighbors if that costs less than starting another read
 # after them (0.3 ms).
 GAP_BYTES: Final = 1 << 20
 
@@ -258,7 +258,7 @@ class SourcePass:
 
         Raises:
             CorruptData, UnsupportedCompression: The source is damaged; with its position.
-            OffsetOverflow: It does not fit after the data already written.
+            OffsetOverflow: The remaining batches don't fit after the data already written.
             OSError: The disk failed.
         """
         runs = joined(self._cleaning.mapped.runs.get(self._source.base_offset, []))
@@ -312,7 +312,7 @@ class SourcePass:
         return PieceFacts(numbers, counts, left_counts, tombstones.astype(np.int64), lost_bits)
 
     def _hold(self, piece: Piece, opened: OpenedBatches, numbers: "Longs", marks: Marks) -> None:
-        """Look up records from before the mapped offsets in the map."""
+        """Look up records before the mapped offsets in the map, and mark the superseded ones."""
         job, offset_map = self._cleaning.job, self._cleaning.offset_map
         rules = offset_map.key_rules(0, job.map_from, job.log_start_offset, is_look_up=True)
         status = map_batches(opened.bodies, opened.table, numbers, rules, offset_map.keys, marks)
@@ -392,7 +392,7 @@ class SourcePass:
     ) -> None:
         """Open the batches that have to be opened, and write."""
         action, magic = plan[:, rewrite.ACTION], piece.table[:, layout.MAGIC]
-        # For legacy batches, a new header has to be computed.
+        # A legacy batch gets a new header, which has to be computed.
         is_opened = (action == rewrite.FILTER) | ((magic != MAGIC_2) & (action != rewrite.DROP))
         for start, end, opened in opened_groups(piece, is_opened, self._cleaning.reader.arena):
             part = piece.part(start, end)
@@ -406,8 +406,9 @@ class SourcePass:
     ) -> None:
         batches = write_group(piece, opened, plan, judged.lost)
         if not self._out.has_room(batches.size_bytes, self._source, piece.end):
-            # A horizon changes the base of all timestamps, and may lengthen each. A batch that gets
-            # none now stays until a later cleaning, with more room, gives it one.
+            # A horizon changes the base of all timestamps, and may make each of them longer. A
+            # batch that gets none now remains until a later cleaning, with more room, sets its
+            # horizon.
             plan = plan.copy()
             plan[:, rewrite.HORIZON] = -1
             batches = write_group(piece, opened, plan, judged.lost)

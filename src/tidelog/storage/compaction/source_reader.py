@@ -1,9 +1,10 @@
 """Reads source segments in pieces of some MB, with a table of batches each and frames checked.
 
-A piece is a memory map of its own if the system can populate it up front; populating reports a read
-error before any page is touched, so that disk damage raises an error instead of a signal. On other
-systems a piece is a copy. The whole segment is never mapped: mapped pages count as the process's
-memory, and all sources together would exceed the memory limit of a cleaning many times over.
+A piece is a memory map of its own if the system can populate it in advance; populating reports a
+read error before any page is touched, so that disk damage raises an error instead of a signal. On
+other systems a piece is a copy. The whole segment is never mapped: mapped pages count as the
+process's memory, and all sources together would exceed the memory limit of a cleaning many times
+over.
 
 Imports numpy and numba.
 """
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Bytes to read at a time; the fixed cost of a piece (0.3 ms in both passes) is small beside that.
+# Bytes to read at a time, so that the fixed cost of a piece (0.3 ms in both passes) is small.
 PIECE_BYTES: Final = 16 << 20
 
 
@@ -69,7 +70,7 @@ class Piece:
         path: The log file.
         position: Position of `data` in the file.
         data: The bytes.
-        table: Its batches; POSITION is a place in `data`.
+        table: Table of its batches; POSITION is relative to `data`.
         is_checked: Whether all checksums have been verified.
     """
 
@@ -156,7 +157,7 @@ class SourceReader:
             source: The segment.
             start: Position of a batch.
             end: Position to stop at, after a batch; None for the end of the segment.
-            check: False if these batches have been checked before.
+            check: Whether frames and checksums are checked; False if that was done before.
             sums: False if the caller checks the checksums of pieces that are not `is_checked`.
 
         Raises:
@@ -235,7 +236,7 @@ class SourceReader:
 
 
 def _whole_size(raw: Buffer, read_bytes: int) -> int:
-    """Return how many bytes hold the whole first batch; always more than `data` has."""
+    """Return the number of bytes of the whole first batch; always more than `raw` has."""
     if len(raw) < LOG_OVERHEAD:
         return max(read_bytes, PIECE_BYTES) + 1
     (length,) = LENGTH.unpack_from(raw, LENGTH_AT)
@@ -254,13 +255,13 @@ def check_sums(piece: Piece) -> None:
 
 
 def lies_plainly(piece: Piece) -> bool:
-    """Return whether kernels can read all batches in place, and check their checksums doing so."""
+    """Return whether kernels can read and check all batches without opening them."""
     return HAS_INSTRUCTION and bool(is_plain(piece.table).all())
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedBatches:
-    """Batches with uncompressed bodies in `bodies`; legacy ones are described as magic 2.
+    """Batches with uncompressed bodies in `bodies`; legacy ones are converted to magic 2.
 
     Attributes:
         bodies: Buffer that BODY_START and BODY_END of the requested batches point into.
@@ -277,8 +278,8 @@ def opened_groups(
 ) -> Iterator[tuple[int, int, OpenedBatches]]:
     """Yield all batches of a piece in groups, each with the bodies of the wanted batches.
 
-    A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may lie in
-    `arena`, so a group is valid until the next one.
+    A group has about `OPENED_BYTES` of bodies, or one batch that is larger. Its bodies may be in
+    `arena`, so a group is valid until the next one is yielded.
 
     Returns:
         First row, the row after the last one, and the group.
@@ -318,7 +319,7 @@ def _open_some(
             if not arena.put(body):
                 if not at:
                     return start + slot + 1, _alone(body, table[: slot + 1])
-                behind = slot  # too large to share a group
+                behind = slot  # too large for a group with others
                 break
             spans.append((at, arena.used))
     if spans:
@@ -328,7 +329,7 @@ def _open_some(
 
 
 def _alone(body: Buffer, table: "Longs") -> OpenedBatches:
-    """Return the group whose only wanted batch is the last row's."""
+    """Return a group with one opened batch, that of the last row."""
     table[-1, layout.BODY_START], table[-1, layout.BODY_END] = 0, len(body)
     return OpenedBatches(np.frombuffer(body, np.uint8), table)
 

@@ -38,8 +38,8 @@ from tidelog.storage.compaction.job import CleaningJob, CleaningResult, Throttle
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.types import MS_PER_SECOND
 
-# Longest single sleep in seconds: longer waits are split so that a process that has to exit does so
-# promptly.
+# Maximum duration of a single sleep, in seconds. Longer waits are split so that a process that has
+# to exit does so promptly.
 _WAIT_MAX_S: Final = 0.5
 
 
@@ -101,7 +101,7 @@ class InProcess:
         return clean(job, self._env, self._pace)
 
 
-# -- the client's side ---------------------------------------------------------------------------
+# -- client of the process -----------------------------------------------------------------------
 
 
 class CleanerProcess:
@@ -128,7 +128,7 @@ class CleanerProcess:
             process.stdin.write(f"{line}\n")
             process.stdin.flush()
             answer = process.stdout.readline()
-        except (OSError, ValueError) as error:  # its pipe broke, or was closed by `stop`
+        except (OSError, ValueError) as error:  # the pipe is broken, or was closed by `stop`
             raise self._ended(process) from error
         if not answer.endswith("\n"):
             raise self._ended(process)
@@ -142,7 +142,7 @@ class CleanerProcess:
                 _end(self._process)
                 self._process = None
             if self._process is None:
-                self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a module of ours
+                self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a tidelog module
                     [sys.executable, "-m", __name__],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
@@ -207,13 +207,13 @@ def _error_of(kind: str, text: str, fields: dict[str, object]) -> TidelogError:
     kind_of_error = _CORRUPT.get(kind)
     if kind_of_error is not None:
         location = {name: fields.get(name) for name in _PLACE}
-        return kind_of_error(str(location.pop("reason")), **location)  # type: ignore[arg-type] # as it was told
+        return kind_of_error(str(location.pop("reason")), **location)  # type: ignore[arg-type] # as reported
     if kind == StorageFailure.__name__:
         return StorageFailure(*(str(fields.get(name)) for name in _FAILURE))
     return CleaningFailed(f"{kind}: {text}")
 
 
-# -- the process's side --------------------------------------------------------------------------
+# -- in the process -------------------------------------------------------------------------------
 
 
 def _answer(line: str, env: Env) -> str:
@@ -225,7 +225,7 @@ def _answer(line: str, env: Env) -> str:
         return json.dumps({"cleaned": InProcess(env, pace).clean(job).to_json()})
     except OSError as error:
         return _told(as_storage_failure(error, str(error.filename or ""), "clean"))
-    except Exception as error:  # noqa: BLE001 - whatever it was, the asker is told
+    except Exception as error:  # noqa: BLE001 - any error is reported to the client
         return _told(error)
 
 
@@ -279,7 +279,7 @@ def clean(
 
     Args:
         job: The job.
-        env: Access to the files; its clock and randomness are not used.
+        env: Files; its clock and randomness are not used.
         throttle: Delays reads and writes; an exception from it stops the cleaning.
         hash_mask: Bits of both halves of a key's hash that are used; tests force collisions with
             it.
@@ -294,7 +294,7 @@ def clean(
         CleaningFailed: A key is larger than the memory for keys.
         StorageFailure: The disk failed.
         MissingDependency: numpy or numba is not installed.
-        Exception: Whatever the throttle raises.
+        Exception: Any error that the throttle raises.
     """
     try:
         from tidelog.storage.compaction.cleaning import CleaningRun

@@ -1,1 +1,1 @@
-"""A directory of topics: its lock, its topics, its open partitions."""
+"""A directory of topics: lock, topics, and open partitions."""

@@ -1,19 +1,19 @@
 """Attaches staged segments at the end of partitions, or replaces finished segments.
 
-`attach` adds the segments that `StagedWriter` has written: every partition is prepared
-(`SegmentSwaps.prepare_adoption`: its last segment is finished, the leader epoch is on disk, one
-append time is drawn), each staged file becomes a segment (`AppendedPass`), and all of them, of all
-partitions, are published by one commit, which also records the writer's version. A version that a
+`attach` adds the segments that `StagedWriter` has written. It prepares every partition
+(`SegmentSwaps.prepare_adoption`: the last segment is finished, the leader epoch is on disk, one
+append time is drawn), makes a segment of each staged file (`AppendedPass`), and publishes all
+segments of all partitions by one commit, which also records the writer's version. A version that a
 writer has committed before adds nothing.
 
 `exchange` replaces finished segments by new ones that cover the same offsets, for code that
-rewrites segments (an erasure removes records, many small segments become a large one). The new log
-files are staged beside the partition with the final offsets of their batches. Indexes, append times
-and aborted transactions are made here, from the old segments. The caller guarantees that the new
-records are the right ones.
+rewrites segments (an erasure removes records, a merge makes one large segment of many small ones).
+The new log files are staged beside the partition with the final offsets of their batches. Indexes,
+append times and aborted transactions are made here, from the old segments. The caller guarantees
+that the new records are the right ones.
 
-Owns the checks and files of both; `publication` owns the order of publishing. If a disk fails
-before the commit record is there, only the call fails; a later failure takes the partitions
+This module owns the checks and files of both; `publication` owns the order of publishing. If a disk
+fails before the commit record exists, only the call fails; a later failure takes the partitions
 offline.
 
 Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#commit; Kafka 4.x
@@ -61,8 +61,8 @@ class AttachedRange:
 
     Attributes:
         first_offset: Offset of the first record.
-        end_offset: Offset after the last one, exclusive.
-        append_time_ms: Append time of them all, -1 if the append clock is off.
+        end_offset: Offset after the last record, exclusive.
+        append_time_ms: Append time of all records, -1 if the append clock is off.
         segments: Number of segments.
     """
 
@@ -77,13 +77,14 @@ class AttachResult:
     """Result of an attach.
 
     Attributes:
-        commit_id: Id of its record.
+        commit_id: Id of the commit record.
         partitions: Result for each partition's segments.
         record_count: Number of records.
         size_bytes: Size of the log files.
-        was_done: The writer had committed this version, or a later one, before: nothing was done.
-            For this very version, `partitions` holds its earlier result (without segments).
-        note: The writer's note; for an earlier commit of this version, the note of that.
+        was_done: Whether the writer had committed this version, or a later one, before: then
+            nothing was done. For this very version, `partitions` holds its earlier result (without
+            segments).
+        note: The writer's note; if this version was committed earlier, the note of that commit.
         skipped: Topics that had this version, or a later one, before (`WriterVersion.topics`), and
             the last version of each. Nothing was added to them.
     """
@@ -102,9 +103,9 @@ class WriterVersion:
     """A version of a writer, which is attached at most once.
 
     Attributes:
-        writer: Its name.
+        writer: Name of the writer.
         version: 0 or more; a writer's versions increase.
-        note: Stored with it, for example the source of the records.
+        note: Text stored with the version, for example the source of the records.
         topics: Topics of the write, each of which counts versions separately; None if the writer
             counts versions for all topics of the directory together.
     """
@@ -126,20 +127,20 @@ def attach(
 
     Args:
         log_dir: Open for writing.
-        staged: Each once, in any order; `order` gives their place in the partition.
+        staged: The segments, each once, in any order; `order` gives their place in the partition.
         commit_id: 32 hexadecimal digits; drawn if None.
         version: The writer's version. If the directory has it already, or a later one of that
-            writer, nothing is done; the staged files stay, and the caller has to drop them. With
-            `topics` this holds for each topic.
+            writer, nothing is done; the staged files are kept, and the caller has to drop them.
+            With `topics` this holds for each topic.
 
     Raises:
-        UnknownTopic, ReadOnly: Nothing is visible.
+        UnknownTopic, ReadOnly: Nothing became visible.
         MessageTooLarge, RecordListTooLarge, InvalidRecord, InvalidTimestamp, InvalidRequest: The
             topic's rules refuse a segment, or its file is missing; nothing is visible.
         CorruptData: A staged file is not as its writer described it; nothing is visible.
         ClockJump: The clock jumped; nothing is visible.
-        StorageFailure: The disk failed. If partitions are offline then, reopening shows whether the
-            segments are visible; else they are not.
+        StorageFailure: The disk failed. If the partitions are then offline, reopening shows whether
+            the segments are visible; otherwise they are not visible.
     """
     commit_id = commit_id or draw_commit_id(log_dir)
     ensure_finished(log_dir)
@@ -171,18 +172,19 @@ def attach(
 
 
 def ensure_finished(log_dir: DirectoryAccess) -> None:
-    """Check whether the directory takes another commit.
+    """Check that the directory has no unfinished commit, which would block another one.
 
     A swap of another topic in a thread of this process does not prevent it.
 
     Raises:
-        ReadOnly: It was opened for reading.
-        StorageFailure: A failure has left an unfinished commit; only reopening finishes it.
+        ReadOnly: The directory was opened for reading.
+        StorageFailure: A failure has left an unfinished commit, which only reopening finishes.
     """
     if not log_dir.is_writable:
         raise ReadOnly(f"{log_dir.path}: opened for reading; open it with writable=True")
     try:
-        # A record that is no longer under way has been carried out by now, or was left.
+        # A record that is no longer in progress has been carried out by now, or was left by a
+        # failure.
         unfinished = [
             path
             for path in commits.find_commits(log_dir.env.files, log_dir.path)
@@ -274,7 +276,7 @@ def _group(log_dir: DirectoryAccess, staged: Iterable[StagedSegment]) -> "list[_
 
 
 class _StagedChange(Change):
-    """A change whose log files lie staged beside the partition."""
+    """A change whose log files are staged beside the partition."""
 
     def __init__(self, root: str, log: LogAccess, old: Sequence[ClosedSegment] = ()) -> None:
         super().__init__(log, old)
@@ -287,7 +289,7 @@ class _StagedChange(Change):
 
     @abstractmethod
     def _passes(self) -> Iterator[SegmentPass]:
-        """Yield the pass over each of them, in order; one at a time, since each holds indexes."""
+        """Yield the pass over each staged file in order, one at a time since each holds indexes."""
 
     def stage(self) -> list[Move]:
         """Stage the files; see `Change`."""
@@ -320,7 +322,7 @@ class _StagedChange(Change):
         return Move(self._partition_dir, staged, files.file_name(base_offset, suffix))
 
     def discard(self) -> None:
-        """Discard the files; see `Change`. Openings ignore any that remain."""
+        """Discard the files; see `Change`. The next open ignores files that remain."""
         for name in self._names:
             for suffix in files.SEGMENT_SUFFIXES:
                 staged = f"{name}{suffix}{commits.STAGED_SUFFIX}"
@@ -412,12 +414,12 @@ def exchange(
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: There is no such run of finished segments, some of them lie in a tier, or
-            the new ones do not fit into their place; nothing was changed.
+        InvalidRequest: There is no such run of finished segments, some of them are in a tier, or
+            the new ones have other offsets; nothing was changed.
         CorruptData: A staged file is not sound, or files of the old segments are unreadable;
             nothing was changed.
-        StorageFailure: The disk failed. If the partition is offline then, reopening tells which
-            segments are there; else the old ones.
+        StorageFailure: The disk failed. If the partition is then offline, reopening shows which
+            segments it has; otherwise it has the old ones.
     """
     ensure_finished(log_dir)
     log = log_dir.log(partition.topic, partition.partition)
@@ -440,7 +442,7 @@ class _Exchange(_StagedChange):
         self.bases = [segment.base_offset for segment in new]
 
     def check(self) -> None:
-        """Check that the new segments fit into the old ones' place; raises InvalidRequest."""
+        """Check that the new segments cover the old ones' offsets; raises InvalidRequest."""
         where, first = self.log.topic_partition, self.old[0].base_offset
         if not self.bases or self.bases[0] != first:
             raise InvalidRequest(f"{where}: the first new segment has to begin at offset {first}")

@@ -2,8 +2,8 @@
 
 | file | content |
 |---|---|
-| `tidelog-cluster.json` | changed settings of brokers and groups; topic defaults of the start |
-| `tidelog-groups.json` | of a standby: offsets that groups had committed at the leader |
+| `tidelog-cluster.json` | changed settings of brokers and groups; the broker's topic defaults |
+| `tidelog-groups.json` | on a standby: offsets that groups have committed at the leader |
 | `tidelog-producer-ids.json` | the first producer id that no block has yet |
 | `tidelog-metadata.log` | users, ACLs and quotas, as record batches |
 
@@ -11,9 +11,9 @@ The JSON files are replaced atomically and are durable before the change is ackn
 `"version": 1`.
 
 - Cluster: `{"quotas": [], "settings": {BROKER: {NAME: TEXT}}, "groups": {GROUP: {NAME: TEXT}},
-  "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. The topic defaults
-  let tools that run after the broker has stopped delete what the broker would delete, and no more.
-  `quotas` stays empty since decision 0019.
+  "topic_defaults": {NAME: TEXT}}`; BROKER is a number, or '' for all brokers. With the topic
+  defaults, tools that run after the broker has stopped delete what the broker would delete, and no
+  more. `quotas` is always empty since decision 0019.
 - Groups: `{"fetched_ms": MS, "groups": {GROUP: [{"topic", "partition", "offset", "leader_epoch" (or
   null), "metadata"}]}}`. Offsets are the leader's, which are the standby's too.
 - Producer ids: `{"next": ID}`, written before the first id of a block is used. A kill loses at most
@@ -75,7 +75,7 @@ class ClusterState(NamedTuple):
     """Contents of the cluster file.
 
     Attributes:
-        quotas: Values by Kafka's names, by entity. The file has none of them.
+        quotas: Values by Kafka's names, by entity. They are not in this file.
         settings: Texts by Kafka's names, by the broker's number or `ALL_BROKERS`.
         groups: Texts by Kafka's names, by group.
         topic_defaults: Defaults of topics at the directory's last broker, under a broker's names,
@@ -89,23 +89,24 @@ class ClusterState(NamedTuple):
 
 
 def settings_of(state: ClusterState, broker: int) -> Mapping[str, str]:
-    """Return the changed settings of a broker; its own override those of all."""
+    """Return the changed settings of a broker; its own ones override those of all brokers."""
     settings = state.settings
     return {**settings.get(ALL_BROKERS, {}), **settings.get(str(broker), {})}
 
 
 def kept_defaults(state: ClusterState) -> Mapping[str, str]:
-    """Return the topic defaults of the directory's broker, for tools other than that broker.
+    """Return the topic defaults of the directory's broker, for other programs than the broker.
 
-    If no broker stored them, its changed settings are used. Those apply to its own number alone;
-    with several numbers the broker was renumbered, and nothing is returned.
+    If no broker stored them, the changed settings of the broker are used, if they are of a single
+    broker number. With settings of several numbers (the broker was renumbered), nothing is
+    returned.
     """
     if state.topic_defaults is not None:
         return state.topic_defaults
     numbers = state.settings.keys() - {ALL_BROKERS}
     if len(numbers) > 1 or not state.settings:
         return {}
-    from tidelog.config.broker import TOPIC_DEFAULTS  # most directories have none
+    from tidelog.config.broker import TOPIC_DEFAULTS  # most directories have no settings
 
     settings = settings_of(state, int(next(iter(numbers), 0)))
     return {name: text for name, text in settings.items() if name in TOPIC_DEFAULTS}
@@ -114,7 +115,7 @@ def kept_defaults(state: ClusterState) -> Mapping[str, str]:
 def with_defaults(state: ClusterState, defaults: Mapping[str, str]) -> ClusterState:
     """Return a state that stores a broker's defaults for topics.
 
-    None are stored for a broker without defaults and settings, which needs no file.
+    None are stored for a broker that has neither defaults nor settings, so that it needs no file.
     """
     noted = dict(defaults) if defaults or state.settings else None
     return state._replace(topic_defaults=noted)
@@ -203,7 +204,7 @@ def read_kept_defaults(
 ) -> Mapping[str, str]:
     """Return `kept_defaults` of a directory; none, and a report, if the file is unreadable.
 
-    Then nothing is deleted by age except by a topic's own setting.
+    If the file is unreadable, records are deleted by age only if the topic itself has a limit.
 
     Raises:
         OSError: A system call failed.
@@ -216,7 +217,7 @@ def read_kept_defaults(
 
 
 def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
-    """Replace a directory's file, durably; on OSError the old or the new one is there."""
+    """Replace a directory's file, durably; on OSError the old or the new file exists."""
     files.write_atomically(fs, f"{directory}/{CLUSTER_FILE}", encode_cluster(state))
 
 
@@ -237,7 +238,7 @@ class GroupOffset(NamedTuple):
 
 
 class GroupOffsets(NamedTuple):
-    """All groups' commits at one moment.
+    """Committed offsets of all groups at one moment.
 
     Attributes:
         fetched_ms: When they were fetched, by the standby's clock.
@@ -345,7 +346,7 @@ def encode_next(next_id: int) -> bytes:
 
 
 def read_next(fs: FileSystem, directory: str) -> int | None:
-    """Read the first id that no block has; None if there is no file.
+    """Read the first producer id that no block has; None if there is no file.
 
     Raises:
         CorruptFile: It is not a result of `encode_next`.
@@ -370,9 +371,9 @@ def take_block(env: Env, directory: str, *, is_new: bool, first: int | None = No
 
     Args:
         env: Files and randomness.
-        directory: Directory of the ids.
+        directory: Directory of topics.
         is_new: Whether the directory had no topics, so that no log contains an id.
-        first: End of the last block, None to read it.
+        first: End of the last block; None to read it from the file.
 
     Raises:
         UnsupportedVersion: A later release wrote the file.
@@ -419,7 +420,7 @@ class ScramCredential:
     """Stored credential of a user's password, for one mechanism (RFC 5802).
 
     Attributes:
-        salt: Put before the password.
+        salt: Bytes that are hashed with the password.
         iterations: Number of hash iterations.
         stored_key: Verifies a client's proof.
         server_key: Proves the server's identity.
@@ -444,16 +445,15 @@ class SecurityState(NamedTuple):
 
 
 class MetadataFile:
-    """The file. One call at a time; holds no handle between calls.
+    """The metadata log. One call at a time; holds no handle between calls.
 
-    Attributes:
-        is_certain: Whether the file certainly ends with the last change that was written; if not,
-            it has to be replaced before the next one.
+    is_certain: Whether the file certainly ends with the last change that was written; if not, it
+    has to be replaced before the next change is appended.
         record_count: Number of its records.
     """
 
     def __init__(self, env: Env, directory: str) -> None:
-        """Create it without reading the file."""
+        """Create the object without reading the file."""
         self.path = f"{directory}/{METADATA_FILE}"
         self._env = env
         self._end = 0
@@ -467,7 +467,7 @@ class MetadataFile:
             may_be_torn: Whether it may end with an incomplete change after a hard stop.
 
         Raises:
-            CorruptFile: It is damaged; the error shows none of the content.
+            CorruptFile: The file is damaged; the error shows none of its content.
             OSError: A system call failed.
         """
         try:
@@ -502,8 +502,8 @@ class MetadataFile:
         """Append a change, durably; the file must exist, and be certain.
 
         Raises:
-            OSError: The change may be there completely, partly or not at all: the file is no longer
-                certain.
+            OSError: The change may be in the file completely, partly or not at all: the file is no
+                longer certain.
         """
         assert self.is_certain
         assert values
@@ -557,11 +557,11 @@ def _whole_batches(data: bytes) -> Iterator[RecordBatch]:
 
 
 def next_change(data: bytes, start: int, offset: int) -> RecordBatch | None:
-    """Return the first whole change after an invalid one, at `start` for the one at `offset`.
+    """Return the first whole change after an invalid one, which is at `start` with offset `offset`.
 
-    If there is none, the bytes there may be one incomplete change.
+    If there is none, the bytes from `start` on may be one incomplete change.
     """
-    # A later change has a larger offset; its first bytes are zeros, so few places have to be tried.
+    # A later change has a larger offset; its first bytes are zeros, so few positions are tried.
     zeros = bytes(4)
     at = data.find(zeros, start + 1)
     while at >= 0:

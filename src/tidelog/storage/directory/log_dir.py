@@ -3,7 +3,7 @@
 `LogDir` combines `TopicAdmin` (topics), `OpenPartitions` (open logs and readers),
 `OffsetCheckpoints` and `CommitRecords`. It owns everything that concerns the whole directory. Only
 the holder of the lock changes a directory; readers need no lock. After a clean stop partitions are
-opened at first use, after a hard stop all at once, because each needs recovery.
+opened at first use; after a hard stop all are opened at once, because each needs recovery.
 
 The files at the top are Kafka's own (`meta.properties`, the checkpoints, `.lock`,
 `.kafka_cleanshutdown`) and `tidelog-topics.json` with the topics' settings.
@@ -58,14 +58,14 @@ class LogDirOptions(NamedTuple):
         create: Create the directory if it is missing (implies `writable`).
         body_check: The validator's pass over records, plain or a kernel.
         topic_defaults: Settings, under a broker's names, of topics that have none of their own, for
-            writing. None if no broker gives them: then those stored in the directory apply.
-        prepare: Called under the lock before any partition is opened, to repair what would keep one
-            from being opened.
+            writing. None if no broker gives them: then the settings stored in the directory apply.
+        prepare: Called under the lock before any partition is opened, to repair damage that would
+            prevent the opening.
         deferrals: Creates a log's deferral; None to run deferred work immediately.
         producer_expiration_ms: `producer.id.expiration.ms`: producers idle for longer are dropped
-            when a partition is opened. A broker's may change.
-        leaves_set_aside: Whether directories of deleted topics are only found, for
-            `TopicAdmin.remove_set_aside`, so that they don't delay the opening.
+            when a partition is opened. A broker may change it at run time.
+        leaves_set_aside: Whether directories of deleted topics are only found, and left for
+            `TopicAdmin.remove_set_aside`, so that their removal does not delay the opening.
     """
 
     writable: bool = False
@@ -151,15 +151,16 @@ class LogDir(Closing):
         env: Files, clock and randomness.
         is_writable: Whether it is open for writing.
         reports: Notes on damage that was found, and on recovery.
-        was_stopped_cleanly: Whether the last writer left the mark of a clean stop.
-        doubts: Files whose content on disk is unknown; with any, `close` leaves no mark.
+        was_stopped_cleanly: Whether the last writer stopped cleanly.
+        doubts: Files whose content on disk is unknown; if there are any, `close` writes no mark of
+            a clean stop.
         commit_records: The commits of several files, unfinished ones and those in progress.
-        topic_admin: The topics: found, created, grown, altered, deleted.
+        topic_admin: Finds, creates, grows, alters and deletes topics.
         open_partitions: The open logs and readers.
     """
 
     def __init__(self, path: str, env: Env, options: LogDirOptions) -> None:
-        """Create it without reading; `open` does the rest."""
+        """Create the object without reading; `open` reads."""
         self.path = path
         self.env = env
         self.is_writable = options.writable or options.create
@@ -252,7 +253,7 @@ class LogDir(Closing):
             raise as_storage_failure(error, self.path, "open") from error
 
     def _make_durably(self) -> None:
-        """Create the directory and its missing parents, with their names synced."""
+        """Create the directory and its missing parents, and sync their names."""
         missing = []
         path = self.path
         while path and not self.env.files.exists(path):
@@ -304,7 +305,7 @@ class LogDir(Closing):
         }
 
     def _take_clean_marker(self) -> bool:
-        """Return whether nothing needs recovery: a marker was there, or there are no partitions."""
+        """Return whether nothing needs recovery: there was a marker, or there are no partitions."""
         self.was_stopped_cleanly = text_files.take_clean_shutdown(self.env.files, self.path)
         if self.was_stopped_cleanly:
             return True
@@ -315,7 +316,7 @@ class LogDir(Closing):
         """Open, and so recover, every partition."""
         for name in self.topic_admin.present():
             self.open_partitions.log(name)
-        self.env.files.sync_dir(self.path)  # a partition's name may not be synced either
+        self.env.files.sync_dir(self.path)  # partitions' names may not be synced, either
 
     @property
     def was_clean(self) -> bool:
@@ -330,7 +331,7 @@ class LogDir(Closing):
     def report(self, line: str) -> None:
         """Record and log damage that was found and repaired, or an action of recovery.
 
-        A reader looks at the same damage again after each `refresh`, and reports it once.
+        If a reader finds the same damage again after a `refresh`, it is reported only once.
         """
         if not self.is_writable and line in self.reports:
             return
@@ -458,11 +459,11 @@ class LogDir(Closing):
 
         Args:
             times: Time in ms for each partition.
-            clock: Which of a record's two times is meant.
+            clock: The clock of these times.
 
         Returns:
-            Every requested partition, None if no record is that late. On the append clock with
-            the number of records before it that have no time. Source: KIP-79.
+            Every requested partition, None if no record is that late. On the append clock, with the
+            number of records before the match whose append time is unknown. Source: KIP-79.
 
         Raises:
             ValueError: A negative time; nothing was looked up.
@@ -501,14 +502,14 @@ class LogDir(Closing):
 
         See `tidelog.storage.clocks.append_clock`.
 
-        Opens all partitions. Those that can't be opened are ignored here.
+        Opens all partitions. Partitions that can't be opened are ignored here.
 
         Returns:
             The last append time that is accepted, in ms; -1 if none is known.
 
         Raises:
             ReadOnly: The directory was opened for reading.
-            StorageFailure: It can't be stored; nothing was accepted.
+            StorageFailure: The acceptance can't be stored; nothing was accepted.
         """
         self._ensure_writable()
         for name in self.topic_admin.present():
@@ -524,7 +525,7 @@ class LogDir(Closing):
         return max(self._watch.accepted_ms, self.open_partitions.last_append_ms)
 
     def keep_accepted_clock(self, accepted_ms: int) -> None:
-        """Store, durably and in any thread, up to which append time the clock is accepted.
+        """Store the append time up to which the clock is accepted, durably. For any thread.
 
         Raises:
             StorageFailure: The disk failed.
@@ -542,7 +543,7 @@ class LogDir(Closing):
         """Reserve space for changes on a full disk, in any thread; see `files.RESERVE_FILE`.
 
         Raises:
-            StorageFailure: The disk failed, other than by being full.
+            StorageFailure: The disk failed; a full disk is no error.
         """
         try:
             files.keep_reserve(self.env.files, self.path)
@@ -569,7 +570,7 @@ class LogDir(Closing):
         self.note_checkpoints()()
 
     def note_checkpoints(self) -> Callable[[], None]:
-        """Set the present recovery points and log starts.
+        """Set the checkpoints to the current recovery points and log starts, without writing them.
 
         Returns:
             A function for any thread that writes them; raises StorageFailure.

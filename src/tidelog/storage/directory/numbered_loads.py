@@ -1,9 +1,9 @@
 """Idempotent loads: a named source with numbered rows, none of which is added twice.
 
 A load stages the rows that the directory lacks (`staging`) and attaches them by one commit, which
-also records how many rows of the source are present. So a failed load leaves nothing behind, and a
-repeated load adds only rows that the source has gained. Rows that were loaded before are compared
-with their digest.
+also records how many rows of the source are loaded. So a failed load leaves nothing, and a repeated
+load adds only rows that the source has gained. Rows that were loaded before are compared with their
+digest.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ ROWS_AT_ONCE: Final = 5_000
 _ID_BITS: Final = 128
 
 
-# Shorter than a writer's name, which also includes the topic and more.
+# Shorter than the limit of a writer's name, which also includes the topic.
 SOURCE_CHARACTERS_MAX: Final = 200
 
 
@@ -34,10 +34,10 @@ class LoadedRange(NamedTuple):
     """Offsets of the rows of one partition.
 
     Attributes:
-        rows: Number of rows. At brokers, records of other producers may lie between them.
-        first_offset: Offset of the first one.
-        last_offset: Offset of the last one, inclusive.
-        append_time_ms: Their append time, -1 if unknown.
+        rows: Number of rows. On brokers, records of other producers may be between them.
+        first_offset: Offset of the first row.
+        last_offset: Offset of the last row, inclusive.
+        append_time_ms: Append time of the rows, -1 if unknown.
     """
 
     rows: int
@@ -52,7 +52,7 @@ class LoadResult(NamedTuple):
     Attributes:
         partitions: Offsets of the rows, by partition.
         rows: Number of rows appended.
-        skipped: Number of rows that the topic had before.
+        skipped: Number of rows that had been loaded before.
     """
 
     partitions: Mapping[int, LoadedRange]
@@ -77,7 +77,7 @@ def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidReques
 
 
 class _Rows:
-    """Counts rows and digests them, so that those of an earlier load can be recognized."""
+    """Counts and digests rows, to compare them with those of an earlier load."""
 
     def __init__(self, records: Iterable[NewRecord]) -> None:
         self._records = iter(records)
@@ -118,16 +118,16 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
 
     Args:
         log_dir: Open for writing.
-        topic: Its name.
+        topic: Name of the topic.
         records: All rows of the source, from the first one.
-        source: Its name.
+        source: Name of the source.
         group: Groups rows by partition.
         codec: Compression, unless the topic's `compression.type` sets another.
         batch_bytes: Size at which a batch is closed, before compression.
 
     Raises:
-        InvalidRequest: The first rows differ from those that were loaded under this name, or are
-            fewer. Nothing was appended.
+        InvalidRequest: The first rows differ from those that were loaded under this name, or there
+            are fewer. Nothing was appended.
         StorageFailure: The disk can't store the rows; nothing was appended.
         TidelogError: Raised by `attach`; nothing was appended.
     """

@@ -1,8 +1,8 @@
 """Checkpoints of a directory: log start offsets, recovery points and cleaner offsets of its logs.
 
-Each is one of Kafka's text files with an offset for each partition. Log starts and recovery points
-are kept in memory and written from there. Cleaner offsets are read each time, because other
-processes change them, too.
+Each checkpoint is one of Kafka's text files with an offset for each partition. Log starts and
+recovery points are kept in memory and written from there. Cleaner offsets are read each time,
+because other processes change them, too.
 
 Source: Kafka 4.x OffsetCheckpointFile, LogManager, LogCleanerManager.
 """
@@ -32,16 +32,16 @@ class OffsetCheckpoints:
     """The checkpoints of one directory. The methods that write may be called from any thread.
 
     Attributes:
-        starts: Log starts that lie after the first segment's base.
+        starts: Log starts that are after the first segment's base.
         recovery_points: Offsets below which logs are durable.
-        given_up: Recovery points of logs that were closed without a sync for the deletion of their
-            topics, while their directories may still be there.
+        given_up: Recovery points of logs that were closed without a sync because their topics are
+            being deleted, while their directories may still exist.
         was_clean: Whether the last writer closed the directory, or it is new. Recovery points are
             then the ends of the logs, and no log needs recovery.
     """
 
     def __init__(self, fs: FileSystem, directory: str, report: Callable[[str], None]) -> None:
-        """Create it without reading; `report` receives notes on damage."""
+        """Create the object without reading; `report` receives notes on damage."""
         self._fs = fs
         self._directory = directory
         self._report = report
@@ -50,7 +50,7 @@ class OffsetCheckpoints:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.given_up: dict[TopicPartition, int] = {}
         self.was_clean = True
-        # For a reader: whether recovery points were read, and the mark of a clean stop was there.
+        # For a reader: whether recovery points were read, and the mark of a clean stop existed.
         self._knows_ends = self._has_clean_mark = False
 
     def load(self, *, was_clean: bool) -> None:
@@ -66,19 +66,19 @@ class OffsetCheckpoints:
 
     def recovery_point(self, name: TopicPartition) -> int | None:
         """Return the offset to recover a log from; None if it was closed cleanly."""
-        # The log was not closed if it was given up for a deletion that then failed.
+        # A log that was given up for a deletion was not closed; the deletion may have failed.
         given_up = self.given_up.get(name)
         if given_up is not None or self.was_clean:
             return given_up
         return self.recovery_points.get(name, 0)
 
     def recorded_end(self, name: TopicPartition, *, is_dense: bool, fresh: bool) -> RecordedEnd:
-        """Return the end of a log by its checkpoint, for readers; `fresh` reads it again."""
+        """Return the log end in the checkpoint, for readers; `fresh` reads the file again."""
         with typed_reads(self._directory):
             if fresh or not self._knows_ends:
                 self.recovery_points = self._read(files.RECOVERY_POINT_CHECKPOINT_FILE)
-                # Read after them: if the mark is there now, no writer has started since they were
-                # written, and each is its log's end.
+                # The mark is read after the recovery points: if it exists now, no writer has
+                # started since they were written, and each is the end of its log.
                 mark = f"{self._directory}/{files.CLEAN_SHUTDOWN_FILE}"
                 self._has_clean_mark = self._fs.exists(mark)
                 self._knows_ends = True
@@ -87,7 +87,7 @@ class OffsetCheckpoints:
         return RecordedEnd(point, is_end=is_end, is_dense=is_dense)
 
     def start_of(self, name: TopicPartition, recorded: RecordedEnd) -> int:
-        """Return a log's start by its checkpoint; 0 if the end of a clean stop contradicts it."""
+        """Return the log start in the checkpoint; 0 if the end of a clean stop contradicts it."""
         start = self.starts.get(name, 0)
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
@@ -108,8 +108,8 @@ class OffsetCheckpoints:
     def note(self, name: TopicPartition, log: "Log") -> None:
         """Set a log's start and recovery point; like Kafka, list only starts after the first base.
 
-        A listed start stays until no deletion is pending: deleted segments may still have their
-        names, and an opening after a kill would find them.
+        A listed start is kept as long as a deletion is pending: deleted segments may still have
+        their names, and opening the log after a kill would find them.
         """
         self.recovery_points[name] = log.recovery_point
         if log.log_start_offset > log.segments[0].base_offset:
@@ -123,7 +123,7 @@ class OffsetCheckpoints:
         self._write(files.LOG_START_CHECKPOINT_FILE, self.starts)
 
     def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
-        """Replace a checkpoint with the values at the time of the write."""
+        """Replace a checkpoint's file with the values at the time of the write."""
         with self._writing:
             ordered = dict(sorted(offsets.copy().items()))
             text_files.write_offset_checkpoint(self._fs, f"{self._directory}/{name}", ordered)
@@ -138,7 +138,7 @@ class OffsetCheckpoints:
 
         Args:
             name: The partition.
-            offset: Offset of the truncation; a batch that holds it is removed whole.
+            offset: Offset of the truncation; a batch that contains it is removed completely.
             end_offset: Resulting log end.
 
         Raises:
@@ -162,7 +162,7 @@ class OffsetCheckpoints:
             return self._read(files.CLEANER_CHECKPOINT_FILE).get(name)
 
     def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store durably up to which offset a partition is compacted; None removes it.
+        """Store the offset up to which a partition is compacted, durably; None removes it.
 
         Raises:
             StorageFailure: The disk failed.

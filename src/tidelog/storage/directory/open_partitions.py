@@ -2,11 +2,11 @@
 
 `OpenPartitions` alone holds open logs, readers, their handles and maps. It has no access to lock,
 registry or checkpoint files: `TopicAdmin` names the partitions and `OffsetCheckpoints` keeps their
-offsets. Opening a log reads, may recover and syncs, which takes too long for an event loop, so a
-thread can do it. Such a log counts as open only once the directory's thread has taken it, which
-waits if the log is not open yet. So no partition is ever opened twice.
+offsets. Opening a log reads, may recover and syncs, which takes too long for an event loop, so
+another thread can do it. Such a log counts as open only once the directory's thread has taken it
+over; if the log is not open yet, that thread waits. So no partition is ever opened twice.
 
-A partition has at most one open log. A log that is offline because its disk failed stays until
+A partition has at most one open log. A log that is offline because its disk failed is kept until
 `reopen` replaces it.
 """
 
@@ -75,7 +75,7 @@ class OpenPartitions:
         rules: OpeningRules,
         producer_expiration_ms: int,
     ) -> None:
-        """Create it without opening any partition."""
+        """Create the object without opening any partition."""
         self._context = context
         self._fs = context.env.files
         self._topics = topics
@@ -90,8 +90,8 @@ class OpenPartitions:
         self._readers: dict[TopicPartition, LogReader] = {}
         # Partitions whose readers show the state since the last `refresh`.
         self._current: set[TopicPartition] = set()
-        # Logs that threads are opening. Such a thread uses only the partition's own files and state
-        # of all logs that is thread-safe.
+        # Logs that other threads are opening. Such a thread uses only the partition's own files and
+        # thread-safe state that is shared by all logs.
         self._openings: dict[TopicPartition, Future[Log]] = {}
 
     @property
@@ -116,9 +116,10 @@ class OpenPartitions:
         return reader
 
     def _renewed(self, name: TopicPartition, known: LogReader | None) -> LogReader:
-        """Return a reader of the partition's current state: the known one with what it has loaded.
+        """Return a reader of the partition's current state: the known one, with its loaded data.
 
-        A new one if the topic was created again, its settings changed, or a commit was under way.
+        Returns a new one if the topic was created again, its settings changed, or a commit was in
+        progress.
         """
         info = self._topics.topic_of(name)
         recorded = self._checkpoints.recorded_end(name, is_dense=False, fresh=False)
@@ -149,14 +150,14 @@ class OpenPartitions:
             log = self._take(name)
             if log is None:
                 log = self._logs[name] = self._open(name)
-            else:  # the settings may have changed since
+            else:  # settings may have changed since
                 log.configure(self._topics.topic_of(name).config)
         return log
 
     def _take(self, name: TopicPartition) -> "Log | None":
-        """Wait for a log that a thread opens; None if no opening has begun, or it was given up.
+        """Wait for a log that another thread opens; None if no thread opens it, or it was given up.
 
-        Errors as in `log`: the error of an opening is raised once.
+        Raises the errors of `log`; the error of an opening is raised once.
         """
         opening = self._openings.pop(name, None)
         if opening is None or opening.cancel() or opening.cancelled():
@@ -167,16 +168,16 @@ class OpenPartitions:
     def open_in_thread(
         self, name: TopicPartition, submit: Submit, *, to_write: bool = False
     ) -> "Future[Log] | None":
-        """Start opening a partition in another thread; `log` takes it afterwards.
+        """Start opening a partition in another thread; `log` then returns it.
 
         Args:
             name: The partition.
             submit: Calls a function in a thread. `log` then raises the error of that function.
-            to_write: Let the thread also write and sync what the first append would.
+            to_write: Whether the thread also does the writes and syncs of the first append.
 
         Returns:
-            A future that is done when the partition is open, or could not be opened; None if it is
-            open already.
+            A future that is done when the partition is open, or could not be opened; None if it was
+            open before.
 
         Raises:
             UnknownTopic: No such topic or partition.
@@ -200,12 +201,12 @@ class OpenPartitions:
         return log
 
     def is_opened(self, name: TopicPartition) -> bool:
-        """Return whether `log` would not open: it is open, or a thread has finished opening it."""
+        """Return whether the partition is open, or a thread has finished opening it."""
         opening = self._openings.get(name)
         return name in self._logs or (opening is not None and opening.done())
 
     def _open(self, name: TopicPartition, *, recovery_point: int | None = None) -> "Log":
-        # A directory that is only read needs none of these.
+        # A directory that is only read does not need this module.
         from tidelog.storage.log.durability import AT_ONCE
         from tidelog.storage.log.log import Log
         from tidelog.storage.log.log_loader import LogOptions
@@ -240,7 +241,8 @@ class OpenPartitions:
         checkpoints.given_up.pop(name, None)
         if rules.deferrals is not None:
             with typed_reads(context.directory):
-                # Lets recovery tell a gap from a loss, in a partition that another program created.
+                # In a partition that another program created, so that recovery can distinguish gaps
+                # from losses.
                 begin_notes(self._fs, context.directory)
         for line in log.recovery_report.actions:
             self._context.report(line)
@@ -268,7 +270,7 @@ class OpenPartitions:
         return f"{self._context.path}/{files.partition_dir_name(name)}"
 
     def _is_dense(self, name: TopicPartition, info: TopicInfo) -> bool:
-        """Return whether all appends to a partition are a leader's, which leave no gap."""
+        """Return whether all appends to a partition are those of a leader, which leave no gap."""
         return not info.foreign and not has_copied_gaps(self._fs, self._directory(name))
 
     # -- reopening and detaching -------------------------------------------------------------
@@ -276,14 +278,14 @@ class OpenPartitions:
     def reopen(self, name: TopicPartition) -> "Log":
         """Reopen a partition that is offline since its disk failed; others stay as they are.
 
-        A commit of files that the failure interrupted is completed first. Unsynced data is
-        rewritten before the recovery: after a failed sync, the system may report pages as written
-        that never reached the disk.
+        A commit of files that the failure interrupted is completed first. Data that is not synced
+        is rewritten before the recovery: after a failed sync, the system may report pages as
+        written that never reached the disk.
 
         Raises:
             UnknownTopic: No such topic or partition.
             ReadOnly: The directory was opened for reading.
-            StorageFailure: The disk fails still, or a swap is in progress; the partition stays
+            StorageFailure: The disk still fails, or a swap is in progress; the partition stays
                 offline.
             CorruptFile, UnsupportedVersion: A commit record is damaged; the partition stays
                 offline.
@@ -312,7 +314,7 @@ class OpenPartitions:
             try:
                 commit = commits.read_commit(self._fs, path)
             except FileNotFoundError:
-                continue  # another partition's swap, which is done
+                continue  # a completed swap of another partition
             if own not in commit.directories:
                 continue
             others = (files.parse_partition_dir(each) for each in commit.directories if each != own)
@@ -352,12 +354,12 @@ class OpenPartitions:
         return max((log.last_append_ms for log in self._logs.values()), default=NO_TIMESTAMP)
 
     def damage(self) -> DamagedLog | None:
-        """Return why a partition takes no appends since its opening; None if all take them."""
+        """Return the damage because of which a partition takes no appends, or None."""
         failures = (log.failure for log in self._logs.values())
         return next((each.again() for each in failures if isinstance(each, DamagedLog)), None)
 
     def follow_settings(self, topic: str | None = None) -> None:
-        """Make open logs use the present settings of one topic, or of all."""
+        """Make open logs use the current settings of one topic, or of all topics."""
         topics = self._topics.all()
         for name, log in self._logs.items():
             info = topics.get(name.topic) if topic in (None, name.topic) else None
@@ -375,24 +377,25 @@ class OpenPartitions:
                 log.flush()
 
     def note_checkpoints(self) -> None:
-        """Set recovery points and starts of all open logs in the checkpoints, not on disk."""
+        """Set recovery points and starts of all open logs in the checkpoints in memory."""
         for name, log in self._logs.items():
             if log.failure is None:
                 self._checkpoints.note(name, log)
 
     def refresh(self) -> None:
-        """Show the current state in readers from the next call of `reader` on."""
+        """Make the next call of `reader` return the partition's current state."""
         self._current.clear()
 
     def close(self) -> tuple[StorageFailure | None, bool]:
         """Close every log, even if some fail.
 
         Returns:
-            The first failure of a disk, and whether the directory may count as cleanly stopped.
+            The first failure of a disk or None, and whether the directory may count as cleanly
+            stopped.
         """
         failure: StorageFailure | None = None
-        # Damage that was there at the last clean stop changes nothing; recovery finds other damage
-        # again.
+        # Damage that existed at the last clean stop does not prevent another one; recovery finds
+        # other damage again.
         has_new_damage = False
         for name in list(self._openings):
             with suppress(TidelogError, OSError):  # never used as an open log

@@ -1,21 +1,22 @@
 """The one procedure by which files of segments become part of partitions, all together or not.
 
-An attach, an exchange and a cleaning make their files in their own ways (`Change.stage`); from
-there on the order of calls is the same, and only here:
+An attach, an exchange and a cleaning make their files in their own ways (`Change.stage`). After
+that the order of calls is the same for all, and is defined only here:
 
 1. The record's path is entered in `CommitRecords.under_way`: none of these partitions is reopened
    until the procedure ends.
 2. Each change stages its files: they are durable under staged names.
-3. The commit record is renamed into place (`commits.publish`). Before it readers without a lock see
-   the old segments, after it the new ones.
+3. The commit record is renamed into place (`commits.publish`). Before that, readers without a lock
+   see the old segments, afterwards the new ones.
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The names are synced, marks of writers stored, and the record removed (`commits.conclude`).
 6. Files of old segments that are no longer needed are removed.
+6. Files of old segments that are no longer needed are removed.
 
-A failure before the record is there is undone: the partitions continue unchanged. A later one takes
-all of them offline, since only opening them shows their state. A crash at any call leaves the old
-segments before 3, and the new ones after it: the next opening for writing carries the record out
-again.
+A failure before the record exists is undone: the partitions continue unchanged. A later failure
+takes all of them offline, since only opening them shows their state. After a crash before step 3
+the log has the old segments, after a later crash the new ones: the next open for writing carries
+out the record again.
 
 Needs the directory's lock. While a change with old segments is in progress, segments of its
 partition must not be truncated, deleted or replaced. Source: Kafka 4.x LocalLog.replaceSegments.
@@ -43,9 +44,9 @@ class Change(ABC):
     Attributes:
         log: The partition.
         old: The segments to replace, as the log shows them.
-        bases: Base offsets of the new ones, known when `stage` returns.
-        end_offset: Offset after the new ones, exclusive; known when `stage` returns.
-        keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
+        bases: Base offsets of the new segments, known when `stage` returns.
+        end_offset: Offset after the new segments, exclusive; known when `stage` returns.
+        keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
 
     keeps_old = False
@@ -69,7 +70,7 @@ class Change(ABC):
         """Remove the files of `stage`, however many it has made.
 
         Raises:
-            OSError: An opening might take the remaining files for a part of the log.
+            OSError: Files remain, which the next open might use as a part of the log.
         """
 
     @property
@@ -85,10 +86,10 @@ class Change(ABC):
         return files.partition_dir_name(self.log.topic_partition)
 
     def removals(self, moves: Sequence[Move]) -> Iterator[Removal]:
-        """Yield the old segments' files whose names the new ones don't use; raises OSError."""
+        """Yield the old segments' files whose names the new segments don't use; raises OSError."""
         new_names = {move.final for move in moves}
         for base in (segment.base_offset for segment in self.old):
-            # A snapshot at a base that stays describes earlier records, which are unchanged.
+            # If a base is kept, its snapshot describes earlier records, which are unchanged.
             for suffix in files.SEGMENT_SUFFIXES if base in self.bases else files.LOG_FIRST:
                 name = files.file_name(base, suffix)
                 if name not in new_names and self._fs.exists(f"{self._directory}/{name}"):
@@ -96,7 +97,7 @@ class Change(ABC):
 
     @property
     def swap(self) -> Swap:
-        """Swap for the log to show."""
+        """The swap that the log shows."""
         return Swap(self.bases, self.end_offset, self.old, self.keeps_old)
 
 
@@ -124,8 +125,9 @@ def publish(
 
     Raises:
         TidelogError: Raised by a change's `stage`; nothing was changed.
-        StorageFailure: The disk failed, or old segments are not shown any more. If partitions are
-            offline then, reopening tells which segments they have; else the old ones.
+        StorageFailure: The disk failed, or the log no longer shows the old segments. If the
+            partitions are then offline, reopening shows which segments they have; otherwise they
+            have the old ones.
     """
     fs, root = log_dir.env.files, log_dir.path
     commit_id = commit_id or draw_commit_id(log_dir)
@@ -166,7 +168,7 @@ def _stage(
     changes: Sequence[Change], marks: Mapping[str, Mark], path: str, operation: str
 ) -> Commit:
     for change in changes:
-        # A later reopening checks `under_way`; an earlier one is detected here.
+        # A later reopen checks `under_way`; an earlier one is detected here.
         if change.old and not change.log.swaps.still_has(change.old):
             raise StorageFailure(path, operation, "segments have changed meanwhile")
     moves, removes = list[Move](), list[Removal]()
@@ -183,7 +185,7 @@ def _undo(
     """Remove the staged files; partitions go offline if it is unknown whether that worked."""
     try:
         if fs.exists(record):
-            _go_offline(changes, operation, reason)  # it is visible, and may be durable
+            _go_offline(changes, operation, reason)  # the commit is visible, and may be durable
             return
         remove_quietly(fs, record + files.TMP_SUFFIX)
         for change in changes:

@@ -1,15 +1,15 @@
 """Staged log files: written beside a partition, and turned into segments of it.
 
-Many writers may stage at once, in other processes or on other machines, without the directory's
-lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka takes for a part
-of the log. Nothing is visible until the file is attached or exchanged (`attach`, which needs the
-lock). Old files of crashed jobs are dropped.
+Many writers may stage at the same time, in other processes or on other machines, without the
+directory's lock: a staged file is called `NAME.log.staging`, which neither tidelog nor Kafka uses
+as a part of the log. Nothing is visible until the file is attached or exchanged (`attach`, which
+needs the lock). Old files of crashed jobs are removed.
 
-Owns the writer of files to attach (`StagedWriter`: open -> append* -> finish or discard, not
-thread-safe; offsets count from 0), the topic's rules for them, and the one walk over a staged file
-that makes a segment of it (`SegmentPass`): every batch is checked, an attached one gets its offset,
-leader epoch and time, and the indexes and append times of the new segment are made. Not owned:
-names, syncs and the commit (`publication`).
+This module owns the writer of files to attach (`StagedWriter`: open -> append* -> finish or
+discard, not thread-safe; offsets count from 0), the topic's rules for them, and the one pass over a
+staged file that makes a segment of it (`SegmentPass`): every batch is checked, an attached one gets
+its offset, leader epoch and time, and the indexes and append times of the new segment are made.
+`publication` owns names, syncs and the commit.
 
 Source: docs/spark.md#commit.
 """
@@ -56,7 +56,7 @@ from tidelog.types import (
 STAGING_SUFFIX: Final = ".staging"
 
 
-# A job may run for days; an older file is from a job that crashed.
+# Jobs may run for days; a file older than this is from a job that crashed.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
 
 
@@ -71,14 +71,14 @@ class StagedSegment:
     Attributes:
         topic: Topic of the segment.
         partition: Partition number of the segment.
-        name: Its file is `NAME.log.staging` in the partition's directory.
+        name: Prefix of the file's name: it is `NAME.log.staging` in the partition's directory.
         order: Its place among the staged segments of the partition.
-        record_count: Number of records; their offsets are 0 to that, exclusive.
+        record_count: Number of records; their offsets are 0 to `record_count` - 1.
         size_bytes: Size of the file.
         batch_bytes_max: Size of the largest batch.
         min_timestamp: Smallest create time in ms other than -1; 2^63-1 if there is none.
         max_timestamp: Largest create time in ms, -1 if there is none.
-        has_null_key: Whether any record has no key.
+        has_null_key: Whether there is a record without a key.
     """
 
     topic: str
@@ -162,7 +162,7 @@ class StagedWriter:
         name: str,
         order: tuple[int, ...] = (),
     ) -> None:
-        """Create a writer; no file is created before there are records.
+        """Create a writer; it creates a file only once there are records.
 
         Args:
             pool: Open files, for writing.
@@ -191,8 +191,8 @@ class StagedWriter:
         """Write batches of magic 2, each with base offset 0.
 
         Args:
-            batches: Sealed; the buffers are kept and changed.
-            facts: Facts about all their records together.
+            batches: Sealed batches; the buffers are kept and changed.
+            facts: Facts about the records of all these batches.
 
         Raises:
             MessageTooLarge, RecordListTooLarge: The topic refuses a batch.
@@ -219,7 +219,7 @@ class StagedWriter:
         total.has_null_key |= facts.has_null_key
 
     def _has_room(self, size_bytes: int, count: int) -> bool:
-        """Return whether the segment takes another batch; an empty one takes any, checked later."""
+        """Return whether the segment has room for a batch; an empty one has, checked later."""
         size = self._written + self._pending_bytes
         fits = size + size_bytes <= self._config.segment_size_limit
         return not size or (fits and self._count + count <= INT32_MAX)
@@ -294,7 +294,7 @@ def write_staged(fs: FileSystem, path: str, content: Buffer) -> None:
 
 
 def remove_quietly(fs: FileSystem, path: str) -> None:
-    """Remove a file if it is there and can be removed."""
+    """Remove a file; ignore it if that fails or there is none."""
     try:
         fs.remove(path)
     except OSError:
@@ -305,7 +305,7 @@ def drop_staging(fs: FileSystem, directory: str, *, prefix: str = "", older_than
     """Remove abandoned staged log files; return how many there were.
 
     Never raises OSError, since it runs with a commit, or after another failure: files that can't be
-    inspected stay until they are old. Writers may remove their own files at the same time.
+    inspected are kept. Writers may remove their own files at the same time.
 
     Args:
         fs: Files.
@@ -361,7 +361,7 @@ class NewSegment:
 
 
 class SegmentPass(ABC):
-    """One walk over a staged log file: checks it, and makes the files beside it.
+    """One pass over a staged log file, which checks it and makes the files beside it.
 
     Attributes:
         next_offset: Offset after the last batch so far.
@@ -378,7 +378,7 @@ class SegmentPass(ABC):
         self.next_offset = base_offset
 
     def run(self, file: File, path: str) -> None:
-        """Check every batch, and write back those that get another header.
+        """Check every batch, and write back the batches that get another header.
 
         Raises:
             CorruptData: The file is not sound, or not as its writer described it.
@@ -422,7 +422,7 @@ class SegmentPass(ABC):
 
     @abstractmethod
     def _check(self, batch: RecordBatch) -> None:
-        """Raise CorruptBatch or InvalidRequest for a batch that can't follow those before it."""
+        """Raise CorruptBatch or InvalidRequest if a batch can't follow the batches before it."""
 
     @abstractmethod
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
@@ -445,7 +445,7 @@ class SegmentPass(ABC):
 
 
 class AppendedPass(SegmentPass):
-    """Walk over a file of `StagedWriter` that will follow the log end."""
+    """Pass over a file of `StagedWriter` that will be added at the log end."""
 
     _changes_headers = True
 
@@ -460,7 +460,7 @@ class AppendedPass(SegmentPass):
         self._stamp_ms = adoption.stamp_ms if stamp else None
 
     def run(self, file: File, path: str) -> None:
-        """Check the file; see `SegmentPass`. The number of records is checked, too."""
+        """Check the file, including the number of records; see `SegmentPass`."""
         super().run(file, path)
         count = self.next_offset - self._base_offset
         if count != self._segment.record_count:
@@ -483,20 +483,20 @@ class AppendedPass(SegmentPass):
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
-        """Return the batch with its offset, its leader epoch and, if the topic stamps, its time."""
+        """Return the batch with offset, leader epoch and, on topics of LogAppendTime, its time."""
         assign_offset(chunk, batch.at, self.next_offset, self._adoption.leader_epoch)
         if self._stamp_ms is not None:
             stamp_append_time(chunk, batch.at, self._stamp_ms)
         return RecordBatch(chunk, batch.at)
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note the one time of all records: the first batch's row applies to all later ones."""
+        """Note the time, which is the same for all batches, so only the first one gets a row."""
         if batch.base_offset == self._base_offset and self._adoption.append_ms != UNKNOWN_MS:
             self._times.note(batch.base_offset, self._adoption.append_ms, crc)
 
 
 class ReplacementPass(SegmentPass):
-    """Walk over a log file that will replace finished segments."""
+    """Pass over a log file that will replace finished segments."""
 
     def __init__(
         self,
@@ -505,11 +505,11 @@ class ReplacementPass(SegmentPass):
         segment: NewSegment,
         end_offset: int,
     ) -> None:
-        """Create the walk.
+        """Create the pass.
 
         Args:
             context: Shared state of the partition's segments.
-            old: Neighbors whose records, or some of them, the file has.
+            old: Consecutive segments; the file has all or some of their records.
             segment: The file.
             end_offset: Upper bound of the batches' offsets, exclusive.
         """
@@ -527,7 +527,7 @@ class ReplacementPass(SegmentPass):
             )
 
     def _note_time(self, batch: RecordBatch, crc: int) -> None:
-        """Note when the batch was appended, by the old segments."""
+        """Note when the batch was appended, according to the old segments."""
         offset = batch.base_offset
         source = next(segment for segment in self._old if offset < segment.end_offset)
         append_ms = source.append_times.time_at(offset)

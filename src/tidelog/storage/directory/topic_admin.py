@@ -1,4 +1,4 @@
-"""Topics of an open directory: found, created, grown, altered, deleted, with their directories.
+"""Finds, creates, grows, alters and deletes topics of an open directory, with their directories.
 
 `TopicAdmin` owns the registry of topics, the directories of their partitions, and the lock that
 serializes changes. It opens no log: `OpenPartitions` does, and gives up logs of topics that are
@@ -10,13 +10,13 @@ the partition takes its first record, as in Kafka, and before a directory is mar
 stopped. After a power loss before that, the file is missing or torn, and is written again from the
 registry.
 
-Topics of one call are deleted by one write of the registry. It states that they are deleted, and
-that directories of their names are ignored until these are renamed, durably. So a crash leaves each
-of them whole or deleted, whatever it did to the renames; the next opening removes directories that
+Topics of one call are deleted by one write of the registry's file. The file lists them as deleted:
+directories of their names are ignored until they are durably renamed. So after a crash each topic
+is either whole or deleted, whichever renames were lost; the next open removes directories that have
 kept their names. The content of a renamed directory is removed afterwards.
 
-Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; the checkpoints drop
-it).
+Source: Kafka 4.x LogManager (a deleted partition's directory is renamed first; it is removed from
+the checkpoints).
 """
 
 import re
@@ -83,12 +83,12 @@ class DirectoryContext(NamedTuple):
 
 
 class TopicAdmin:
-    """The topics of an open directory. For its holder's thread, unless a method says otherwise.
+    """The topics of an open directory. For the directory's thread, unless a method says otherwise.
 
     A writer calls `remove_deleted`, `load` and `remove_leftovers` in this order.
 
     Attributes:
-        set_aside: Directories of deleted topics that the opening has left for `remove_set_aside`.
+        set_aside: Renamed directories of deleted topics, left for `remove_set_aside`.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class TopicAdmin:
         keeps_notes: bool,
         leaves_set_aside: bool,
     ) -> None:
-        """Create it without reading.
+        """Create the object without reading.
 
         Args:
             context: Shared state of the directory's parts.
@@ -118,7 +118,7 @@ class TopicAdmin:
         self._leaves_set_aside = leaves_set_aside
         self.set_aside: list[str] = []
         self._dirs = PartitionDirs(self._fs, self._path, keeps_notes=keeps_notes)
-        # Topics are created in other threads than the directory's, one change at a time.
+        # Topics are created in threads other than the directory's, one change at a time.
         self._changing = threading.Lock()
         # For a reader: the topics, and the settings of those that have none of their own.
         self._found_topics: Mapping[str, TopicInfo] | None = None
@@ -127,7 +127,7 @@ class TopicAdmin:
     # -- opening -----------------------------------------------------------------------------
 
     def remove_deleted(self) -> None:
-        """Remove the renamed directories of deleted topics, or only find them."""
+        """Remove the renamed directories of deleted topics, or only list them in `set_aside`."""
         entries = self._fs.list_dir(self._path)
         names = [each.name for each in entries if each.is_dir and _DELETED_DIR.fullmatch(each.name)]
         paths = [f"{self._path}/{name}" for name in names]
@@ -151,7 +151,7 @@ class TopicAdmin:
         return read_kept_defaults(self._fs, self._path, self._context.report)
 
     def remove_leftovers(self) -> None:
-        """Remove directories of deleted topics that kept their names, and drop those names."""
+        """Remove directories of deleted topics that kept their names, and forget these names."""
         deleted = self._registry.deleted - self._registry.topics.keys()
         if deleted:
             for partition in self._registry.leftovers:
@@ -162,7 +162,7 @@ class TopicAdmin:
         self._registry.tidy()
 
     def _remove_tree(self, path: str) -> None:
-        """Remove a directory and its content; for a link, only the link, never its target."""
+        """Remove a directory and its content; of a symbolic link, remove only the link."""
         with suppress(IsADirectoryError, PermissionError):
             self._fs.remove(path)
             return
@@ -176,7 +176,7 @@ class TopicAdmin:
     # -- reading -----------------------------------------------------------------------------
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name, with foreign ones; a reader's as of its last `refresh`."""
+        """Return all topics by name, also foreign ones; for a reader, as of its last `refresh`."""
         if self._context.is_writable:
             return self._registry.topics
         if self._found_topics is None:
@@ -187,7 +187,7 @@ class TopicAdmin:
         return self._found_topics
 
     def refresh(self) -> None:
-        """Find the topics of a reader again at the next call."""
+        """Make a reader find the topics again at its next call."""
         self._found_topics = None
 
     def get(self, name: str) -> TopicInfo:
@@ -215,7 +215,7 @@ class TopicAdmin:
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return the partitions of a topic, ascending; raises UnknownTopic.
 
-        For a foreign topic, only those that are here: a broker of a cluster holds only some.
+        For a foreign topic, only those in this directory: a broker of a cluster holds only some.
         """
         info = self.get(topic)
         # A stray directory may have any number: a count that no topic may have is not used.
@@ -224,7 +224,7 @@ class TopicAdmin:
         return [TopicPartition(topic, number) for number in numbers]
 
     def present(self) -> list[TopicPartition]:
-        """Return a writer's partitions with a directory when the registry was read or changed."""
+        """Return a writer's partitions with a directory, as last read or changed here."""
         return [
             TopicPartition(info.name, number)
             for info in self._registry.topics.values()
@@ -267,7 +267,7 @@ class TopicAdmin:
         return self._typed(made, [f"create topic {each.name}" for each in new])
 
     def _forget_writers(self, names: Iterable[str]) -> None:
-        """Remove the commits of writers to earlier topics of these names."""
+        """Remove the stored commits of external writers to earlier topics of these names."""
         try:
             deleted = [name for name in names if name not in self._registry.topics]
             commits.forget_topics(self._fs, self._path, deleted)
@@ -315,12 +315,12 @@ class TopicAdmin:
             raise as_storage_failure(error, self._path, f"alter topic {name}") from error
 
     def use_defaults(self, defaults: Mapping[str, str]) -> None:
-        """Set other defaults of topics. For any thread.
+        """Change the defaults of topics' settings. For any thread.
 
         Open partitions use them after `OpenPartitions.follow_settings`.
 
         Raises:
-            ConfigError: They conflict with a topic's own settings; nothing was changed.
+            ConfigError: The defaults conflict with a topic's own settings; nothing was changed.
             ReadOnly: The directory was opened for reading.
         """
         self._context.ensure_writable()
@@ -330,7 +330,7 @@ class TopicAdmin:
     # -- directories of partitions -----------------------------------------------------------
 
     def settle(self, name: TopicPartition) -> None:
-        """Make durable now what a new partition needs, instead of at its opening. For any thread.
+        """Make a new partition's files durable now, instead of when it is opened. For any thread.
 
         Raises:
             StorageFailure: The disk failed; opening a partition tries again.
@@ -339,7 +339,7 @@ class TopicAdmin:
             self._dirs.settle(name)
 
     def ensure_directory(self, name: TopicPartition, info: TopicInfo) -> None:
-        """Ensure that a partition's directory exists, and durably has its topic's id.
+        """Ensure that a partition's directory exists and durably contains its topic's id.
 
         For any thread; raises StorageFailure.
         """
@@ -372,8 +372,8 @@ class TopicAdmin:
         Raises:
             UnknownTopic: One of them does not exist; nothing was deleted.
             ReadOnly: The directory was opened for reading.
-            StorageFailure: Nothing was deleted; or all of them are, and the next opening removes
-                their remaining directories.
+            StorageFailure: Either nothing was deleted, or all topics are deleted and the next open
+                removes their remaining directories.
         """
         set_aside = self.hide(names)()
         self.remove_set_aside(set_aside)
@@ -399,7 +399,7 @@ class TopicAdmin:
 
         def delete() -> list[str]:
             try:
-                wait()  # else a log might create a file or directory afterwards
+                wait()  # otherwise a log might create a file or directory afterwards
                 partitions = self._delete_hidden(hidden)
             except BaseException as error:
                 with self._changing:
@@ -427,8 +427,8 @@ class TopicAdmin:
     ) -> list[str]:
         """Rename deleted topics' directories, clear their checkpoints; return the new names.
 
-        A failure of the disk is only reported: a new topic of that name, or the next opening, tries
-        again.
+        A failure of the disk is only reported: creating a topic of that name, or the next open,
+        tries again.
         """
         renamed: list[str] = []
         try:
@@ -489,11 +489,11 @@ class TopicAdmin:
 class PartitionDirs:
     """Partition directories of a directory that is open for writing.
 
-    `make` is for one thread at a time; the rest for any thread.
+    `make` is for one thread at a time; all other methods are for any thread.
     """
 
     def __init__(self, fs: FileSystem, root: str, *, keeps_notes: bool) -> None:
-        """Create it without making any directory.
+        """Create the object without making any directory.
 
         Args:
             fs: File system of the directory.
@@ -511,7 +511,7 @@ class PartitionDirs:
         return f"{self._root}/{files.partition_dir_name(partition)}"
 
     def make(self, topics: Collection[TopicInfo]) -> Mapping[str, OSError]:
-        """Create the missing directories of topics; their names are durable then.
+        """Create the missing directories of topics, and make their names durable.
 
         Returns:
             The error by topic; a topic with an error has no new directory.
@@ -558,7 +558,7 @@ class PartitionDirs:
                 self._fs.remove_dir(path)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop a partition whose directory is removed."""
+        """Forget a partition whose directory is removed."""
         self._unsettled.pop(partition, None)
 
     def settle(self, partition: TopicPartition) -> None:
@@ -569,7 +569,7 @@ class PartitionDirs:
         """
         if partition not in self._unsettled:
             return
-        with self._settling:  # a second caller waits until it is durable
+        with self._settling:  # a second caller waits until the id is durable
             if partition in self._unsettled:
                 self._write(self.path(partition), self._unsettled[partition])
                 self.forget(partition)
@@ -589,7 +589,7 @@ class PartitionDirs:
             self.settle(partition)
 
     def mend(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """Write a partition's id again if a power loss has left no readable one.
+        """Write a partition's topic id again if a power loss has left no readable id.
 
         Raises:
             OSError: The disk failed.

@@ -1,13 +1,13 @@
 """The topics of a directory, from `tidelog-topics.json` and the partition directories.
 
 Kafka keeps names, ids, partition counts and settings of topics in its metadata log, which a tidelog
-directory does not have. So they are in a small file at the top of the directory, replaced
-atomically. `TopicRegistry` changes it, for the holder of the directory's lock alone; it creates no
-partition directory and takes no lock. The other functions only read, except `give_ids`.
+directory does not have. So they are in a small file at the top of the directory, which is replaced
+atomically. Only the holder of the directory's lock changes it, through `TopicRegistry`, which
+creates no partition directory and takes no lock. The other functions only read, except `give_ids`.
 
-The partition directories decide what exists. A topic that the file does not list (a directory that
-Kafka wrote) is found by its partition directories, gets the default settings and is called foreign.
-A topic id in `partition.metadata` takes precedence over the file's id, since Kafka uses the former.
+The partition directories decide which topics exist. A topic that the file does not list (Kafka
+wrote its directories) gets the default settings and is called foreign. A topic id in
+`partition.metadata` takes precedence over the file's id, since Kafka uses the former.
 
 Text of the file, format version 1: `{"version": 1, "topics": {NAME: {"id": 22 characters,
 "partitions": N, "config": {KEY: TEXT}}}, "deleted": {NAME: 22 characters or null}}`
@@ -66,7 +66,7 @@ from tidelog.types import Buffer, TopicPartition
 TOPICS_VERSION: Final = 1
 
 
-# Each partition is a directory: a larger number in one topic is almost certainly a typing error.
+# Each partition is a directory. A larger number in one topic is almost certainly a typing error.
 PARTITION_COUNT_LIMIT: Final = 100_000
 
 
@@ -96,8 +96,8 @@ def encode_topics(
 ) -> bytes:
     """Encode the file's text for these topics, sorted by name.
 
-    Each new topic rewrites all of it: formatting by hand takes a quarter of the time that `json`
-    takes to indent.
+    Each new topic rewrites the whole file, so it is formatted by hand: that takes a quarter of the
+    time of `json` with indentation.
     """
     rows = ",".join(_row(name, entry) for name, entry in sorted(entries.items()))
     end = "\n " if rows else ""
@@ -191,13 +191,14 @@ class TopicInfo(TopicDisplay):
     """One topic.
 
     Attributes:
-        name: As in the directories' names.
-        topic_id: None if neither the file nor any directory has one.
+        name: Name of the topic, as in its directories' names.
+        topic_id: Its id; None if neither the file nor any directory has one.
         partitions: Number of partitions, including those without a directory.
-        present: Numbers of those that have a directory, ascending.
-        given: The settings that were set, under Kafka's names; the rest is default.
+        present: Numbers of the partitions that have a directory, ascending.
+        given: The settings that were set, under Kafka's names; all others have their defaults.
         config: All settings.
-        foreign: The directory's own file does not list the topic, so its settings are unknown.
+        foreign: Whether the directory's file does not list the topic, so that its settings are
+            unknown.
     """
 
     name: str
@@ -242,9 +243,9 @@ class RegistryContents(NamedTuple):
     """Contents of the file and the directories together.
 
     Attributes:
-        topics: By name, sorted.
-        notes: Inconsistencies.
-        deleted: As in the file.
+        topics: Topics by name, sorted.
+        notes: Inconsistencies, one line each.
+        deleted: See `TopicsText`.
         leftovers: Directories of deleted topics that still have their names.
     """
 
@@ -280,9 +281,10 @@ def give_ids(
 ) -> None:
     """Assign ids to topics without one, in their partition directories, as a Kafka broker does.
 
-    Kafka before 2.8, and a copy of the logs alone, leave no id. Clients need one: consumers of the
-    new group protocol, share groups and standbys find topics by id only. A topic with an unreadable
-    `partition.metadata`, or whose directories can't be written, stays as it is.
+    Kafka before 2.8, and copying the logs alone, leave topics without an id. Clients need one:
+    consumers of the new group protocol, share groups and standbys find topics by id only. A topic
+    with an unreadable `partition.metadata`, or whose directories can't be written, is left
+    unchanged.
     """
     for name, info in topics.items():
         partitions = (TopicPartition(name, number) for number in info.present)
@@ -298,7 +300,7 @@ def give_ids(
             for path in paths:
                 write_partition_metadata(files, path, topic_id)
         except OSError:
-            continue  # the next opening uses the id of the directories that have one
+            continue  # the next open uses the id of the directories that have one
         topics[name] = replace(info, topic_id=topic_id)
 
 
@@ -318,7 +320,7 @@ def _take_leftovers(
             if found_id in theirs
         ]
         leftovers += stale
-        if len(stale) < len(partitions):  # another program has created a topic of that name
+        if len(stale) < len(partitions):  # another program has created a topic with that name
             present[name] = tuple(
                 partition.partition for partition in partitions if partition not in stale
             )
@@ -402,7 +404,7 @@ def _config_of(
 
 
 def named_few(names: Sequence[str]) -> str:
-    """Return the first names of a list, and how many more there are."""
+    """Return the first names of a list, and the number of the others, as text."""
     more = len(names) - NAMED_MAX
     return ", ".join(names[:NAMED_MAX]) + (f" and {more:,} more" if more > 0 else "")
 
@@ -432,12 +434,11 @@ Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]
 
 
 class TopicRegistry:
-    """The topics of a writable directory. One change at a time; others may read.
+    """The topics of a writable directory. One thread changes it; others may read at the same time.
 
     Each change is in the file, durably, before its method returns. If that raises OSError, the
     change counts as not done here; the file has its old or its new content, never a mix. The caller
-    creates partition directories (`make`): they exist before the topic is visible, and after it is
-    in the file.
+    creates partition directories (`make`): after the topic is in the file and before it is visible.
     """
 
     def __init__(
@@ -447,7 +448,7 @@ class TopicRegistry:
         defaults: Mapping[str, str] | None = None,
         source: random.Random | None = None,
     ) -> None:
-        """Read the topics, as `find_topics`; with a `source`, assign missing ids."""
+        """Read the topics like `find_topics`; with a random `source`, assign missing ids."""
         self._files = files
         self._directory = directory
         self._defaults = dict(defaults or {})
@@ -455,7 +456,7 @@ class TopicRegistry:
         self._topics, self.notes, self.leftovers = read.topics, read.notes, read.leftovers
         # Deleted topics whose directories may still have their names, as in the file.
         self._deleted, self._is_stale = read.deleted, bool(read.deleted)
-        # Whether the file may list topics as deleted that are not.
+        # Whether the file may list existing topics as deleted.
         self.is_doubtful = False
         if (
             metadata_topic := self._topics.get(CLUSTER_METADATA_TOPIC)
@@ -487,7 +488,7 @@ class TopicRegistry:
         """Set other defaults of topics, under a broker's names; nothing is written.
 
         Raises:
-            ConfigError: They conflict with a topic's own settings; nothing was changed.
+            ConfigError: The defaults conflict with a topic's own settings; nothing was changed.
         """
         made = {
             name: replace(info, config=TopicConfig.parse(info.given, broker=defaults)[0])
@@ -569,7 +570,7 @@ class TopicRegistry:
     def show_again(self, hidden: Iterable[TopicInfo]) -> None:
         """Show the hidden topics again; if the file may list them as deleted, correct it.
 
-        If that fails, `settle` tries again.
+        If the write fails, `settle` tries again.
         """
         self._show({**self._topics, **{info.name: info for info in hidden}})
         self.is_doubtful = True
@@ -582,7 +583,7 @@ class TopicRegistry:
             self._write(self._topics)
 
     def forget_deleted(self, names: Collection[str]) -> None:
-        """Drop deleted topics whose directories durably no longer have their names."""
+        """Forget deleted topics whose directories have durably lost their names."""
         self._deleted = {n: gone for n, gone in self._deleted.items() if n not in names}
 
     def tidy(self) -> None:
@@ -593,7 +594,7 @@ class TopicRegistry:
     def alter(
         self, name: str, changes: Mapping[str, str | None], *, source: random.Random
     ) -> tuple[TopicInfo, list[ConfigNote]]:
-        """Change settings; None resets to the default. A foreign topic is added to the file by it.
+        """Change settings; None resets to the default. This adds a foreign topic to the file.
 
         Raises:
             UnknownTopic, ConfigError, OSError: Nothing was changed.
@@ -645,7 +646,7 @@ class TopicRegistry:
     def _save_made(
         self, infos: Sequence[TopicInfo], make: Make | None
     ) -> list[TopicInfo | OSError]:
-        """Write topics, create directories, then show them; return each topic or its error."""
+        """Write topics, create directories, then show the topics; return each or its error."""
         if not infos:
             return []
         try:
@@ -667,7 +668,7 @@ class TopicRegistry:
         return [failed.get(info.name, info) for info in infos]
 
     def _save(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Write the file, then use its content."""
+        """Write the file, then make the topics visible."""
         self._write(topics)
         self._show(topics)
 
@@ -675,7 +676,7 @@ class TopicRegistry:
         self._topics = dict(sorted(topics.items()))
 
     def _write(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Write the file; foreign topics stay out of it."""
+        """Write the file, without foreign topics."""
         entries = {
             name: TopicEntry(info.topic_id, info.partitions, info.given)
             for name, info in topics.items()

@@ -1,7 +1,7 @@
 """Retention of a topic's segments: the facts that `tidelog why` prints, and a run on request.
 
-`explain` tells why each segment of a partition exists, and how long it will be kept. `retain`
-deletes what has expired, or only lists it (`Directory.retain`, `tidelog retain`). Brokers, tier
+`explain` returns why each segment of a partition exists, and how long it will be kept. `retain`
+deletes expired segments, or only lists them (`Directory.retain`, `tidelog retain`). Brokers, tier
 runs and standbys apply retention themselves. Only `retain` writes.
 
 Source: docs/retention.md.
@@ -52,8 +52,7 @@ class Keeping:
     """Time until which a policy keeps a segment.
 
     Attributes:
-        counted: The time that the policy counts from.
-        own_until_ms: Last ms at which that time keeps it; None without a limit.
+        own_until_ms: Last ms at which that time keeps the segment; None without a limit.
         until_ms: Last ms at which it is kept, including the wait for earlier segments; None without
             a limit.
         behind: Base offset of the earlier segment that it waits for, None if there is none.
@@ -76,18 +75,18 @@ class SegmentStory:
         reason: Why it was rolled; OPEN if it takes appends.
         roll_ms: When it was rolled, by the wall clock; None if unknown.
         times: Its known times.
-        smallest_timestamp: From its zone map; None if it has none.
+        smallest_timestamp: Its smallest timestamp, from its zone map; None if it has no map.
         first_append_ms: Earliest known append time, None if none is known.
         last_append_ms: Latest known append time, None if none is known.
         unknown_append: Ranges [start, end) of offsets whose append time is unknown.
         keeping: How long the topic's own policy keeps it.
-        record: Offset and timestamp of the record that `keeping` counts from, None if it is no
-            record's time.
+        record: Offset and timestamp of the record from whose time `keeping` counts; None if it does
+            not count from a record.
         kafka: How long Kafka's rule, the policy `record`, would keep it.
         due: The rule by which the next retention deletes it, None if it stays.
         size_room_bytes: Bytes by which the log has to grow until retention by size deletes it; None
             without a limit.
-        lost: Offsets missing at its end, if that is a loss.
+        lost: Offsets missing at its end, if they are a loss.
     """
 
     base_offset: int
@@ -128,7 +127,7 @@ class Notes:
         self._notes, self.problems = read_notes(log.context)
 
     def of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none or the segment ends elsewhere."""
+        """Return the note on a segment; None if there is none, or it has another end offset."""
         if segment.is_tiered:
             return segment.note
         note = self._notes.get(segment.base_offset)
@@ -143,12 +142,12 @@ class Notes:
         return note.reason if note is not None and is_rolled else RollReason.UNKNOWN
 
     def roll_ms(self, segment: Segment) -> int:
-        """Return when it was rolled in ms, -1 if unknown."""
+        """Return when a segment was rolled, in ms; -1 if unknown."""
         note = self.of(segment)
         return UNKNOWN_MS if note is None or segment.is_active else note.roll_ms
 
     def seen_ms(self, segment: Segment) -> int:
-        """Return when all of its records had arrived in ms, -1 if it was not noted."""
+        """Return when all records of a segment had arrived, in ms; -1 if that was not noted."""
         note = self.of(segment)
         if note is not None and segment.is_tiered:
             return note.seen_ms
@@ -173,7 +172,7 @@ def explain(log: LogView, config: TopicConfig) -> PartitionStory:
 
     Raises:
         StorageFailure: The disk failed.
-        CorruptData: A file that all others depend on is damaged.
+        CorruptData: A file on which all others depend is damaged.
     """
     with typed_reads(log.context.directory):
         return _Explanation(log, config).run()
@@ -242,9 +241,9 @@ class _Explanation:
         )
 
     def _keepings(self, clock: RetentionClock) -> list[Keeping]:
-        """Compute how long each segment is kept: each waits for all earlier ones.
+        """Compute how long each segment is kept, including the wait for all earlier segments.
 
-        A retention pass ends at the first segment that stays.
+        A retention pass ends at the first segment that has to be kept.
         """
         keepings: list[Keeping] = []
         longest, keeper = -1, None
@@ -319,7 +318,7 @@ def _same(times: SegmentTimes) -> SegmentTimes:
 
 
 def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of a record with that counted time; None if it is no record's."""
+    """Return offset and timestamp of a record with that counted time; None if no record has it."""
     is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
     if not is_records or not segment.size_bytes:
         return None
@@ -328,7 +327,7 @@ def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] 
         for part in slices([segment], offset, offset + 1):
             return _first_counting(part, counted)
     except CorruptData:
-        return None  # the time is from the index, which is whole
+        return None  # the time comes from a complete index
     return None
 
 
@@ -390,7 +389,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
 def _named(
     partition: TopicPartition, segments: Sequence[Segment], deletions: Sequence[Deletion]
 ) -> list[DueSegment]:
-    """Return deletions with the segments before the deletion."""
+    """Return the deletions with the attributes of the segments."""
     by_base = {segment.base_offset: segment for segment in segments}
     return [
         DueSegment(

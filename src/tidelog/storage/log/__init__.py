@@ -1,1 +1,1 @@
-"""One partition: append, read, retain, truncate, recover. Independent of the data directory."""
+"""Log of one partition: append, read, retention, truncation and recovery."""

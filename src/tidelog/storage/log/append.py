@@ -1,7 +1,7 @@
 """Types of an append: origin, pending append, result; and batches built from records.
 
-Owns the types that validator and writer share, and rewriting one batch. The rules are in
-`validator`, the order of writes is in `append_writer`.
+This module owns the types that validator and writer share, and rewriting one batch. `validator`
+owns the rules, `append_writer` the order of writes.
 
 Source: Kafka 4.x AppendOrigin, LogAppendInfo, LogValidator.
 """
@@ -52,8 +52,9 @@ class AppendOrigin(Enum):
     """Origin of an append, which decides what is checked.
 
     - `CLIENT`: a producer; everything is checked, one batch at a time.
-    - `COORDINATOR`: our own transaction or group coordinator; may write control batches.
-    - `SINK`: our own builders; like a coordinator, with any number of batches at once.
+    - `COORDINATOR`: our own transaction or group coordinator, which may write control batches.
+    - `SINK`: batches that tidelog has built; like a coordinator, with any number of batches at
+      once.
     - `REPLICATION`: a copy of a leader's log, with the leader's offsets and epochs.
     """
 
@@ -64,18 +65,19 @@ class AppendOrigin(Enum):
 
 
 class AppendTerms(NamedTuple):
-    """Terms of all appends of one kind: the origin, and which checks its batches need.
+    """Properties of all appends of one kind: their origin, and the checks that the batches need.
 
     Attributes:
         origin: Origin of the append.
         owned: Whether a writable buffer may be changed in place instead of being copied.
-        trusted: The caller has just built and sealed the batches. Neither CRC nor records are
-            checked, unless the records have to be compressed with another codec. Records of a SINK
-            are also checked if a rule of the topic needs it; those of a COORDINATOR are made for
-            their topic.
+        trusted: Whether the caller has just built and sealed the batches. Then neither CRC nor
+            records are checked, unless the records have to be compressed with another codec.
+            Records of a SINK are also checked if a rule of the topic requires it; those of a
+            COORDINATOR are built for their topic.
         takes_legacy: Whether message sets of magic 0 and 1 are accepted, and kept in their format.
         is_bounded: Whether a check that takes long raises LongCheck, before anything was changed.
-        is_checked: The batches come from `check_append` and can be written unchanged.
+        is_checked: Whether the batches come from `check_append`, so that they are written
+            unchanged.
     """
 
     origin: AppendOrigin = AppendOrigin.CLIENT
@@ -86,9 +88,9 @@ class AppendTerms(NamedTuple):
     is_checked: bool = False
 
 
-# Terms for bytes that stay the caller's.
+# Terms for bytes that the append must not change.
 FOREIGN: Final = AppendTerms()
-# Terms for batches of our own builders, and for those of our coordinators.
+# Terms for batches that tidelog has built, and for those of its coordinators.
 BUILT: Final = AppendTerms(AppendOrigin.SINK, owned=True, trusted=True)
 COORDINATED: Final = AppendTerms(AppendOrigin.COORDINATOR, owned=True, trusted=True)
 
@@ -102,8 +104,8 @@ class AppendContext:
         next_offset: The log end, which becomes the first record's offset.
         leader_epoch: Epoch that every batch gets, -1 if unknown.
         now_ms: Wall time, which create times are compared with; read once per append.
-        append_ms: Append time, -1 if the append clock is off.
-        stamp_ms: The time that LogAppendTime writes; unlike Kafka's, it never decreases.
+        append_ms: Append time in ms, -1 if the append clock is off.
+        stamp_ms: Timestamp in ms for batches of LogAppendTime; unlike Kafka's, it never decreases.
     """
 
     terms: AppendTerms
@@ -124,7 +126,8 @@ class AppendResult:
         append_time_ms: Append time of the records; -1 if the append clock is off.
         log_append_time_ms: Value for Kafka's produce response: -1 on CreateTime topics.
         log_start_offset: First offset of the log.
-        is_duplicate: The batch repeats one of an idempotent producer; nothing was written.
+        is_duplicate: Whether the batch repeats one of an idempotent producer; then nothing was
+            written.
     """
 
     base_offset: int
@@ -139,16 +142,16 @@ class PendingAppend:
     """A validated append, passed through the steps of `AppendWriter`.
 
     Attributes:
-        data: The batches back to back, nothing after the last.
-        batches: Views of them, in order, with their final offsets.
+        data: The batches, one after the other, and no other bytes.
+        batches: Views of the batches, in order, with their final offsets.
         context: Input of the checks, including the append time.
         first_offset: Offset of the first record.
         last_offset: Offset of the last record, inclusive.
         max_timestamp: Largest timestamp in ms, -1 if no record has one.
-        has_producers: Whether a batch may name a producer; most appends are one batch without.
+        has_producers: Whether a batch may have a producer id; most appends are one batch without.
         stamp_ms: LogAppendTime of the batches for the result, -1 on topics of CreateTime.
         transaction_version: Transaction version of a marker; see `ProducerStates.check`.
-        segment: The segment that it is written to, once it has begun.
+        segment: The segment that it is written to, once `AppendWriter.begin` has run.
     """
 
     segment: "ActiveSegment"
@@ -156,7 +159,7 @@ class PendingAppend:
     stamp_ms: int = NO_TIMESTAMP
     transaction_version: int = 0
 
-    def __init__(  # noqa: PLR0913 - by place: of most appends the validator knows all of it
+    def __init__(  # noqa: PLR0913 - positional, for speed: the validator sets most of them
         self,
         data: Buffer,
         batches: Sequence[Batch],
@@ -198,7 +201,7 @@ class PendingAppend:
 def write_anew(
     batch: RecordBatch, body: Buffer, *, codec: Codec, level: int | None = None
 ) -> bytearray:
-    """Return the batch with another body and codec; its producer fields and times stay.
+    """Return the batch with another body and codec; its producer fields and times are kept.
 
     A delete horizon, which a producer must not set, is dropped: as in Kafka, a rewritten batch has
     none, and its base timestamp is only the base of the deltas.
@@ -234,19 +237,20 @@ def write_anew(
 
 
 def writable(data: Buffer, last: Batch, terms: AppendTerms) -> bytearray | memoryview:
-    """Return a writable buffer up to the end of the last batch: a copy unless it is owned."""
+    """Return a writable buffer up to the last batch's end: `data` if it is owned, else a copy."""
     view = memoryview(data)[: last.at + last.size_bytes]
     return view if terms.owned and not view.readonly else bytearray(view)
 
 
 def stamps_by_append_clock(config: TopicConfig) -> bool:
-    """Return whether a topic without append times stamps its batches; stamps never decrease."""
+    """Return whether a topic has LogAppendTime but no append times; stamps never decrease."""
     is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
     return is_stamped and not config.tidelog_append_time_enable
 
 
-# Maximum ratio of a record's size to its `record_bytes`: that counts 12 bytes for a record and 4
-# for a header's two lengths, while real lengths and deltas may take 5 and 10 bytes.
+# Maximum ratio of a record's size to the result of `record_bytes`, which counts 12 bytes for a
+# record and 4 for the two lengths of a header, while real lengths and deltas may need 5 and 10
+# bytes.
 _OVER_MAX: Final = 4
 
 

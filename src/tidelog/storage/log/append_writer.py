@@ -1,4 +1,4 @@
-"""The order of writes in an open log: those of an append, and those of a roll.
+"""The order of writes to an open log, in an append and in a roll.
 
 An append (`AppendWriter`):
 
@@ -8,16 +8,16 @@ An append (`AppendWriter`):
 3. `finish`: index entries; the producers' states, the entries of aborted transactions; a flush if
    it is due; then the append becomes visible to readers.
 
-A single append takes the three steps at once. Appends to several logs run each step for all of them
+A single append runs the three steps at once. Appends to several logs run each step for all of them
 (`log.append_together`): finishing one batch after the other would evict the interpreter's working
-set from the CPU caches, running step by step keeps it warm.
+set from the CPU caches; running step by step keeps it warm.
 
 A roll (`SegmentRoller`): closing entries of the old segment, its sync, the producers' snapshot and
 the note on the segment, then the new segment's names. The syncs may be deferred; a new segment is
 in use before they are done. The zone map is derived from durable data, so it comes last and is not
 synced.
 
-Only the thread that appends calls this.
+Only the thread that appends uses this module.
 
 Source: Kafka 4.x UnifiedLog.append, UnifiedLog.roll, LocalLog.
 """
@@ -37,7 +37,7 @@ from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.roll import RollReason
 from tidelog.types import UNKNOWN_MS
 
-_REPLICATION: Final = AppendOrigin.REPLICATION  # looked up for each append
+_REPLICATION: Final = AppendOrigin.REPLICATION  # a local name, because it is used for each append
 
 
 class SegmentRoller(LogPart):
@@ -50,7 +50,7 @@ class SegmentRoller(LogPart):
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
-        self._unmapped: list[ClosedSegment] = []  # finished, without a zone map until the close
+        self._unmapped: list[ClosedSegment] = []  # zone maps are written at the close
         self._jitter_ms = 0
         self.draw_jitter()
 
@@ -89,7 +89,7 @@ class SegmentRoller(LogPart):
             self.end_segment(end, reason, is_copy=is_copy)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment and begin a new one; return False if it is empty.
+        """Finish the active segment and begin a new one; only return False if it is empty.
 
         Args:
             reason: Reason for the note on the segment.
@@ -106,7 +106,7 @@ class SegmentRoller(LogPart):
         return True
 
     def end_segment(self, new_base: int, reason: RollReason, *, is_copy: bool = False) -> None:
-        """Roll within a guarded change; see the module. Raises OSError."""
+        """Roll within a change that the guard runs; see the module. Raises OSError."""
         active, context = self._segments.active, self._segments.context
         if not active.size_bytes and new_base == active.base_offset:
             return
@@ -136,10 +136,10 @@ class SegmentRoller(LogPart):
             closed.set_whole(active.size_bytes)
         self._segments.replace_active(closed, created)
         if new_base > active.end_offset:
-            self._guard.settle()  # recovery treats an unexplained gap as a loss
+            self._guard.settle()  # needed because recovery treats an unexplained gap as a loss
         self._flusher.began_segment()
         self.draw_jitter()
-        if reason is not RollReason.RETENTION:  # it will be deleted at once
+        if reason is not RollReason.RETENTION:  # it is deleted at once
             self._map_zones(closed)
 
     def _rolled(self, sealed: ActiveSegment, new_base: int, failure: StorageFailure | None) -> None:
@@ -174,12 +174,12 @@ class SegmentRoller(LogPart):
         return segments
 
     def map_waiting(self) -> None:
-        """Write the zone maps that wait for kernels, as deferred work."""
+        """Write the zone maps that wait for compiled kernels, as deferred work."""
         for segment in self._take_unmapped():
             self._map_zones(segment)
 
     def map_rest(self) -> None:
-        """Write the zone maps that waited, since an append must not wait for kernels."""
+        """Write the remaining zone maps, which were left because appends don't wait for kernels."""
         segments = self._take_unmapped()
         if zone_map_files.has_kernels():
             zone_map_files.build_missing(segments)
@@ -190,7 +190,7 @@ def _write_zones(segment: ClosedSegment, *, by_kernels: bool) -> None:
 
 
 def _last_ms(times: AppendTimes) -> int:
-    """Return the last written time, below which a coarser granularity must not round."""
+    """Return the last written time; a coarser granularity must not round below it."""
     last_known_ms = times.last_known_ms
     return times.floor_ms if last_known_ms is None else max(last_known_ms, times.floor_ms)
 
@@ -215,14 +215,14 @@ class AppendWriter(LogPart):
         return result
 
     def begin(self, append: PendingAppend) -> AppendResult | None:
-        """Do everything that comes before the log's bytes.
+        """Run all writes that precede the log's bytes.
 
         Returns:
-            The result of a batch that the log has already: no other step runs. Else None.
+            The result of a batch that the log already has, for which no other step runs; else None.
 
         Raises:
             OutOfOrderSequence, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced:
-                The producer's state forbids it; nothing was changed.
+                The producer's state forbids the append; nothing was changed.
             StorageFailure: The disk failed; the partition is offline.
         """
         if append.has_producers:
@@ -264,7 +264,7 @@ class AppendWriter(LogPart):
             self._guard.fail(error, append.segment.log_path, "append")
 
     def finish(self, append: PendingAppend) -> AppendResult:
-        """Do everything that comes after the log's bytes.
+        """Run all writes that follow the log's bytes.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -285,7 +285,7 @@ class AppendWriter(LogPart):
             self._guard.fail(error, segment.log_path, "append")
         last = append.batches[-1]
         if isinstance(last, RecordBatch):
-            last.let_go()  # kept by the segment, while a request's buffer is used again
+            last.let_go()  # the segment keeps the batch, while a request's buffer is reused
         return AppendResult(
             append.first_offset,
             last_offset,
@@ -301,7 +301,7 @@ class AppendWriter(LogPart):
         """
         origin = append.context.terms.origin
         if origin is _REPLICATION:
-            return None  # its leader has checked it
+            return None  # the leader has checked the batches
         for batch in append.batches:
             if not batch.has_producer_id:
                 continue

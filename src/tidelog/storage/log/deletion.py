@@ -1,8 +1,8 @@
 """Moves the start of a log: DeleteRecords, retention, local copies of tiered segments.
 
-Segments are hidden from readers first; then their files are renamed to `.deleted`, and unlinked
+Segments are first hidden from readers; then their files are renamed to `.deleted`, and unlinked
 `file.delete.delay.ms` later. The new log start is on disk before the files are renamed. A crash may
-leave `.deleted` files; the next opening removes them.
+leave `.deleted` files; the next open removes them.
 
 Source: Kafka 4.x UnifiedLog (maybeIncrementLogStartOffset, deleteOldSegments).
 """
@@ -42,7 +42,7 @@ class Deleter(LogPart):
     def __init__(self, parts: LogParts, roller: SegmentRoller) -> None:
         super().__init__(parts)
         self._roller = roller
-        self._set_aside: list[tuple[int, str]] = []  # files to unlink, and when
+        self._set_aside: list[tuple[int, str]] = []  # (time in ms, path) of files to unlink
 
     # -- the log start -----------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class Deleter(LogPart):
             raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
-        """Move the log start up to `offset`; return the new log start.
+        """Move the log start forward to `offset`; return the new log start.
 
         Files are deleted by the next retention.
 
@@ -62,7 +62,7 @@ class Deleter(LogPart):
 
         Raises:
             PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
-            OffsetOutOfRange: Beyond the high watermark, or negative.
+            OffsetOutOfRange: The offset is above the high watermark, or negative.
         """
         segments, context = self._segments, self._segments.context
         self.ensure_allowed()
@@ -78,10 +78,10 @@ class Deleter(LogPart):
         return segments.start_offset
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start up to `offset`, regardless of the topic's policy on deletion.
+        """Move the log start forward to `offset`, whatever the topic's `cleanup.policy`.
 
         Raises:
-            OffsetOutOfRange: Beyond the log end.
+            OffsetOutOfRange: The offset is above the log end.
             StorageFailure: The disk failed; the partition is offline.
         """
         segments, context = self._segments, self._segments.context
@@ -134,7 +134,7 @@ class Deleter(LogPart):
 
     @property
     def next_unlink_ms(self) -> int | None:
-        """When the next files of deleted segments are due, in ms of wall time; None for none."""
+        """Wall time in ms at which files of deleted segments are next unlinked, or None."""
         return min((due_ms for due_ms, _ in self._set_aside), default=None)
 
     def unlink_later(self, paths: Iterable[str], due_ms: int) -> None:
@@ -176,7 +176,7 @@ class Deleter(LogPart):
         if deletes_all(facts, plan):
             self._roller.end_segment(segments.end_offset, RollReason.RETENTION)
         if plan and not any(segment.size_bytes for segment in segments.all[len(plan) :]):
-            # After all records are deleted, no record has the last append time.
+            # If all records are deleted, the last append time is that of no record.
             checkpoint = segments.append_time_checkpoint(self._clock.last_ms)
             fs, directory = context.env.files, context.directory
             self._guard.defer(directory, "checkpoint", lambda: checkpoint.write(fs, directory))
@@ -200,7 +200,7 @@ class Deleter(LogPart):
         going, staying = self._segments.all[:count], self._segments.all[count:]
         if staying[0].base_offset > self._segments.start_offset:
             self._move_start(staying[0].base_offset)
-        self._segments.keep(staying)  # first: if the disk fails here, readers no longer use them
+        self._segments.keep(staying)  # first: readers must not use deleted segments
         # Segments in the tier are removed with the next change of the manifest.
         self._discard(going, now_ms)
 
@@ -224,7 +224,7 @@ class Deleter(LogPart):
     # -- the tier ----------------------------------------------------------------------------
 
     def _release_copies(self, now_ms: int) -> None:
-        """Delete local files that the tier has, by `local.retention.ms` and `.bytes`."""
+        """Delete local files that are also in the tier, by `local.retention.ms` and `.bytes`."""
         segments, config = self._segments, self._segments.context.config
         if segments.tier.view is None or not config.remote_storage_enable:
             return
@@ -240,7 +240,7 @@ class Deleter(LogPart):
         self._discard(going, now_ms)
 
     def take_tier(self, record: "TierRecord") -> None:
-        """Use another record of the tier, durably; the caller has changed the tier, or read it.
+        """Store and use a new record of the tier, after the caller has changed or read the tier.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.

@@ -2,11 +2,11 @@
 
 - `FailureGuard` runs every change. After a failed system call the partition is offline for good: it
   serves reads of acknowledged records, never appends again and never repeats a failed sync (the
-  kernel may have dropped the pages and would report success). Reopening recovers.
+  kernel may have dropped the pages and would report success). Reopening the partition recovers it.
 - `Deferral` runs work that may be done later: the syncs, snapshots and zone maps of a roll, a
   flush, an unlink. Work of one log runs in the order in which it was deferred, since later work
   depends on earlier work. `AtOnce`, the default, runs it immediately; a server's implementation
-  runs it in another thread and calls back on the owner's thread.
+  runs it in another thread and then calls a callback on the owner's thread.
 - `Flusher` owns the recovery point and the policy of `flush.messages` and `flush.ms`.
 
 Source: Kafka 4.x UnifiedLog, LocalLog.
@@ -42,7 +42,7 @@ class Deferral(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no work waits or runs."""
+        """Whether no work is waiting or running."""
         ...
 
     def defer(self, work: Work, done: Done) -> None:
@@ -54,7 +54,7 @@ class Deferral(Protocol):
         ...
 
     def settle(self) -> None:
-        """Return when no work waits or runs any more; each `done` was called."""
+        """Wait until no work is waiting or running and each `done` was called."""
         ...
 
     def detach(self) -> Callable[[], None]:
@@ -77,10 +77,10 @@ class AtOnce:
         done(None)
 
     def settle(self) -> None:
-        """Return at once: nothing ever waits."""
+        """Return at once, because no work is ever waiting."""
 
     def detach(self) -> Callable[[], None]:
-        """Do nothing: nothing ever waits."""
+        """Do nothing, because no work is ever waiting."""
         return self.settle
 
 
@@ -88,7 +88,7 @@ AT_ONCE: Final = AtOnce()
 
 
 def _do_nothing() -> None:
-    """The default of `FailureGuard.call_on_failure`."""
+    """Do nothing; the default of `FailureGuard.call_on_failure`."""
 
 
 class FailureGuard:
@@ -97,7 +97,7 @@ class FailureGuard:
     Attributes:
         failure: Why the partition is offline, None while it is online.
         is_closed: Whether the log was closed or abandoned.
-        is_changed: Whether a close has anything to write.
+        is_changed: Whether the log has changed, so that a close has to write.
         deferred_calls: Collects calls of `call_on_failure` while the log is between two steps of an
             append; None otherwise.
     """
@@ -112,20 +112,20 @@ class FailureGuard:
         self.deferred_calls: list[Callable[[], None]] | None = None
         self.is_closed = False
         self.is_changed = is_changed
-        self._is_broken = False  # in deferred work; the owner's thread may not know it yet
-        self._is_in_doubt = False  # state of the disk
+        self._is_broken = False  # deferred work failed; the owner's thread may not know it yet
+        self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Call this on the owner's thread when the partition goes offline, except at a close."""
+        """Register a call for the owner's thread at a failure of the partition, except a close."""
         self._on_failure = call
 
     @property
     def is_settled(self) -> bool:
-        """Whether no deferred work waits or runs."""
+        """Whether no deferred work is waiting or running."""
         return self._deferral.is_idle
 
     def settle(self) -> None:
-        """Wait until no deferred work waits or runs."""
+        """Wait until no deferred work is waiting or running."""
         self._deferral.settle()
 
     def ensure_writable(self) -> None:
@@ -155,18 +155,19 @@ class FailureGuard:
         if isinstance(error, StorageFailure):
             self.go_offline(error)
             raise error
-        # No local variable: the error's traceback would hold the frame that holds the error.
+        # No local variable, because the error's traceback would keep the frame that refers to the
+        # error.
         raise self.go_offline(as_storage_failure(error, path, operation)) from error
 
     def go_offline(self, failure: StorageFailure) -> StorageFailure:
-        """Take the partition offline, see `call_on_failure`; returns the failure, to be raised."""
+        """Take the partition offline (see `call_on_failure`); return the failure, to be raised."""
         if self.failure is None:
             _LOGGER.error(
                 "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
                 self._context.topic_partition,
-                str(failure),  # the error itself holds the request that met it
+                str(failure),  # the error itself keeps the request in memory
             )
-        # A copy that is never raised: the frames of a raised one hold the request that met it.
+        # A copy that is never raised: the traceback of a raised error keeps the request in memory.
         self.failure = StorageFailure(failure.path, failure.operation, failure.reason)
         self.mark(failure)
         if self.deferred_calls is None:
@@ -190,7 +191,7 @@ class FailureGuard:
     ) -> None:
         """Defer work, to run after all work that was deferred before.
 
-        Once any of it has failed, the partition is offline and the rest is not tried.
+        Once deferred work has failed, the partition is offline and the rest of the work is not run.
 
         Args:
             path: File or directory of the work, for errors.
@@ -207,7 +208,7 @@ class FailureGuard:
                     work()
             except StorageFailure as failure:
                 self._is_broken = True
-                self.mark(failure)  # checked here: the partition may be offline or abandoned by now
+                self.mark(failure)  # marked here: the partition may be offline or abandoned by now
                 raise
 
         def finish(error: Exception | None) -> None:
@@ -232,7 +233,7 @@ class FailureGuard:
         try:
             if self.failure is not None:
                 if self._is_in_doubt:
-                    mark_unsynced(self._context)  # the disk may have refused it
+                    mark_unsynced(self._context)  # the disk may not have stored it
             elif self.is_changed:
                 action()
         except StorageFailure as failure:
@@ -243,7 +244,7 @@ class FailureGuard:
             self.is_closed = True
 
     def abandon(self) -> Callable[[], None]:
-        """Drop deferred work and take no more changes.
+        """Drop deferred work and refuse further changes.
 
         Returns:
             A function, for any thread, that waits for the running work.
@@ -258,7 +259,7 @@ class Flusher:
     Attributes:
         recovery_point: Offset below which everything is durable.
         last_flush_ms: When the log was opened or last flushed as a whole, in ms of wall time.
-        is_flush_due: Whether an append waits for its caller's `flush_later`.
+        is_flush_due: Whether the caller of an append has to call `flush_later`.
         has_policy: Whether `flush.messages` or `flush.ms` is set: then appends call `acknowledge`.
     """
 
@@ -276,7 +277,7 @@ class Flusher:
         self.recovery_point = 0
         self.last_flush_ms = 0
         self.is_flush_due = False
-        self._flushed_end = 0  # no flush is due for records below it
+        self._flushed_end = 0  # records below this offset need no flush
         self.configure(segments.context.config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -285,7 +286,7 @@ class Flusher:
         self.has_policy = min(config.flush_messages, config.flush_ms) < INT64_MAX
 
     def start_at(self, recovery_point: int) -> None:
-        """Set the recovery point at an opening, or when an empty log gets another start."""
+        """Set the recovery point when the log is opened, or an empty log gets another start."""
         self.recovery_point = recovery_point
         self._flushed_end = self._segments.end_offset
         self.last_flush_ms = self._segments.context.env.clock.now_ms()
@@ -374,10 +375,10 @@ class Flusher:
 
 
 def set_aside(context: SegmentContext, base_offset: int) -> list[str]:
-    """Rename a segment's files; return their new names.
+    """Rename a segment's files to `.deleted`; return their new paths.
 
-    The log is first, because without it the others are orphans. May run in any thread; raises
-    OSError.
+    The log is renamed first, because the other files are orphans without it. May run in any thread;
+    raises OSError.
     """
     fs, renamed = context.env.files, []
     for suffix in files.LOG_FIRST:

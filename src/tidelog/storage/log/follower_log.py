@@ -1,4 +1,4 @@
-"""A log that copies its leader's: batches are appended unchanged, with the leader's facts.
+"""A log that copies a leader's log: batches are appended unchanged, with the leader's metadata.
 
 Source: Kafka 4.x UnifiedLog (appendAsFollower).
 """
@@ -43,12 +43,12 @@ class FollowerLog(LogPart):
     # -- batches -----------------------------------------------------------------------------
 
     def append(self, data: Buffer, *, append_ms: int = UNKNOWN_MS) -> AppendResult:
-        """Append a leader's batches unchanged: their offsets, epochs and timestamps stay.
+        """Append a leader's batches unchanged, with their offsets, epochs and timestamps.
 
         Args:
             data: Whole batches, in order.
-            append_ms: When the leader took the records; -1 if unknown. The time of arrival here is
-                never their append time.
+            append_ms: When the records were appended at the leader, in ms; -1 if unknown. The time
+                of arrival here is never their append time.
 
         Raises:
             CorruptBatch, CorruptRecord, InvalidRecord, InvalidRequest, RecordListTooLarge: Refused,
@@ -68,7 +68,7 @@ class FollowerLog(LogPart):
         append = self._rules.validator.validate(data, context)
         for batch in append.batches:
             if batch.is_control and batch.has_producer_id:
-                ProducerStates().update(batch)  # once written, a marker can't be refused any more
+                ProducerStates().update(batch)  # a written marker can't be refused
         self._note_gaps(append.batches)
         result = self._writer.append(append)
         self._clock.observe(append_ms)
@@ -89,7 +89,7 @@ class FollowerLog(LogPart):
         return append_ms
 
     def _note_gaps(self, batches: Sequence[Batch]) -> None:
-        """Mark the partition before the first batch that leaves a gap is copied into it."""
+        """Mark the partition as having gaps, before a batch that leaves a gap is copied into it."""
         if self._has_copied_gaps or not _leave_gaps(batches, self._segments.end_offset):
             return
         fs, directory = self._segments.context.env.files, self._segments.context.directory
@@ -126,12 +126,13 @@ class FollowerLog(LogPart):
                 return last
         return None
 
-    # -- facts that only the leader knows ----------------------------------------------------
+    # -- facts from the leader ---------------------------------------------------------------
 
     def note_leader_epoch(self, epoch: int) -> None:
         """Record that the leader writes under `epoch` from the log end on.
 
-        So a follower that is promoted writes under a later epoch, even if no record was copied.
+        So a follower that is promoted writes under a later epoch, even if no record of `epoch` was
+        copied.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -144,11 +145,12 @@ class FollowerLog(LogPart):
     def end_lost_transactions(self, stable: int) -> list[int]:
         """End the transactions whose markers the leader no longer has; durable.
 
-        It is unknown whether they were committed: their records here become visible.
+        Since it is unknown whether they were committed, their records become visible here.
 
         Args:
             stable: The leader has no open transaction below it, and all markers that ended one are
-                below the log end. A producer that has written since still has an open transaction.
+                below the log end. A producer that has written from there on still has an open
+                transaction.
 
         Returns:
             The ids of their producers.
@@ -166,11 +168,11 @@ class FollowerLog(LogPart):
         )
 
     def end_transactions_of(self, next_firsts: Mapping[int, int]) -> None:
-        """End the lost transactions of producers that have begun other ones since; durable.
+        """End the lost transactions of producers that have since begun another one; durable.
 
         Args:
-            next_firsts: First offset of each producer's next transaction: its records from there
-                on are part of that one, which stays open.
+            next_firsts: First offset of each producer's next transaction: its records from that
+                offset on belong to the next transaction, which remains open.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -185,7 +187,8 @@ class FollowerLog(LogPart):
     def _end_lost(self, ended: list[int], stable: int) -> list[int]:
         if ended:
             # A reader that starts at a segment's base finds no end of these transactions, and would
-            # mistake a later marker of their producers for it: so the segment holds nothing else.
+            # mistake a later marker of their producers for it: so the segment gets no other
+            # records.
             end, context = self._segments.end_offset, self._segments.context
             self._roller.end_segment(end, RollReason.REQUEST)
             self._guard.settle()

@@ -1,9 +1,9 @@
-"""Leader epochs of a log: the list, its file, and the epoch that an open log writes.
+"""Leader epochs of a log: the list, its file, and the epoch of an open log's own appends.
 
-Epochs and start offsets both strictly increase. An entry (epoch, start) says that the epoch wrote
-from `start`, inclusive, up to the next entry's start. `LeaderEpochs` is pure; `EpochCheckpoint`
-keeps the file `leader-epoch-checkpoint`, which names an epoch before the first batch of that epoch
-is in the log.
+Epochs and start offsets both strictly increase. An entry (epoch, start) means that the leader of
+that epoch wrote the records from `start`, inclusive, up to the next entry's start. `LeaderEpochs`
+is pure; `EpochCheckpoint` keeps the file `leader-epoch-checkpoint`, which contains an epoch before
+the first batch of that epoch is in the log.
 
 Source: Kafka 4.x LeaderEpochFileCache; docs/format.md#text-files.
 """
@@ -57,8 +57,9 @@ class LeaderEpochs:
     def assign(self, epoch: int, start: int) -> bool:
         """Record that `epoch` writes from offset `start`; return whether the list changed.
 
-        The newest epoch again, at its start or later, changes nothing. Otherwise entries at the end
-        that are not below the new one in both epoch and offset are removed, as after a truncation.
+        If `epoch` is already the newest and `start` is not before its start, nothing changes.
+        Otherwise entries at the end that are not below the new one in both epoch and offset are
+        removed, as after a truncation.
 
         Raises:
             InvalidRequest: A negative epoch or offset; nothing was changed.
@@ -83,7 +84,7 @@ class LeaderEpochs:
     def truncate_from_start(self, start_offset: int) -> bool:
         """Drop epochs that end before `start_offset`; return whether the list changed.
 
-        `start_offset` is the new log start. The epoch that wrote it stays and now starts there.
+        `start_offset` is the new log start. The epoch of that offset is kept and now starts there.
         """
         before = self._count_up_to(start_offset)
         if before == 0:
@@ -152,8 +153,8 @@ class EpochCheckpoint:
 
     Attributes:
         epochs: Epochs of the log's records.
-        leader_epoch: The epoch that this log's own appends get.
-        is_noted: Whether the file names `leader_epoch`.
+        leader_epoch: The epoch of this log's own appends.
+        is_noted: Whether the file contains `leader_epoch`.
     """
 
     def __init__(self, context: SegmentContext, settle: Callable[[], None]) -> None:
@@ -172,7 +173,7 @@ class EpochCheckpoint:
         self.is_noted = False
 
     def load(self) -> None:
-        """Read the file, and use an epoch above all in it."""
+        """Read the file, and set `leader_epoch` above all epochs in it."""
         with suppress(FileNotFoundError):
             self.epochs = LeaderEpochs.decode(read_file(self._fs, self._path))
         self.outgrow()
@@ -187,10 +188,10 @@ class EpochCheckpoint:
         write_atomically(self._fs, self._path, encoded)
 
     def fence(self, leader_epoch: int) -> None:
-        """Write under this epoch from now on.
+        """Use this leader epoch for appends from now on.
 
         Raises:
-            FencedLeaderEpoch: It is older than one that the log has seen.
+            FencedLeaderEpoch: The epoch is older than one that the log has already had.
         """
         if leader_epoch < self.epochs.latest_epoch:
             raise FencedLeaderEpoch(
@@ -201,14 +202,14 @@ class EpochCheckpoint:
         self.is_noted = False
 
     def note_own(self, offset: int) -> None:
-        """Store durably that `leader_epoch` writes from `offset` on; raises OSError."""
+        """Store durably that `leader_epoch` starts at `offset`; raises OSError."""
         changed = not self.is_noted and self.epochs.assign(self.leader_epoch, offset)
         self.is_noted = True
         if changed:
             self.write()
 
     def note_copied(self, batches: Sequence[Batch]) -> None:
-        """Store durably which epochs wrote a leader's batches; raises OSError."""
+        """Store the epochs of a leader's batches, durably; raises OSError."""
         changed = False
         for batch in batches:
             if batch.leader_epoch >= 0:
@@ -220,13 +221,13 @@ class EpochCheckpoint:
             self.write()
 
     def note_leaders(self, epoch: int, offset: int) -> None:
-        """Store durably that another leader writes under `epoch` from `offset` on."""
+        """Store durably that another leader's `epoch` starts at `offset`."""
         self.epochs.assign(epoch, offset)
         self.write()
         self.outgrow()
 
     def outgrow(self) -> None:
-        """Let the next append of our own use an epoch above all that others have written."""
+        """Set `leader_epoch`, for the next own append, above all epochs of other leaders."""
         latest = self.epochs.latest_epoch
         is_anothers = latest == self.leader_epoch and not self.is_noted
         if latest > self.leader_epoch or is_anothers:
@@ -240,9 +241,9 @@ class EpochCheckpoint:
             self.is_noted = False
 
     def cut_unwritten(self, end: int) -> None:
-        """Drop epochs after the log end, at an opening.
+        """Drop epochs after the log end, when the log is opened.
 
-        The file keeps one entry so that none of them is used again.
+        The file keeps one entry of them so that none of these epochs is used again.
         """
         was_stale = any(entry.start_offset > end for entry in self.epochs.entries)
         self.epochs.truncate_from_end(end)
@@ -253,8 +254,9 @@ class EpochCheckpoint:
     def cut(self, offset: int) -> None:
         """Drop the epochs that began at or after a truncation, once their records are removed.
 
-        If none remains, the file keeps the newest, beginning at the truncation, so that the next
-        start does not use it again: in Kafka the controller knows it, here only the log does.
+        If none remains, the file keeps the newest one, starting at the truncation, so that it is
+        not used again after the next start: in Kafka the controller stores it, here only the log
+        does.
         """
         newest = self.epochs.latest_epoch
         if not self.epochs.truncate_from_end(offset):
@@ -265,7 +267,7 @@ class EpochCheckpoint:
             self._write_with(newest, offset)
 
     def _write_with(self, epoch: int, offset: int) -> None:
-        """Write the file with one more entry than the log has."""
+        """Write the file with one entry in addition to those of the log."""
         entries = self.epochs.entries
         self.epochs.assign(epoch, offset)
         self.write()

@@ -1,8 +1,8 @@
 """One partition, open for writing: append, truncate, delete, retain.
 
-A `Log` owns the parts of an open partition (`LogParts` and those made of them) and validates
-appends; `AppendWriter` writes them. Exactly one process has it: the holder of the directory's lock.
-Rarely used reads are those of `Log.reader`.
+A `Log` owns the parts of an open partition (`LogParts` and the parts made from them) and validates
+appends; `AppendWriter` writes them. Exactly one process has it open: the holder of the directory's
+lock. Rarely used reads are methods of `Log.reader`.
 
 Life cycle: open -> (append | roll | flush | truncate | retain)* -> close. Appends and changes
 belong to one thread at a time; other threads may read.
@@ -86,9 +86,9 @@ class SwapAccess(Protocol):
 class LogAccess(LogView):
     """The calls that long jobs make on an open log, from any thread. `Log` documents them.
 
-    An attach, a cleaning, a copy to the tier and an erasure use it. In the thread that owns the
-    log, it is the `Log` itself. A broker's logs belong to the event loop: other threads get a proxy
-    whose calls run there. So a job must not call any other method of a log.
+    It is used for an attach, a cleaning, a copy to the tier and an erasure. In the thread that owns
+    the log, it is the `Log` itself. A broker's logs belong to the event loop: other threads get a
+    proxy whose calls run there. So a job must not call any other method of a log.
     """
 
     @property
@@ -97,7 +97,7 @@ class LogAccess(LogView):
         """Adds or replaces finished segments."""
 
     def refresh(self) -> None:
-        """Do nothing: the writer's own view is always current."""
+        """Do nothing, because the writer's view is always current."""
 
     @property
     def active(self) -> ActiveSegment:
@@ -129,7 +129,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return a local segment's note, and when its records had arrived, in ms."""
+        """Return a local segment's note, and the time in ms when all its records had arrived."""
 
     @abstractmethod
     def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
@@ -137,7 +137,7 @@ class LogAccess(LogView):
 
     @abstractmethod
     def advance_start(self, offset: int) -> None:
-        """Move the log start, regardless of the topic's policy on deletion."""
+        """Move the log start, whatever the topic's `cleanup.policy`."""
 
     @abstractmethod
     def take_tier(self, record: "TierRecord") -> None:
@@ -151,15 +151,15 @@ class Log(LogAccess):
         segment_list: Its segments, local and in the tier.
         guard: Takes the partition offline after a failure.
         writer: Writes validated appends.
-        truncator: Truncates the log's end.
-        deleter: Moves its start.
+        truncator: Truncates the end of the log.
+        deleter: Moves the start of the log.
         follower: Copies a leader's batches.
         recovery_report: Repairs made by the opening.
         opened_end_offset: The log end when it was opened.
     """
 
     def __init__(self, parts: LogParts) -> None:
-        """Create the other parts; see `open_writable`."""
+        """Create a log from its parts; see `open_writable`."""
         segments = parts.segments
         super().__init__(segments)
         self.segment_list = segments
@@ -223,12 +223,12 @@ class Log(LogAccess):
 
     @property
     def is_flush_due(self) -> bool:
-        """Whether an append waits for its caller's `flush_later`."""
+        """Whether the caller of an append has to call `flush_later`."""
         return self._flusher.is_flush_due
 
     @property
     def last_flush_ms(self) -> int:
-        """When it was opened or last flushed as a whole, in ms of wall time."""
+        """Wall time in ms when it was opened or last flushed as a whole."""
         return self._flusher.last_flush_ms
 
     @property
@@ -237,7 +237,7 @@ class Log(LogAccess):
         return self._clock.last_ms
 
     def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return a local segment's note, and when its records had arrived, in ms."""
+        """Return a local segment's note, and the time in ms when all its records had arrived."""
         seen_ms = self._notes.seen_ms(segment)
         return self._notes.note_of(segment), seen_ms
 
@@ -266,8 +266,8 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append records, in batches of about `batch_bytes` before compression.
 
-        A record without a timestamp gets the clock's time. Either all are appended or none, unless
-        the disk fails.
+        A record without a timestamp gets the clock's time. Either all records are appended or none,
+        unless the disk fails.
 
         Args:
             records: At least one.
@@ -275,7 +275,7 @@ class Log(LogAccess):
             batch_bytes: Size at which a batch is closed; a larger record gets a batch of its own.
 
         Raises:
-            InvalidRecord: No record, or one that the topic's rules refuse.
+            InvalidRecord: There is no record, or the topic's rules refuse one.
             InvalidTimestamp: A timestamp outside the topic's limits.
             MessageTooLarge: A record larger than `max.message.bytes`, or records to compress of
                 more than 128 MiB in one batch.
@@ -368,9 +368,9 @@ class Log(LogAccess):
         """Append a set that `check_set` has checked.
 
         Raises:
-            LongCheck: It has to be checked again, since others have appended meanwhile.
-            InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump, StorageFailure: As in
-                `append_batches`.
+            LongCheck: The set has to be checked again, because the log was appended to since the
+                check. InvalidRecord, RecordListTooLarge, MessageTooLarge, ClockJump,
+                StorageFailure: As in `append_batches`.
         """
         self.guard.ensure_writable()
         append = prepared.finish(self._context(_LONG_SET, *self._times_ms()))
@@ -389,9 +389,9 @@ class Log(LogAccess):
     ) -> AppendResult:
         """Append the marker that commits or aborts a producer's open transaction.
 
-        If none is open, the marker is still written, as Kafka does, and ends nothing. A clock jump
-        does not stop a marker: a transaction without an end would block all readers of committed
-        records.
+        If no transaction is open, the marker is still written, as Kafka does, and ends nothing. A
+        clock jump does not prevent a marker: a transaction without an end would block all readers
+        of committed records.
 
         Args:
             producer_id: Producer of the transaction.
@@ -403,7 +403,8 @@ class Log(LogAccess):
 
         Raises:
             InvalidProducerEpoch: The epoch is older than the producer's, or not above it.
-            TransactionCoordinatorFenced: A later coordinator has written a marker for it.
+            TransactionCoordinatorFenced: A later coordinator has written a marker for this
+                producer.
             StorageFailure: As in `append`.
         """
         append_ms, now_ms = self._marker_times_ms()
@@ -432,7 +433,7 @@ class Log(LogAccess):
     # -- methods of the parts with many callers ----------------------------------------------
 
     def fence(self, leader_epoch: int) -> None:
-        """Write under this epoch from now on; see `EpochCheckpoint.fence`."""
+        """Use this leader epoch from now on; see `EpochCheckpoint.fence`."""
         self._epochs.fence(leader_epoch)
 
     def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
@@ -444,7 +445,7 @@ class Log(LogAccess):
         self._flusher.flush()
 
     def flush_later(self, done: Callable[[StorageFailure | None], None]) -> int:
-        """Make what was appended so far durable without waiting; see `Flusher.flush_later`."""
+        """Make all appends so far durable, without waiting; see `Flusher.flush_later`."""
         return self._flusher.flush_later(done)
 
     def truncate_to(self, offset: int) -> int:
@@ -460,7 +461,7 @@ class Log(LogAccess):
         return self.deleter.apply_retention(by_age=by_age)
 
     def advance_start(self, offset: int) -> None:
-        """Move the log start, regardless of the policy; see `Deleter.advance_start`."""
+        """Move the log start, whatever the policy; see `Deleter.advance_start`."""
         self.deleter.advance_start(offset)
 
     def take_tier(self, record: "TierRecord") -> None:
@@ -488,10 +489,11 @@ class Log(LogAccess):
             self._notes.closed(active)
             self._flusher.made_durable(end)
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
-            # Snapshots of segments' bases and the newest one stay, as in Kafka.
+            # Snapshots at the bases of segments and the newest one are kept, as in Kafka.
             drop_snapshots(self.context, -1, keep={*(s.base_offset for s in self._list.all), end})
             self.deleter.unlink_all()
-            # Lets the next start prove that the log was not truncated below its present end.
+            # With this, the next start can prove that the log was not truncated below its current
+            # end.
             self._list.append_time_checkpoint(self._clock.last_ms).write(fs, directory)
             self._roller.map_rest()
 
@@ -502,9 +504,9 @@ class Log(LogAccess):
     def detach(self) -> Callable[[], None]:
         """Do the quick part of `abandon`; return a function that does the rest.
 
-        The function may run in any thread. Files may still be used until it has returned.
+        The function may run in any thread. Files may still be in use until it has returned.
         """
-        self._list.forget_maps()  # the next opening may truncate the last segment
+        self._list.forget_maps()  # the next open may truncate the last segment
         wait = self.guard.abandon()
 
         def release_files() -> None:
@@ -573,7 +575,7 @@ def _append_by_steps(
 
 
 def _drop_frames(error: BaseException | None) -> None:
-    """Drop the frames from an error: they refer to the append, in a cycle that keeps its buffer."""
+    """Drop an error's frames: they form a reference cycle that keeps the append's buffer."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

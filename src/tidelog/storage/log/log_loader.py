@@ -1,8 +1,8 @@
 """Opens a partition for writing: recovery if one is needed, then the parts of an open log.
 
-Afterwards the active segment takes appends, the files contain nothing that the log does not prove,
-and the next leader epoch is known. If the log holds damage that no crash explains (`log_end`), no
-file is changed: the partition can be read and takes no appends.
+After that the active segment takes appends, the files contain only data that the log proves, and
+the next leader epoch is known. If the log has damage that no crash explains (`log_end`), no file is
+changed: the partition can be read but takes no appends.
 """
 
 import itertools
@@ -57,8 +57,9 @@ class LogOptions:
         watch: The directory's check of the wall clock.
         recovery_point: Offset below which everything is on disk; None after a clean stop.
         clean_end: End of the log at the clean stop; None if it is not recorded.
-        is_own: Whether all appends after a recovery point are a leader's, and so leave no gap.
-        log_start_offset: From the directory's checkpoint.
+        is_own: Whether all appends after a recovery point are those of a leader, which leave no
+            gap.
+        log_start_offset: Log start offset, from the directory's checkpoint.
         body_check: The validator's pass over records, plain or a kernel.
         lower_checkpoints: Called with an offset before a truncation, and with the resulting log
             end, so that the directory's checkpoints never lie beyond the log.
@@ -93,7 +94,7 @@ class LogOptions:
 
 
 class LogParts(NamedTuple):
-    """The parts of an open log that the others are made of."""
+    """The parts of an open log from which the other parts are made."""
 
     segments: SegmentList
     reader: LogReader
@@ -108,7 +109,7 @@ class LogParts(NamedTuple):
 
 
 class LogPart:
-    """A part of an open log that changes it, through the parts that its opening has made."""
+    """Base class of the parts that change an open log, by means of its `LogParts`."""
 
     def __init__(self, parts: LogParts) -> None:
         self._segments = parts.segments
@@ -148,7 +149,7 @@ class _Loading:
         self._tier = LogTier(options.tiers)
         start = options.log_start_offset
         self._segments = SegmentList(context, self._tier, log_start_offset=start)
-        # After a clean stop there is nothing to close until something is changed.
+        # After a clean stop a close has nothing to write until something is changed.
         is_changed = options.recovery_point is not None
         self.guard = FailureGuard(context, options.deferral, is_changed=is_changed)
         self._epochs = EpochCheckpoint(context, self.guard.settle)
@@ -164,7 +165,8 @@ class _Loading:
         if guard.failure is None:
             recovery.finish_swaps(context, self._report)
             self._settle_tier()
-        # Before any truncation: an epoch whose records were all lost must not be used again.
+        # Loaded before any truncation, because an epoch whose records were all lost must not be
+        # used again.
         self._epochs.load()
         if options.recovery_point is not None and guard.failure is None:
             guard.failure = rewrite_marked(context, options.recovery_point)
@@ -173,7 +175,7 @@ class _Loading:
         notes = NoteKeeper(context)
         flusher = Flusher(segments, guard, leaves_flushes=options.leaves_flushes)
         if self._is_refused:
-            # Only the state that reads need; the files stay unchanged.
+            # Load only the state that reads need; the files are not changed.
             active = segments.active
             times = active.read_append_times()
             limit_times(active, times, segments.trusted_end())
@@ -181,7 +183,8 @@ class _Loading:
         else:
             self._load_append_times()
             if options.recovery_point is not None:
-                # Before the notes: a note on a finished segment states that all of it is durable.
+                # Done before the notes: a note on a finished segment states that all of it is
+                # durable.
                 sync_unsynced(context, options.recovery_point)
             notes.load(segments.local, was_clean=options.recovery_point is None)
         clock = self._append_clock()
@@ -220,7 +223,7 @@ class _Loading:
     # -- refusing ----------------------------------------------------------------------------
 
     def _refuse(self, damage: DamagedLog | None, todo: str = _TO_REPAIR) -> None:
-        """Refuse appends, because bytes that must not be truncated are unreadable."""
+        """Mark the log as refusing appends, because unreadable bytes must not be truncated."""
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage
@@ -236,7 +239,7 @@ class _Loading:
     # -- recovery ----------------------------------------------------------------------------
 
     def _settle_tier(self) -> None:
-        """Finish what the record of the tier has begun: removing local copies, a truncation."""
+        """Finish what the tier's record has begun: removal of local copies, a truncation."""
         bases = list_bases(self._context)
         local_bases = self._tier.load(bases, self._context)
         if self._tier.view is None:
@@ -248,7 +251,7 @@ class _Loading:
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
-        """Remove segments one by one, so that the remaining ones never have a hole before them."""
+        """Remove segments one by one, in an order that never leaves a hole between others."""
         self._remove(bases)
         if bases:
             self._report.actions.append(
@@ -287,7 +290,7 @@ class _Loading:
             and bases[-1] < tier_end
             and self._end_of(bases[-1]) < tier_end
         ):
-            # Damage removed records that were already copied: the tier's copy is whole.
+            # Damage removed records that had already been copied: the tier's copy is complete.
             reason = f"they end at {self._end_of(bases[-1])}, the tier goes on to {tier_end}"
             self._remove_local(list(reversed(bases)), reason)
             bases, end = [], tier_end
@@ -302,7 +305,7 @@ class _Loading:
         if bases:
             active = self._load_active(bases[-1])
             if not self._is_refused:
-                zone_map_files.drop(context, bases[-1])  # it was finished once, and truncated
+                zone_map_files.drop(context, bases[-1])  # it was finished, then truncated
         else:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)
@@ -318,7 +321,7 @@ class _Loading:
         return self._load_active(base).end_offset
 
     def _load_active(self, base: int) -> ActiveSegment:
-        """Load the last segment; if it holds damage, the partition takes no appends."""
+        """Load the last segment; if it is damaged, the partition takes no appends."""
         recorded = self._options.recorded_end
         active = ActiveSegment.load(self._context, base, recorded, is_refused=self._is_refused)
         self._refuse(active.damaged)
@@ -345,7 +348,7 @@ class _Loading:
             return
         rebuilt = dict(zip(suffixes, segment.rebuild_indexes(), strict=True))
         if segment.hides_records:
-            return  # on disk, half an index would pass for a whole one
+            return  # half an index on disk would look complete
         for suffix in missing:
             self._restore(base, suffix, rebuilt[suffix].encoded)
         zone_map_files.drop_unfit(self._context, base)
@@ -358,7 +361,7 @@ class _Loading:
     # -- append times ------------------------------------------------------------------------
 
     def _load_append_times(self) -> None:
-        """Limit all times to the proven ones, and make the files match.
+        """Limit all append times to the proven ones, and make the files match.
 
         The next close writes a checkpoint that covers the whole log, so the log must be right by
         then.
@@ -374,7 +377,7 @@ class _Loading:
         active.adopt_append_times(times, file_matches=times.encode() == before and on_disk)
 
     def _size_on_disk(self, active: ActiveSegment) -> bool:
-        """Return whether the file holds nothing but the times that were read from it."""
+        """Return whether the file contains only the times that were read from it."""
         path = self._context.path(active.base_offset, files.APPEND_TIME_SUFFIX)
         if not self._context.env.files.exists(path):
             return not active.append_times.row_count
@@ -382,14 +385,14 @@ class _Loading:
 
 
 def load_for_writing(log: LogReader, expiration_ms: int) -> ProducerStates:
-    """Return producers at the log end for a writer: with their last batches, without idle ones."""
+    """Return the producers at the log end, with their last batches and without idle producers."""
     now_ms = log.context.env.clock.now_ms()
 
     def appended_by_ms(offset: int) -> int | None:
         try:
             return log.appended_by_ms(offset)
         except (CorruptData, StorageFailure):
-            return now_ms  # unknown does not mean idle, and is no reason to refuse the partition
+            return now_ms  # an unknown time does not mean idle, nor a refusal
 
     states = load_producer_states(log.context, log.segments, recall=True)
     states.set_arrival_times(now_ms - expiration_ms, appended_by_ms)

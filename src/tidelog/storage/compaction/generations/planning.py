@@ -2,23 +2,24 @@
 
 A cleaning is due when the log, with its active segment counted as full, would exceed its bound:
 `tidelog.compaction.space.factor` times the live size. The live size is an estimate, so the bound is
-lowered by the expected error. Independently of the bound, everything is rewritten (a full pass) if
-it is requested, if `max.compaction.lag.ms` has passed, if the strategy compares versions, and now
-and then for expired tombstones: only a pass over all older segments may remove all of them.
+lowered by the expected error. Independently of the bound, all segments are rewritten (a full pass)
+if it is requested, if `max.compaction.lag.ms` has passed, if the strategy compares versions, and
+from time to time for expired tombstones: only a pass over all older segments may remove all of
+them.
 
 Which segments are cleaned: those with the most garbage per byte to move. A log of L live bytes may
 use F x L. Cleaning a segment of s bytes, u of them live, reads s, writes u and frees s - u; its
-keys are checked against a map that is filled by reading the log from some offset on. A segment that
-is cleaned early has collected less garbage, so a cleaning waits until the space is used up, and
-then takes the segments in order of
+keys are looked up in a map that is filled by reading the log from some offset on. A segment that is
+cleaned early has collected less garbage, so a cleaning waits until the space is used up, and then
+chooses the segments in order of
 
     (g - ln(1 + g)) * (age + 2L),   g = garbage / live
 
 which is where the cost of rewriting now equals the cost of keeping the garbage until later, for
-records whose death rate decreases with age. A map can check all segments that were already cleaned
-at least up to the map's first offset. So for each first offset the best prefix of that order is
-known, and the cheapest one is taken: garbage freed over bytes written and, at a lower price, bytes
-read. (docs/generations.md has the derivation and the measurements.)
+records whose death rate decreases with age. A map can be used for all segments that were already
+cleaned at least up to the map's first offset. So for each first offset the best prefix of that
+order is known, and the cheapest one is chosen: garbage freed per bytes written and, at a lower
+price, bytes read. (docs/generations.md has the derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
@@ -26,16 +27,16 @@ are updated at very different rates breaks up into many small segments. Before t
 `SEGMENTS_PER_LIVE` times as many as the live bytes would fill, runs of neighbors are rewritten only
 to merge them, starting with those that remove the most segments per byte copied.
 
-Proofs, from offsets alone, keep a deleted key from reappearing. The one fact is a segment's
-`cleaned_to` C: none of its records is superseded by a record with an offset below C. A segment that
-was never cleaned has C = its base offset, since a record is superseded only by later ones. A
-cleaning that maps the keys of offsets [from, to) drops every record that a record of that range
-supersedes; so it raises C to `to` if C >= from, and proves nothing if a gap between C and `from`
-remains. It follows for an offset P:
+The following proofs, from offsets alone, ensure that a deleted key does not reappear. They use a
+segment's `cleaned_to` C: none of its records is superseded by a record with an offset below C. A
+segment that was never cleaned has C = its base offset, since a record is superseded only by later
+ones. A cleaning that maps the keys of offsets [from, to) drops every record that a record of that
+range supersedes; so it raises C to `to` if C >= from, and proves nothing if there is a gap between
+C and `from`. It follows for an offset P:
 
 - the part below P is clean, in the sense of Kafka's cleaner (no two records below P with the same
   key), if every segment that begins below P has C >= P;
-- a tombstone at an offset below P covers no record any more if every segment before it, and its
+- a tombstone at an offset below P deletes no remaining record if every segment before it, and its
   own, has C >= P.
 
 Source: Kafka 4.x LogCleanerManager (the checkpoint); docs/generations.md#proofs.
@@ -56,11 +57,11 @@ from tidelog.storage.compaction.job import GROUP_BYTES_MAX, Group
 from tidelog.types import INT32_MAX
 
 # Cost of a byte read when a byte written costs 1. Reads are sequential, mostly hit the page cache,
-# and cause no wear; at 0 the log would be read for every small cleaning.
+# and cause no wear; with a cost of 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
 
-# Minimum part of the live size that a cleaning frees: with less, the map is filled too often; with
+# Minimum part of the live size that a cleaning frees. With less, the map is filled too often; with
 # more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
@@ -125,7 +126,7 @@ def choose(
 
 
 def describe(map_from: int, chosen: Sequence[SegmentFacts], map_bytes: int) -> Choice:
-    """Return a choice with its expected cost."""
+    """Return a choice of these segments with its expected cost."""
     return Choice(
         map_from=map_from,
         bases=tuple(sorted(each.base_offset for each in chosen)),
@@ -154,8 +155,8 @@ def priority_by(segments: Sequence[SegmentFacts]) -> Callable[[SegmentFacts], fl
 def _map_starts(segments: Sequence[SegmentFacts], map_keys_max: float) -> Iterator[int]:
     """Yield first offsets to compare, the shortest maps first.
 
-    A key is in the map once, wherever its older records lie: a map from an offset on holds the keys
-    whose last record is at or after it.
+    A key is in the map once, wherever its older records are: a map from an offset on holds the keys
+    whose last record is at or after that offset.
     """
     starts = sorted({each.cleaned_to for each in segments}, reverse=True)
     step = max(1, -(-len(starts) // MAP_STARTS_MAX))
@@ -342,9 +343,9 @@ def with_drops(
 ) -> Iterator[Group]:
     """Yield groups, and whether each may drop tombstones and markers past their horizon.
 
-    A group may if every segment up to its last one is cleaned to the group's end by the time the
-    group is swapped in: by this cleaning, if it is rewritten before or with the group, or by
-    earlier ones.
+    A group may drop them if every segment up to its last one is cleaned to the group's end by the
+    time the group is swapped in: by this cleaning, if it is rewritten before or with the group, or
+    by earlier ones.
 
     Args:
         segments: All finished segments of the partition, in order; no older data exists elsewhere.
@@ -445,7 +446,7 @@ class GenerationPlan:
     """The next cleaning.
 
     Attributes:
-        groups: Segments that become one each, in order; empty if nothing is due.
+        groups: Groups of segments that become one segment each, in order; empty if nothing is due.
         map_from: First offset whose key goes into the map, inclusive.
         map_to: Offset after the last one, exclusive.
         reason: Why it is due, or why not, with figures.
@@ -502,7 +503,7 @@ class GenerationPlan:
 
 
 def plan_verdict(plans: Sequence[GenerationPlan]) -> str:
-    """Return how many partitions are due for compaction, what it costs and what it frees."""
+    """Return in one sentence how many partitions are due, what compaction costs and frees."""
     due = [plan for plan in plans if plan.is_due]
     if not plans:
         return "nothing to compact: no topic has cleanup.policy=compact"
@@ -572,7 +573,7 @@ def plan_generation(segments: Sequence[SegmentFacts], demand: Demand) -> Generat
 
 
 def _bounded(segment: SegmentFacts, end: int) -> SegmentFacts:
-    """Return the segment as seen by a map that ends there: without garbage if clean up to there."""
+    """Return the segment for a map that ends there: without garbage if it is clean up to there."""
     if segment.cleaned_to < end:
         return segment
     return replace(segment, cleaned_to=end, live_bytes=float(segment.size_bytes))
@@ -605,7 +606,7 @@ class _Planning:
         return self._make(bases, bases, first, reason, is_full=True)
 
     def clean(self, reason: str) -> GenerationPlan:
-        """Plan to rewrite the segments that are worth it, if they free enough."""
+        """Plan to rewrite the segments with the most garbage per cost, if they free enough."""
         slack = (self.demand.space_factor - 1) * self.space.live_bytes
         batch = max(BATCH_PART * slack, 1.0)
         garbage = sum(each.garbage_bytes for each in self.allowed)

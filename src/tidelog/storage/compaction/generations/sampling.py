@@ -2,10 +2,10 @@
 
 A damaged segment is left out of the sample; the cleaning that reads it reports the damage. The
 sample affects no decision about safety. Records of aborted transactions count as committed, so the
-sample takes a few records for garbage that are not.
+sample counts a few live records as garbage.
 
-Imports numpy and numba. Owns no file. Memory: one chunk, and the part of it that is decompressed at
-a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
+Imports numpy and numba. Writes no file. Memory: one chunk, and the part of it that is decompressed
+at a time. Plain reference: `tests/worlds/records/plain_sampling.py`.
 """
 
 from typing import TYPE_CHECKING, Final

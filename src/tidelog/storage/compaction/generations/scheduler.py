@@ -1,11 +1,11 @@
 """Scheduler that bounds space: the statistics of segments, and the choice of the next cleaning.
 
 `SpaceBound` is the `Scheduler` of topics for which `tidelog.compaction.scheduler` selects
-generational compaction. `Generations` is its memory of one partition, from one cleaning to the
-next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. Needs the
+generational compaction. `Generations` has the statistics of one partition, from one cleaning to the
+next: `load` -> `sample` -> `plan` -> (the cleaning, its swap) -> `note` -> `store`. It needs the
 directory's lock from `load` to `store`. Not thread-safe.
 
-Not owned: the estimates (`estimates`), the plan (`planning`), the file (`statistics`).
+Other modules own the estimates (`estimates`), the plan (`planning`) and the file (`statistics`).
 
 Source: docs/generations.md.
 """
@@ -201,10 +201,10 @@ class Generations:
     # -- sampling --------------------------------------------------------------------------------
 
     def may_be_due(self, demand: Demand) -> bool:
-        """Return whether a plan could be due if all unread segments were garbage.
+        """Return whether a plan could be due, assuming that all unread segments are garbage.
 
-        The live size never decreases by itself: while the log has room by the stored facts, reading
-        new segments can wait. They are read at once when it has none.
+        The live size never decreases by itself: as long as the log has room according to the stored
+        facts, reading new segments can wait. They are read at once when there is no room.
         """
         live = sum(
             each.sum_bytes
@@ -216,7 +216,7 @@ class Generations:
 
     @property
     def has_tombstones_due(self) -> bool:
-        """Whether an idle log needs a cleaning at some time: some tombstones will expire."""
+        """Whether an idle log will need a cleaning, because it has tombstones that will expire."""
         return any(row.due_ms != UNKNOWN for row in self._known.rows.values())
 
     def sample(self, cleanable_end: int) -> None:
@@ -331,9 +331,9 @@ class Generations:
     ) -> bool:
         """Return whether a full pass is due for expired tombstones.
 
-        At most once per retention time: rewriting the whole log for each tombstone would be brute
-        force. A busy log waits until it has as many new records as keys, but no longer than a tenth
-        of the retention.
+        A full pass for tombstones runs at most once per retention time, because rewriting the whole
+        log for each tombstone would cost as much as brute force. A busy log waits until it has as
+        many new records as keys, but no longer than a tenth of the retention.
         """
         statistics = self._known
         overdue = [each for each in segments if self._is_overdue(each, demand.cleanable_end)]
@@ -352,10 +352,10 @@ class Generations:
         if not segment.has_due or segment.end_offset > cleanable_end:
             return False
         was_swept = segment.end_offset <= self._known.swept_to
-        # With a retention of 0, both are the time of the pass that first saw the tombstone.
+        # With a retention of 0, both times are that of the pass that first saw the tombstone.
         return not was_swept or self._known.rows[segment.base_offset].due_ms >= self._known.swept_ms
 
-    # -- afterwards ------------------------------------------------------------------------------
+    # -- after a cleaning ------------------------------------------------------------------------
 
     def note(
         self,
@@ -413,7 +413,7 @@ class Generations:
             statistics.counted = better(statistics.counted, new, samples)
 
     def _weigh(self, cleaned: CleaningResult) -> None:
-        """Let the sample stand for the whole of segments that hold last records only."""
+        """Set `weight_bytes` of segments with only last records to the sample's bytes of them."""
         mapped_to, samples = cleaned.mapped_to, self._known.samples
         bases = sorted(self._known.rows)
         sampled = dict(zip(bases, samples.count(bases), strict=True))
@@ -459,7 +459,7 @@ def _row_after(
         weight_bytes=record_bytes,
         due_ms=due_after(old, group, horizon_ms),
         runs=max(row.runs for row in old) + 1,
-        # A batch that gets a delete horizon may grow.
+        # A batch may grow when it gets a delete horizon.
         found_bytes=sum(row.found_bytes for row in old)
         + max(group.bytes_before - group.bytes_after, 0),
     )
@@ -471,7 +471,7 @@ _SLOT_BYTES: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class CleaningTerms:
-    """Rules, wall time, and whether a full pass was requested.
+    """Input of a decision besides the log: rules, wall time, and whether a full pass was requested.
 
     Attributes:
         rules: Makes the rules; raises ConfigError if settings conflict.
@@ -524,7 +524,7 @@ class SpaceBound:
         return 0 if self._memory is None else self._memory.bytes_written
 
     def limits(self, config: TopicConfig) -> TopicConfig:
-        """Return settings that judge a head by age alone; the space bound replaces the ratio."""
+        """Return settings that limit only the head's age; the space bound replaces the ratio."""
         return replace(
             config, min_cleanable_dirty_ratio=1.0, tidelog_compaction_min_dirty_bytes=NEVER_BYTES
         )
@@ -558,7 +558,7 @@ class SpaceBound:
         for problem in memory.problems:
             context.report(problem)
         if not plan.is_due and (memory.bytes_read or memory.has_tombstones_due):
-            memory.store()  # else it is stored once the cleaning is swapped in
+            memory.store()  # otherwise stored once the cleaning is swapped in
         due_reason = (forced or DueReason.SPACE) if plan.is_due else None
         return replace(decision, due=due_reason, reason=plan.reason)
 
@@ -605,7 +605,7 @@ def demand_of(
 
     Args:
         config: The settings.
-        rules: Rules by which it is cleaned.
+        rules: Rules by which the topic is cleaned.
         cleanable_end: Offset up to which the log may be cleaned.
         active_bytes: Size of the active segment.
         everything: Why a full pass is made; empty if none is.
@@ -622,7 +622,7 @@ def demand_of(
 
 
 def identities(segments: Iterable[ClosedSegment]) -> list[SourceSegment]:
-    """Return the finished segments in the form that the statistics compare."""
+    """Return the attributes of segments with which statistics recognize them."""
     return [
         SourceSegment(
             base_offset=each.base_offset,
@@ -639,7 +639,7 @@ def _swept_to(job: CleaningJob, cleaned: CleaningResult) -> int:
     """Return the offset up to which a full pass removed due tombstones."""
     if not job.rules.has_versions:
         return cleaned.mapped_to
-    # Tombstones in or around mapped groups wait for the next pass: see `CleaningJob.lets_go`.
+    # Tombstones in or around mapped groups remain until the next pass; see `CleaningJob.lets_go`.
     return job.map_from if cleaned.mapped_to == job.map_to else 0
 
 

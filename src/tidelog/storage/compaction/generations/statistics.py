@@ -1,10 +1,10 @@
 """The file `compaction-statistics`: facts about each finished segment, kept between cleanings.
 
-The file is derived data. If it is lost, damaged or about other segments, its facts are unknown: the
-partition's `cleaner-offset-checkpoint` has the end of the clean part, and sampling begins again. A
-row is valid only for a segment with the same base, end, size and modification time. Its
-`cleaned_to` is valid only up to the first changed segment below. So a log that was truncated and
-then appended to is clean up to the truncation point, and no further.
+The file is derived data. If it is lost, damaged or describes other segments, the facts are unknown:
+then the partition's `cleaner-offset-checkpoint` gives the end of the clean part, and sampling
+begins again. A row is valid only for a segment with the same base, end, size and modification time.
+Its `cleaned_to` is valid only up to the first changed segment below. So a log that was truncated
+and then appended to is clean up to the truncation point only.
 
 The file is a list of entries: a full snapshot, then the changes since. An entry is the CRC-32C of
 its text in 8 hexadecimal digits, a line end, a JSON object, a line end (docs/format.md#text-files).
@@ -13,8 +13,8 @@ live size is appended once. Writing the full file each time would be more than a
 that generational compaction writes. So changes are appended until they take as much space as the
 snapshot; then the file is replaced.
 
-A reader stops at a damaged or incomplete entry: the entries before it count, as after a crash a
-moment earlier. Nothing is appended after it; the next writer replaces the file.
+A reader stops at a damaged or incomplete entry and uses the entries before it, as after an earlier
+crash. Nothing is appended after such an entry; the next writer replaces the file.
 """
 
 import base64
@@ -55,8 +55,8 @@ LINE_END: Final = b"\n"
 _CRC_DIGITS: Final = 8
 
 
-# The hash of a sampled key, followed by two varints: the distance of its last record's offset from
-# the previous sample's, and that record's size, negative for a tombstone.
+# A sample is the hash of a key, followed by two varints: the distance of its last record's offset
+# from that of the previous sample, and that record's size, negative for a tombstone.
 _HASH_SIZE: Final = 6
 
 
@@ -73,9 +73,9 @@ class SegmentRow:
         records: Number of its records; -1 if they have not been counted.
         record_bytes: Their size in bytes, uncompressed; -1 if they have not been counted. An
             estimate after a rewrite.
-        weight_bytes: Bytes of sampled records, divided by the sampling rate, that stand for the
+        weight_bytes: Bytes of sampled records, divided by the sampling rate, that correspond to the
             whole log file; -1 if the sample does not cover the segment.
-        due_ms: Delete horizon of its last tombstone; -1 if no cleaning has seen one in it.
+        due_ms: Delete horizon of its last tombstone; -1 if no cleaning has found one in it.
         runs: How often it was rewritten.
         found_bytes: Garbage that was removed from it, in all runs together.
     """
@@ -152,7 +152,7 @@ def new_row(segment: SourceSegment, cleaned_to: int) -> SegmentRow:
 def reconcile(
     statistics: Statistics, segments: Sequence[SourceSegment], clean_offset: int
 ) -> Statistics:
-    """Return the statistics that are valid for the present segments.
+    """Return the statistics that are valid for the current segments.
 
     Args:
         statistics: The stored statistics.
@@ -164,7 +164,7 @@ def reconcile(
         The statistics with a row for each segment.
     """
     end = segments[-1].end_offset if segments else 0
-    # `cleaned_to` of the other rows is not valid beyond the first segment that has changed.
+    # No row's `cleaned_to` is valid beyond the first segment that has changed.
     sound = next((s.base_offset for s in segments if not _is_known(statistics, s)), end)
     rows = {}
     for segment in segments:
@@ -298,7 +298,7 @@ def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
 
 
 def _counted(content: Fields) -> MappedKeys | None:
-    """Return the count of a map; None if there is none, or an earlier release wrote the file."""
+    """Return the count of a map; None if there is none, or if an earlier release wrote the file."""
     counts = content.value("counted")
     if not counts:
         return None
@@ -394,7 +394,7 @@ class StoredStatistics:
         statistics: The snapshot with all changes applied; for comparison, not to be modified.
         whole_bytes: Size of the snapshot in bytes.
         size_bytes: Size of the snapshot and its changes in bytes.
-        is_sound: Whether the file holds nothing else, so that entries can be appended.
+        is_sound: Whether the file holds no other bytes, so that entries can be appended.
     """
 
     statistics: Statistics
@@ -444,7 +444,7 @@ def keep_written(
 
 
 def _weight(stored: StoredStatistics) -> int:
-    """Return the size of statistics in samples; a row is about as large as two."""
+    """Return the size of statistics in samples, for the cache; a row counts as two samples."""
     return len(stored.statistics.samples) + 2 * len(stored.statistics.rows)
 
 
