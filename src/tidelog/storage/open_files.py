@@ -1,12 +1,13 @@
 """Bounded caches of open files, maps and parsed small files.
 
-Owns every file handle of storage: `FilePool` for files that are read or written by position (active
-segments), `MapCache` for closed segments. An evicted file is reopened at its next use, so 10,000
-segments work with a limit of 1,024 descriptors. Maps hold no descriptor (see `tidelog.env`), but
-the kernel limits their number too (65,530 per process on Linux).
+This module owns every file handle of storage: `FilePool` for files that are read or written by
+position (active segments), `MapCache` for closed segments. An evicted file is reopened at its next
+use, so 10,000 segments work with a limit of 1,024 descriptors. Maps need no descriptor (see
+`tidelog.env`), but the kernel limits their number, too (65,530 per process on Linux).
 
-A parsed file stays valid while its size, time and identity are unchanged. That is enough, because
-every writer holds the directory's lock, appends or replaces, and updates this cache.
+The parsed content of a file stays valid while the file's size, time and identity are unchanged.
+That is enough, because every writer holds the directory's lock, only appends to files or replaces
+them, and updates this cache.
 
 All caches are thread-safe.
 """
@@ -24,7 +25,8 @@ from tidelog.record.header import LENGTH_AT, LOG_OVERHEAD
 from tidelog.storage.files import write_rest
 from tidelog.types import Buffer
 
-# Maximum total weight of the cached values. A key in a sample takes some 250 bytes: 32 MB.
+# Maximum total weight of the cached values. The unit is a sampled key of about 250 bytes, so this
+# is about 32 MB.
 WEIGHT_MAX: Final = 1 << 17
 
 
@@ -55,8 +57,8 @@ class DecodedFiles:
         """Cache the content of a file.
 
         Args:
-            path: Its name.
-            stat: Its status before it was read, or after it was written.
+            path: Path of the file.
+            stat: Status of the file before it was read, or after it was written.
             content: The content; it is shared and must not be modified.
             weight: Its weight, in the unit of `weight_max`.
         """
@@ -84,14 +86,14 @@ FILE_LIMIT: Final = 256
 MAP_LIMIT: Final = 32_768
 
 
-# Maximum bytes of copies: maps of files in an object store are copies in memory.
+# Maximum bytes of copies, which replace maps for files in an object store.
 COPIED_BYTES: Final = 64 << 20
 
 
 READ_CHUNK_BYTES: Final = 4 << 20
 
 
-# Minimum bytes of a frame to read its length and magic.
+# Number of bytes of a frame that contain its length and magic.
 FRAME_SIZE: Final = 17
 
 
@@ -100,11 +102,11 @@ def _nothing() -> None:
 
 
 class Held:
-    """Handle of a file that its user keeps, to save the lookup each time.
+    """Handle of a pooled file that its user keeps, to save the lookup at each use.
 
     Attributes:
-        file: None once the pool has closed it: then it has to be taken from the pool again.
-        is_used: Set at each use, so that it is not among the first to be closed.
+        file: The open file; None once the pool has closed it: then get it from the pool again.
+        is_used: Set at each use, so that the file is not among the first to be closed.
     """
 
     __slots__ = ("file", "is_used")
@@ -146,9 +148,9 @@ class FilePool:
             return held, file
 
     def _evict(self) -> None:
-        """Evict the oldest files. They close once no thread uses them any more.
+        """Evict the oldest files; each is closed once no thread uses it any more.
 
-        A kept file that was used since goes to the end instead, once.
+        A kept file that was used since the last eviction becomes the newest instead, once.
         """
         for _ in range(len(self._open)):
             if len(self._open) <= self._limit:
@@ -169,10 +171,10 @@ class FilePool:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """Keep these files from being opened inside the context, and evict them at its end.
+        """Prevent these files from being opened inside the context, and evict them at its end.
 
-        So a caller that got a file by a name, and then finds that the name is still current, has
-        the right file.
+        So if a caller gets a file by a name, and afterwards finds that the name is still current,
+        it has the right file.
         """
         with self._lock:
             yield
@@ -182,13 +184,13 @@ class FilePool:
     def forget(self, path: str) -> None:
         """Drop the handle of a file before its name is reused or removed.
 
-        It closes once unused: a response may still be read from it.
+        The file is closed once unused: a response may still be read from it.
         """
         with self._lock:
             self._let_go(path)
 
     def forget_below(self, folder: str) -> None:
-        """Drop the handles of a folder's files, whose names may refer to other files by now."""
+        """Drop the handles of a folder's files, whose names may now refer to other files."""
         with self._lock:
             for path in [each for each in self._open if each.startswith(f"{folder}/")]:
                 self._let_go(path)
@@ -207,12 +209,12 @@ class FilePool:
 
 
 class PooledFile:
-    """One file of a pool, for a constant user."""
+    """One file of a pool, for a user that uses it often."""
 
     __slots__ = ("_creates", "_held", "_path", "_pool")
 
     def __init__(self, pool: FilePool, path: str, *, create: bool = False) -> None:
-        """Create it without opening; with `create`, a missing file is created."""
+        """Create the object without opening the file; with `create`, `write` creates the file."""
         self._pool = pool
         self._path = path
         self._creates = create
@@ -233,8 +235,8 @@ class PooledFile:
 class MapCache:
     """At most `limit` maps of closed files; views that callers hold outlive their eviction.
 
-    A caller that keeps views passes a callback to drop them, or evicted maps would stay mapped. Of
-    copies it holds at most `COPIED_BYTES` plus the last one.
+    A caller that keeps views passes a callback to drop them; otherwise evicted maps would stay
+    mapped. Copies are limited to `COPIED_BYTES` plus the last one.
     """
 
     def __init__(self, files: FileSystem, *, limit: int = MAP_LIMIT) -> None:
@@ -248,7 +250,7 @@ class MapCache:
         """Return the whole file, read-only; raises OSError if it can't be opened.
 
         Args:
-            path: Its name.
+            path: Path of the file.
             on_evict: Called when the map is evicted from the cache.
         """
         evicted = []
@@ -275,7 +277,7 @@ class MapCache:
 
     @contextmanager
     def replacing(self, paths: Iterable[str]) -> Iterator[None]:
-        """Keep these files from being mapped inside the context; see `FilePool.replacing`."""
+        """Prevent these files from being mapped inside the context; see `FilePool.replacing`."""
         with self._lock:
             yield
             for path in paths:
@@ -289,7 +291,7 @@ class MapCache:
             self._maps.pop(path, None)
 
     def forget_below(self, folder: str) -> None:
-        """Drop the maps of a folder's files, whose names may refer to other files by now."""
+        """Drop the maps of a folder's files, whose names may now refer to other files."""
         with self._lock:
             for path in [each for each in self._maps if each.startswith(f"{folder}/")]:
                 self._copied.pop(path, None)
@@ -311,7 +313,7 @@ def as_storage_failure(error: OSError, path: str, operation: str) -> StorageFail
 
 @contextmanager
 def typed_failures(path: str, operation: str) -> Iterator[None]:
-    """Raise StorageFailure for a system call that fails inside; a StorageFailure keeps its name."""
+    """Raise StorageFailure for a failed system call inside; keep a StorageFailure unchanged."""
     try:
         yield
     except OSError as error:
@@ -319,7 +321,7 @@ def typed_failures(path: str, operation: str) -> Iterator[None]:
 
 
 def sync_file(file: File, path: str) -> None:
-    """Sync a file of a log; a failure is always reported as a `sync`, in any operation.
+    """Sync a file of a log; a failure is reported as a failure of `sync` in any operation.
 
     Raises:
         StorageFailure: It is unknown which data of the file is on the disk.
@@ -332,7 +334,7 @@ def sync_file(file: File, path: str) -> None:
 def typed_reads(path: str) -> Iterator[None]:
     """Raise StorageFailure for a system call that fails inside.
 
-    A missing file is still a FileNotFoundError: a reader that gets one refreshes.
+    A missing file is still a FileNotFoundError, at which a reader refreshes.
     """
     try:
         yield
@@ -349,10 +351,10 @@ def walk_file(
 
     Args:
         file: Open file.
-        path: Its name, for errors.
+        path: Path of the file, for errors.
         start: Position of the first batch.
         end: Position to stop at, exclusive; a batch that crosses it is not returned.
-        chunk_bytes: Bytes to read at a time; a larger batch is read whole.
+        chunk_bytes: Bytes to read at a time; a larger batch is read at once.
 
     Raises:
         CorruptBatch: A frame is invalid; with its position.

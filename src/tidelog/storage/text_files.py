@@ -48,7 +48,7 @@ CHECKPOINT_VERSION: Final = 0
 PARTITION_METADATA_VERSION: Final = 0
 
 
-# A file of tidelog's own: append times up to the one in it may lie ahead of the clock.
+# tidelog's own file: append times up to the one in it may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
 
 
@@ -72,7 +72,8 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
         field_counts: Allowed numbers of fields of an entry.
 
     Raises:
-        CorruptFile: Not UTF-8, another version, a wrong number of entries or fields.
+        CorruptFile: The text is not UTF-8, or has another version or a wrong number of entries or
+            fields.
     """
     lines = decode_text(data).split("\n")
     if lines == [""]:
@@ -96,7 +97,7 @@ def parse_number(text: str, what: str) -> int:
     """Parse a whole number; `what` names it in the error.
 
     Raises:
-        CorruptFile: Anything but an ASCII number that fits into an int64.
+        CorruptFile: The text is not an ASCII number that fits into an int64.
     """
     if re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) is None or abs(int(text)) > INT64_MAX:
         raise CorruptFile(f"{what} {text[:40]!r}: a whole number expected")
@@ -114,7 +115,7 @@ def decode_offset_checkpoint(data: Buffer) -> dict[TopicPartition, int]:
     """Decode the result of `encode_offset_checkpoint`.
 
     Raises:
-        CorruptFile: The text is invalid, or has an offset that no log can end at.
+        CorruptFile: The text is invalid, or an offset is impossible as the end of a log.
     """
     offsets = {}
     for topic, partition, offset in decode_checkpoint(data, 3):
@@ -200,7 +201,7 @@ def write_partition_metadata(
 def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str], None]) -> int:
     """Return the last append time (ms) that was accepted in a log directory, -1 for none.
 
-    A damaged file is reported, and accepts nothing.
+    A damaged file is reported and counts as -1.
     """
     try:
         data = read_file(files, posixpath.join(directory, ACCEPTED_CLOCK_FILE))
@@ -216,20 +217,20 @@ def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str
 
 
 def write_accepted_clock(files: FileSystem, directory: str, accepted_ms: int) -> None:
-    """Store, durably, the last append time that was accepted although it was ahead of the clock."""
+    """Store, durably, the last append time that was accepted although ahead of the clock."""
     path = posixpath.join(directory, ACCEPTED_CLOCK_FILE)
     write_atomically(files, path, encode_checkpoint([str(accepted_ms)]))
 
 
 def write_clean_shutdown(files: FileSystem, directory: str) -> None:
-    """Write the mark of a clean stop to a log directory: the last step of closing it."""
+    """Write the marker of a clean stop to a log directory, as the last step of closing it."""
     write_atomically(files, posixpath.join(directory, CLEAN_SHUTDOWN_FILE), CLEAN_SHUTDOWN_TEXT)
 
 
 def take_clean_shutdown(files: FileSystem, directory: str) -> bool:
-    """Return whether the marker was there; it is removed durably, before anything is loaded.
+    """Remove the marker of a clean stop, durably, before anything is loaded; return if it existed.
 
-    Only its existence counts: old brokers wrote it empty. Source: KAFKA-10471.
+    Only the marker's existence counts: old brokers wrote it empty. Source: KAFKA-10471.
     """
     path = posixpath.join(directory, CLEAN_SHUTDOWN_FILE)
     try:
@@ -252,9 +253,9 @@ META_PROPERTIES_FILE: Final = "meta.properties"
 
 
 def encode_meta_properties(properties: Mapping[str, str]) -> bytes:
-    """Encode `meta.properties`: a `key=value` line each, keys sorted.
+    """Encode `meta.properties`: one line `key=value` for each property, sorted by key.
 
-    Kafka writes the date above the lines; no program reads it, so it is left out.
+    Kafka writes the date above the lines; it is left out, because no program reads it.
     """
     lines = [f"{key}={_escape(value)}" for key, value in sorted(properties.items())]
     return ("#\n" + "".join(f"{line}\n" for line in lines)).encode()
@@ -296,7 +297,7 @@ def _escape(value: str) -> str:
 
 
 class Fields(NamedTuple):
-    """Typed fields of a JSON object; `what` names it in errors."""
+    """Typed fields of a JSON object; `what` names the object in errors."""
 
     content: dict[str, object]
     what: str
@@ -369,15 +370,15 @@ class Fields(NamedTuple):
 
 
 def read_record(kind: type[_Record], content: object, what: str, **given: object) -> _Record:
-    """Create a dataclass from the JSON object that `asdict` makes of it.
+    """Create a dataclass from the JSON form of its `asdict` result.
 
-    Its fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
+    The fields may be numbers, texts, flags, such dataclasses, and tuples of any length of these.
 
     Args:
         kind: The dataclass.
         content: The object, as parsed from JSON.
         what: Names the object in errors.
-        given: Fields that the caller has read.
+        given: Fields that the caller has already read.
 
     Raises:
         CorruptFile: The structure is wrong; errors of the dataclass itself are raised unchanged.

@@ -81,7 +81,7 @@ SET: Final = 6
 ORDER: Final = 7
 
 
-PARTITION: Final = 8  # ~partition if other partitions have the key, too
+PARTITION: Final = 8  # bitwise complement (~partition) if others have the key, too
 
 
 FIELDS: Final = 9

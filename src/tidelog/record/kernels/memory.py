@@ -67,7 +67,7 @@ def prefetch(data: "Longs | Ints", slot: int) -> None:
 
 
 def prefetch_many(data: "Longs", slot: int) -> None:
-    """Prefetch an element into the L2 cache: L1 can wait for only a few at a time."""
+    """Prefetch an element into the L2 cache: the L1 cache allows only a few misses at a time."""
     assert 0 <= slot < data.size
 
 

@@ -1,8 +1,8 @@
 """Reads of one partition: offsets, lookups by time, records.
 
-`LogView` reads over a `SegmentList`, and is common to `LogReader` and the writer's `Log`. A
-`LogReader` needs no lock and writes nothing: it shows the partition as it was when it was opened or
-last refreshed, up to the last whole, valid batch on disk.
+`LogView` reads over a `SegmentList`, and is the common base of `LogReader` and the writer's `Log`.
+A `LogReader` needs no lock and writes nothing: it shows the partition as of its opening or last
+refresh, up to the last whole, valid batch on disk.
 """
 
 import functools
@@ -51,7 +51,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
     )
 
 
-# Maximum failures of a read, without a record in between, because segments were replaced.
+# Maximum number of times that a read fails, without returning a record, because segments were
+# replaced.
 _REPLACED_MAX: Final = 20
 
 
@@ -67,10 +68,10 @@ _Answer = TypeVar("_Answer")
 def _typed_read(
     method: Callable[Concatenate[_View, _Args], _Answer],
 ) -> Callable[Concatenate[_View, _Args], _Answer]:
-    """Make a method raise StorageFailure instead of an error of the system.
+    """Make a method raise StorageFailure instead of an operating system error.
 
-    If it failed because another process had replaced segments, it is called again on the new ones.
-    A file that is missing for another reason is still a FileNotFoundError.
+    If the method fails because another process has replaced segments, it is called again on the new
+    segments. A file that is missing for another reason is still a FileNotFoundError.
     """
 
     @functools.wraps(method)
@@ -87,14 +88,15 @@ def _typed_read(
 
 
 def _records_of(part: LogSlice, aborted: AbortedFilter) -> Iterator[Record]:
-    """Yield the records of a slice; raises OffsetsGone if some are missing without a reason."""
+    """Yield the records of a slice; raises OffsetsGone if offsets are lost."""
     ensure_no_gap(part.segment, *(yield from records_of(part, aborted)))
 
 
 class LogView(ABC):
     """Reads over a partition's list of segments, without state of its own.
 
-    `LogReader` is the view of a directory that another process may write to, `Log` the writer's.
+    `LogReader` is the view of a directory that another process may write to, `Log` that of the
+    writer.
     """
 
     def __init__(self, segments: SegmentList) -> None:
@@ -111,7 +113,8 @@ class LogView(ABC):
     ) -> None:
         """Return if another process had replaced segments when a read failed; else raise its error.
 
-        The view shows the current segments then. A log that this process writes is never stale.
+        On return the view shows the current segments. A log that this process writes is never
+        stale.
 
         Args:
             error: Error of the read.
@@ -141,7 +144,7 @@ class LogView(ABC):
 
     @property
     def segments(self) -> list[Segment]:
-        """Segments, oldest first; the last one is active. Empty only for a bare directory."""
+        """Segments, oldest first; the last one is active. Empty if there is no log file."""
         return self._list.all
 
     def finished_segments(self) -> list[ClosedSegment]:
@@ -154,7 +157,7 @@ class LogView(ABC):
 
     @property
     def local_segments(self) -> list[Segment]:
-        """Segments whose files lie in the directory, oldest first."""
+        """Segments whose files are in the directory, oldest first."""
         return self._list.local
 
     @property
@@ -202,7 +205,7 @@ class LogView(ABC):
 
     @_typed_read
     def lost_offsets(self) -> list[LostOffsets]:
-        """Return offsets missing at the ends of finished local segments, if that is a loss."""
+        """Return offsets missing at the ends of finished local segments, if they are lost."""
         losses = (lost_at_end(segment) for segment in self._list.all if not segment.is_tiered)
         return [lost for lost in losses if lost and lost.end > self._list.start_offset]
 
@@ -236,7 +239,7 @@ class LogView(ABC):
         """Return an upper bound of the append time at `offset`, in ms; None if the record is gone.
 
         If the time was not stored, as for the last appends before a kill, the file's modification
-        time is used. No record is read, and no object of the tier.
+        time is used. This reads no record and no object of the tier.
         """
         segment = self.segment_of(offset)
         if segment is None:
@@ -273,16 +276,16 @@ class LogView(ABC):
 
         Args:
             timestamp_ms: Time in ms, 0 or more.
-            clock: Which of the record's two times is meant.
+            clock: The clock of `timestamp_ms`.
             may_block: Whether it may wait for a disk, or take long.
             steps_over_losses: Search the remaining offsets if some are lost.
-            search: Another thread's own search, from `new_search`; None for the reader's.
+            search: A search from `new_search`, for another thread; None for the view's own.
 
         Raises:
             ValueError: A negative time. Source: KIP-79.
             CorruptData: A batch that the search reads is damaged.
             OffsetsGone: Offsets before the result are lost, as in `records`.
-            ColdRead: It would block, and may not.
+            ColdRead: The search would block, and `may_block` is false.
         """
         if timestamp_ms < 0:
             raise ValueError(f"{self.topic_partition}: time {timestamp_ms} is negative")
@@ -290,7 +293,7 @@ class LogView(ABC):
         failures = 0
         while True:
             segments = log.all
-            try:  # faster than `_typed_read`, whose keywords cost as much as a search
+            try:  # faster than `_typed_read`, which costs as much as a search
                 time_ms = timestamp_ms
                 if clock is ClockName.APPEND:
                     log.trusted_end()
@@ -323,13 +326,13 @@ class LogView(ABC):
         )
 
     def new_search(self) -> TimeSearch:
-        """Create a search for another thread, with its own cache, and kernels if loaded here."""
+        """Create a search for another thread, with its own cache, and with kernels if loaded."""
         kernels = self._list.kernels
         return TimeSearch() if kernels is None else TimeSearch(type(kernels)())
 
     @property
     def append_slack_ms(self) -> int:
-        """Maximum delay of an append after its stored append time, in ms."""
+        """Maximum by which an append may be later than its stored append time, in ms."""
         return self.context.config.tidelog_append_time_granularity_ms - 1
 
     @_typed_read
@@ -343,7 +346,7 @@ class LogView(ABC):
         """Search with kernels from now on; loads numpy and numba, about 0.5 s the first time.
 
         Raises:
-            MissingDependency: They are not installed.
+            MissingDependency: numpy or numba is not installed.
         """
         return self._list.use_kernels()
 
@@ -369,7 +372,7 @@ class LogView(ABC):
             start: First offset, the log start if None.
             end: Offset after the last one, exclusive; the visible end if None.
             isolation: READ_COMMITTED stops at the last stable offset.
-            fails_on_gaps: Raise OffsetsGone at an empty segment whose records are lost.
+            fails_on_gaps: Whether OffsetsGone is raised at an empty segment whose records are lost.
 
         Raises:
             OffsetOutOfRange: `start` is below the log start or beyond the log end.
@@ -422,10 +425,10 @@ class LogView(ABC):
     def _resumed(
         self, read: Callable[[int | None, int], Iterator[Record]], start: int | None, end: int
     ) -> Iterator[Record]:
-        """Yield the records of `read`; go on at the next offset if segments were replaced.
+        """Yield the records of `read`; continue at the next offset if segments were replaced.
 
         Raises:
-            OffsetsGone: The next offsets were deleted meanwhile.
+            OffsetsGone: The next offsets were deleted during the read.
         """
         failures, next_offset = 0, start
         while True:
@@ -463,7 +466,7 @@ class LogView(ABC):
         for segment in self._list.all:
             if segment.end_offset <= first:
                 continue
-            # Markers, and so the entries, may lie in segments far after the end.
+            # Markers, and so the entries, may be in segments far after the end.
             entries, is_complete = segment.txn_index.collect(first, last)
             aborted += entries
             if is_complete:
@@ -486,7 +489,7 @@ class LogReader(LogView):
 
         Args:
             context: Shared state of the partition's segments.
-            log_start_offset: From the directory's checkpoint, 0 if it has none.
+            log_start_offset: Log start in the directory's checkpoint, 0 if it has none.
             tiers: Reads segments in the tier; None shows local files only.
 
         Raises:
@@ -500,7 +503,7 @@ class LogReader(LogView):
         """Read the current state from disk; see `SegmentList.refresh`.
 
         Args:
-            log_start_offset: Now in the directory's checkpoint; None for the known one.
+            log_start_offset: Log start now in the directory's checkpoint; None for the known one.
         """
         if log_start_offset is not None:
             self._list.checkpointed_start = log_start_offset
@@ -523,5 +526,5 @@ class LogReader(LogView):
         return load_producer_states(self.context, self._list.all)
 
     def close(self) -> None:
-        """Drop all handles; views that were handed out stay valid."""
+        """Drop all handles; views that were returned stay valid."""
         self._list.keep(())

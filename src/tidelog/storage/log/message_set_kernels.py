@@ -1,6 +1,6 @@
-"""The passes over messages of magic 0 and 1 with kernels; see `message_sets`, the plain reference.
+"""Passes over messages of magic 0 and 1 with kernels; `message_sets` has the plain reference.
 
-Imports numpy and numba: reached only through `Validator.use_kernels` and `server.kernels`.
+Imports numpy and numba, so only `Validator.use_kernels` and `server.kernels` import it.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Message sets of magic 0 and 1 from old producers: validated, assigned offsets, in their format.
+"""Validates message sets of magic 0 and 1 from old producers and assigns their offsets.
 
-The validator branches to here. Offsets are set in place if the format allows it: single messages,
-and wrappers of magic 1 whose inner offsets count from 0. Other sets are rewritten in their own
-format: wrappers of magic 0 (absolute inner offsets), other inner offsets, another codec. Nothing is
-changed before all checks have passed.
+The validator calls this module for old formats. Offsets are set in place if the format allows it:
+for single messages, and for wrappers of magic 1 whose inner offsets count from 0. Other sets are
+rewritten in their own format: wrappers of magic 0 (absolute inner offsets), other inner offsets,
+another codec. Nothing is changed before all checks have passed.
 
 The plain passes are the reference; kernels may replace them (`SetPasses`), so storage needs no
 numba. A kernel returns only the position of a bad message, and the plain pass makes the error.
@@ -70,7 +70,7 @@ def set_rules(rules: RecordRules, now_ms: int) -> SetRules:
 
 
 class RefusedMessage(NamedTuple):
-    """A refused message: its number in the set, its time in ms, whether it has a key."""
+    """A refused message: its number in the set, its time in ms, and whether it has a key."""
 
     number: int
     timestamp: int
@@ -100,7 +100,7 @@ class SetFacts(NamedTuple):
 
 
 class Stamp(NamedTuple):
-    """Values to set in messages of magic 1: a time in ms, None for their own; attributes."""
+    """Values to set in messages of magic 1: time in ms (None keeps their own) and attributes."""
 
     timestamp: int | None
     attributes: int
@@ -123,7 +123,7 @@ class SetPasses(Protocol):
 
 
 class BrokenMessage(Exception):
-    """A message is invalid; never leaves storage.
+    """Raised in storage for an invalid message; callers outside of storage never get it.
 
     Attributes:
         at: Position of the message in the set.
@@ -198,9 +198,9 @@ class _Checked(NamedTuple):
     Attributes:
         data: The bytes received.
         batches: Views of them.
-        found: Its messages.
-        facts: Result of the pass over them.
-        target: Codec to write it with.
+        found: The set that its views contain.
+        facts: Result of the pass over the messages.
+        target: Codec for writing the set.
         wrapper: The set rewritten with that codec; None if it is kept, or becomes single messages.
         is_kept: Whether it is written as received.
     """
@@ -227,8 +227,8 @@ class PreparedSet:
 
         Returns:
             The append to write. None if the set has to be prepared again: the messages inside a
-                wrapper of magic 0 have absolute offsets, which are outdated if others have appended
-                since.
+            wrapper of magic 0 have absolute offsets, which are outdated if the log was appended to
+            since.
         """
         checked = self._checked
         is_bound = checked.wrapper is not None and checked.found.outer.magic == 0
@@ -252,8 +252,9 @@ class MessageSets:
         """Return the messages, checked and with their offsets, ready to be written.
 
         Args:
-            data: Holds them; changed only if owned, and never if an error is raised.
-            batches: Views of them, with sizes and checksums already checked; the first is legacy.
+            data: Bytes of the messages; changed only if owned, and never if an error is raised.
+            batches: Views of the messages, with sizes and checksums already checked; the first is
+                legacy.
             context: Settings and times to check against.
 
         Raises:
@@ -262,11 +263,11 @@ class MessageSets:
             InvalidRecord: Mixed formats, messages beside a wrapper, or no key in a compacted topic.
             InvalidTimestamp: A time outside the topic's limits, or flagged LogAppendTime.
             MessageTooLarge: A message exceeds max.message.bytes after the rewrite.
-            RecordListTooLarge: Together they exceed segment.bytes.
+            RecordListTooLarge: The messages together exceed segment.bytes.
             UnsupportedCompression: The format does not define the codec.
         """
         valid = self.prepare(data, batches, context).finish(context)
-        assert valid is not None  # the offset is the one it was prepared for
+        assert valid is not None  # the log has not changed since `prepare`
         return valid
 
     def prepare(
@@ -277,7 +278,7 @@ class MessageSets:
         Arguments and errors are those of `validate`; any thread may call it.
 
         Raises:
-            LongCheck: The check takes long, and the context is bounded.
+            LongCheck: The check takes long, and the context's terms have `is_bounded`.
         """
         message_set = self._open(data, batches, context)
         target = message_set.codec if self._target is None else self._target
@@ -398,7 +399,7 @@ class MessageSets:
             raise self._invalid(f"a message of format {message.magic} in one of {magic}")
         position = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
-            if is_inner:  # the CRC of the others was checked
+            if is_inner:  # the CRC of outer messages was checked before
                 message.ensure_valid()
             return _has_key(message)
         except (CorruptBatch, CorruptRecord) as error:
@@ -450,7 +451,7 @@ class MessageSets:
         return TIMESTAMP_TYPE_BIT if self._rules.stamps else 0
 
     def _singles(self, message_set: _Set, context: AppendContext) -> bytearray:
-        """Return the messages of a wrapper as single ones, in their own format."""
+        """Return the messages of a wrapper as single messages, in their own format."""
         messages = bytearray(message_set.body)
         self._assign(messages, message_set.outer.magic, context.next_offset, context)
         self._check_sizes(messages)
@@ -496,7 +497,7 @@ def _has_key(message: LegacyBatch) -> bool:
     """
     view = message.view
     end, key_at = len(view), KEY_LENGTH_AT[message.magic]
-    (key_size,) = LENGTH.unpack_from(view, key_at)  # even the smallest frame holds two lengths
+    (key_size,) = LENGTH.unpack_from(view, key_at)  # even the smallest frame has both lengths
     value_at = key_at + LENGTH.size + max(key_size, 0)
     is_whole = key_size >= -1 and value_at + LENGTH.size <= end
     if is_whole:

@@ -1,13 +1,13 @@
-"""Loads state that readers and the writer derive from a partition's files in the same way.
+"""Loads state of a partition from its files, in the same way for readers and the writer.
 
-This covers the base offsets of its segments, the proven append times, the index of aborted
-transactions of a segment without one, and the producers: from the newest snapshot and the batches
-after it.
+This state is: the base offsets of the segments, the proven append times, the index of aborted
+transactions of a segment without a file of it, and the producers, from the newest snapshot and the
+batches after it.
 
-A snapshot has only a producer's last batch. A client has up to five batches in flight, and after a
-restart it resends those that were not acknowledged. Batches before the snapshot would be refused
-for their sequence although they are in the log, as Apache Kafka refuses them. So a writer searches
-the last `RECALL_BYTES` before the snapshot for them. Batches that lie further back, or were
+A snapshot has only the last batch of each producer. But a client has up to five batches in flight,
+and after a restart it resends those that were not acknowledged. Without the earlier batches, the
+log would refuse such a resent batch for its sequence, as Apache Kafka does. So a writer searches
+the last `RECALL_BYTES` before the snapshot for them. Batches that are further back, or were
 compacted away, stay unknown.
 
 Stateless.
@@ -33,20 +33,20 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.slices import LogSlice, slices
 from tidelog.storage.segment.txn_index import TxnIndex
 
-# Distance to search before a snapshot's offset, rounded to an index entry or a segment: the bytes
-# that clients have in flight. With the smallest batches these are 60,000, which takes half a
-# second.
+# Distance to search before a snapshot's offset, rounded to an index entry or a segment: about the
+# bytes that clients have in flight. With the smallest batches these are 60,000 batches, which takes
+# half a second.
 RECALL_BYTES: Final = 4 << 20
 
 
 def recall_batches(states: ProducerStates, segments: Sequence[Segment], offset: int) -> None:
-    """Restore producers' last five batches before `offset`, as far as they are near it.
+    """Restore producers' last five batches before `offset`, as far as `RECALL_BYTES` has them.
 
-    Unreadable data is skipped: readers of those records get the error.
+    Unreadable data is skipped, because readers of these records report it.
 
     Args:
-        states: From the snapshot at `offset`.
-        segments: Of the log, ascending; those of the tier are not read.
+        states: States from the snapshot at `offset`.
+        segments: Segments of the log, ascending; those of the tier are not read.
         offset: Offset of the snapshot.
     """
     local = [segment for segment in segments if not segment.is_tiered]
@@ -84,7 +84,7 @@ def _entry_of(producer_id: int, batches: Sequence[Batch]) -> ProducerEntry:
 
 
 def _recall_start(segments: Sequence[Segment], offset: int) -> int:
-    """Return the offset at which the log's last bytes before `offset` begin; `offset` for none."""
+    """Return the offset from which to search before `offset`; `offset` if there is nothing."""
     start, remaining_bytes = offset, RECALL_BYTES
     for segment in reversed(segments):
         if segment.base_offset >= offset:
@@ -154,10 +154,10 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
 
 
 def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
-    """Mark times that a segment's rows can't prove as unknown, in memory; add an end row.
+    """Mark append times that a segment's rows can't prove as unknown, in memory.
 
-    The end row names the batch at the end of the last run, so that the next check proves as much as
-    this one. Everything is read before anything is changed, because a read may fail and be
+    An added end row names the batch at the end of the last run, so that the next check proves as
+    much as this one. All data is read before anything is changed, because a read may fail and be
     repeated.
     """
     sure = proven_end(segment, times, trusted)
@@ -172,7 +172,7 @@ def limit_times(segment: Segment, times: AppendTimes, trusted: int) -> None:
 
 
 def write_proven_times(segment: ClosedSegment) -> None:
-    """Reduce a finished segment's file to the times that its rows prove; raises OSError."""
+    """Rewrite a finished segment's file with only the proven append times; raises OSError."""
     on_disk = segment.read_append_times()
     if not on_disk.row_count:
         return
@@ -193,7 +193,7 @@ def load_producer_states(
 
     Args:
         context: The partition.
-        segments: All of them, ascending.
+        segments: All segments of the partition, ascending.
         recall: Whether producers will write: then their last five batches are searched for.
     """
     end = segments[-1].end_offset if segments else 0
@@ -222,10 +222,10 @@ def states_at(context: SegmentContext, offset: int) -> ProducerStates:
 
 
 def may_have_transactions(context: SegmentContext) -> bool:
-    """Return whether files beside a partition's logs show transactions, or there are no such files.
+    """Return whether a partition may have transactions, judging by files beside its logs.
 
-    An index of aborted transactions shows them, and a snapshot in which a producer has an open one,
-    or had a marker.
+    An index of aborted transactions shows them, and a snapshot in which a producer has an open
+    transaction or had a marker. Without any snapshot, there may be transactions.
     """
     if any(name.endswith(files.TXN_INDEX_SUFFIX) for name in file_names(context)):
         return True
@@ -241,8 +241,8 @@ def may_have_transactions(context: SegmentContext) -> bool:
 def find_aborted(context: SegmentContext, segment: Segment) -> TxnIndex:
     """Build the index of aborted transactions from a segment's batches.
 
-    It begins with the transactions open before the segment, and ends at any damage: readers of it
-    get the error.
+    The search begins with the transactions open before the segment, and ends at any damage, which
+    readers report.
     """
     index, states = TxnIndex(segment.base_offset), None
     with suppress(CorruptData):
@@ -285,7 +285,7 @@ def _states_from(
                 return states
             _replay(states, part)
         except CorruptData as error:
-            # One damaged batch must not keep the partition from being opened.
+            # One damaged batch must not prevent the partition from being opened.
             context.report(f"{error}; what producers did behind it is not known")
 
 

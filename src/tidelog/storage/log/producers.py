@@ -6,8 +6,8 @@ by their epoch. A transaction is open from its first record until its marker; re
 records stop at the first open transaction (the last stable offset). On one node everything in the
 log is committed, so a marker takes effect at once.
 
-Pure. `check` runs before the write, raises and changes nothing; `update` after the write and
-`replay` at start never refuse. Entries are immutable: each batch or marker of a producer replaces
+Pure. `check` runs before the write, changes nothing, and raises; `update` after the write and
+`replay` at start never raise. Entries are immutable: each batch or marker of a producer replaces
 its entry.
 
 Snapshot `OFFSET.snapshot`: producers as they were when the log ended at that offset. Header, 10
@@ -76,7 +76,7 @@ assert _ENTRY.size == ENTRY_SIZE
 _FIRST_BUCKETS: Final = 16
 
 
-# If fewer than one in this many buckets are used, the used ones are sorted instead of walking all.
+# If fewer than 1 in this many buckets are used, the used ones are sorted, not all of them walked.
 _SPARSE: Final = 64
 
 
@@ -96,7 +96,7 @@ class SnapshotEntry(NamedTuple):
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     """Encode the whole file, entries in the order given.
 
-    May run in a thread beside others: no single step takes long.
+    May run in a thread beside others, because no single step takes long.
     """
     out = bytearray(_HEADER.size)
     for entry in entries:
@@ -139,7 +139,7 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
 
 
 def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
-    """Sort producer ids in the iteration order of a Java HashMap, in which Kafka writes them.
+    """Sort producer ids in the iteration order of a Java HashMap, which is Kafka's file order.
 
     Args:
         producer_ids: In the order of their insertion, which decides within a bucket.
@@ -153,7 +153,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
         folded = (producer_id ^ (producer_id >> 32)) & 0xFFFF_FFFF
         return (folded ^ (folded >> 16)) & (buckets - 1)
 
-    # Sorted in steps: one sort of a million would keep other threads waiting.
+    # Sorted in steps, because one sort of a million ids would block other threads.
     held: dict[int, list[int]] = {}
     for producer_id in producer_ids:
         held.setdefault(bucket(producer_id), []).append(producer_id)
@@ -162,7 +162,7 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
     return [producer_id for number in order for producer_id in held.get(number, ())]
 
 
-# Maximum batches in flight of a producer, and so the number of batches kept to detect duplicates.
+# Number of batches kept to detect duplicates: a producer has at most so many in flight.
 BATCHES_KEPT: Final = 5
 
 
@@ -192,7 +192,7 @@ class ProducerEntry:
     """State of one producer.
 
     Attributes:
-        producer_id: Its id.
+        producer_id: Id of the producer.
         epoch: Epoch of its newest instance, -1 if it has not written yet.
         batches: Its last batches of that epoch, oldest first.
         coordinator_epoch: Epoch of the coordinator of its last marker, -1 for none.
@@ -227,7 +227,7 @@ class ProducerEntry:
     def is_continued_by(self, other: "ProducerEntry") -> bool:
         """Return whether `other` ends with the same batch of the same epoch.
 
-        If so, it may hold earlier batches that are missing here.
+        If so, it may have earlier batches that are missing here.
         """
         if other.epoch != self.epoch or not (self.batches and other.batches):
             return False
@@ -245,8 +245,8 @@ class ProducerEntry:
         )
         opens = self.txn_first_offset is None and batch.is_transactional
         epoch = batch.producer_epoch
-        # Constructed here, because every append needs one: `dataclasses.replace` would take as long
-        # as all of the above.
+        # Constructed here, because every append needs one, and `dataclasses.replace` would take as
+        # long as all of the code above.
         return type(self)(
             self.producer_id,
             epoch,
@@ -333,7 +333,7 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
     An unknown producer (its records may have been deleted) may start anywhere.
 
     Raises:
-        OutOfOrderSequence: The sequence is neither.
+        OutOfOrderSequence: The sequence neither continues nor starts a new epoch at 0.
     """
     if entry.epoch == NO_PRODUCER_EPOCH:
         return
@@ -349,7 +349,7 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
 def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -> None:
     """Check that a marker has the producer's epoch and no older coordinator.
 
-    Other control records pass.
+    Control records that are not transaction markers pass.
 
     Raises:
         InvalidProducerEpoch, TransactionCoordinatorFenced: The marker has another epoch, or an
@@ -371,7 +371,7 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
 
 
 def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
-    """Check that the epoch is new, or the marker a retry after its end. Source: KAFKA-19999."""
+    """Check that the epoch is new, or that the marker is a retry. Source: KAFKA-19999."""
     is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
     if batch.producer_epoch <= entry.epoch and not is_again:
         raise InvalidProducerEpoch(
@@ -459,8 +459,8 @@ class ProducerStates:
         """Check whether the log may take a batch of a producer with an id; changes nothing.
 
         Args:
-            batch: With its final offsets.
-            origin: Sequences and duplicates are checked for CLIENT only; with REPLICATION nothing
+            batch: The batch with its final offsets.
+            origin: Sequences and duplicates are checked for CLIENT only; with REPLICATION no batch
                 is refused, because the leader has checked it.
             transaction_version: Transaction version of a marker's request; from 2 on, the marker's
                 epoch must be above the producer's.
@@ -471,8 +471,8 @@ class ProducerStates:
         Raises:
             InvalidProducerEpoch: A newer instance of the producer has written.
             OutOfOrderSequence: The batch does not follow the producer's last one.
-            InvalidTxnState: A batch outside of a transaction while one is open.
-            TransactionCoordinatorFenced: A marker of an older coordinator.
+            InvalidTxnState: The batch is outside of a transaction while one is open.
+            TransactionCoordinatorFenced: The marker is from an older coordinator.
         """
         entry = self._entry(batch)
         if origin is AppendOrigin.REPLICATION:
@@ -504,13 +504,13 @@ class ProducerStates:
         return len(self._open)
 
     def update(self, batch: Batch, arrival_ms: int = NO_TIMESTAMP) -> CompletedTxn | None:
-        """Update the states by a written batch; return the transaction that a marker ended.
+        """Update the states by a written batch; return the transaction that its marker ended.
 
         An empty control batch (its transaction was cleaned away) and a control record that is not a
         marker change nothing.
 
         Args:
-            batch: As it was written.
+            batch: The batch as it was written.
             arrival_ms: Arrival time by the wall clock; -1 if unknown.
         """
         entry = self._entry(batch)
@@ -543,11 +543,11 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that wrote nothing for `expiration_ms`; return how many.
+        """Drop producers that wrote nothing for `expiration_ms`; return the number dropped.
 
-        Producers with an open transaction stay. A producer that writes old timestamps is not idle:
-        the later of timestamp and arrival time counts. (Apache Kafka uses the timestamp alone: it
-        drops such a producer at each check, and then accepts its duplicates.)
+        Producers with an open transaction are kept. A producer that writes old timestamps is not
+        idle, because the later of timestamp and arrival time counts. (Apache Kafka uses the
+        timestamp alone: it drops such a producer at each check, and then accepts its duplicates.)
 
         Source: `producer.id.expiration.ms`.
         """
@@ -581,7 +581,7 @@ class ProducerStates:
         """End the open transactions in which nothing was written from `offset` on.
 
         Returns:
-            Their producers' ids.
+            Ids of the producers of these transactions.
         """
         ended = []
         for first, producer_id in self.open_transactions.items():
@@ -593,11 +593,11 @@ class ProducerStates:
         return ended
 
     def end_of(self, next_firsts: Mapping[int, int], log_end: int) -> list[int]:
-        """End open transactions of producers that have begun other ones since.
+        """End open transactions of producers that have since begun another one.
 
         Args:
             next_firsts: First offset of each producer's next transaction.
-            log_end: Next transactions that begin below it are open now.
+            log_end: Log end; next transactions that begin below it are now open.
 
         Returns:
             Ids of the producers whose transaction was ended.
@@ -617,7 +617,7 @@ class ProducerStates:
     def take_ends(self, snapshot: "ProducerStates") -> None:
         """End the open transactions that are not open in a snapshot of the same offset.
 
-        If the snapshot has a later open transaction of such a producer, that one is copied.
+        If the snapshot has a later open transaction of a producer, that one is copied.
         """
         later = {each: first for first, each in snapshot.open_transactions.items()}
         for first, producer_id in self.open_transactions.items():
@@ -639,7 +639,7 @@ class ProducerStates:
         ]
 
     def recall(self, recalled: ProducerEntry) -> None:
-        """Copy a producer's earlier batches from a fuller entry, if the last one is the same."""
+        """Copy a producer's earlier batches from a longer entry, if the last one is the same."""
         entry = self._producers[recalled.producer_id]
         if entry.is_continued_by(recalled):
             self._producers[entry.producer_id] = replace(entry, batches=recalled.batches)
@@ -652,10 +652,10 @@ class ProducerStates:
         return self.snapshot()()
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Copy the present state of all producers, which is quick even for a million.
+        """Copy the current state of all producers, which is quick even for a million.
 
         Returns:
-            A function that returns `encode_snapshot`'s bytes of them, for any thread.
+            A function for any thread that returns `encode_snapshot`'s bytes of that state.
         """
         producers, peak_count = self._producers.copy(), self._peak_count
 

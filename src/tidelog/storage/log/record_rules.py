@@ -1,8 +1,8 @@
-"""Rules of a topic for records and sizes, and the pass over a batch's body that they need.
+"""A topic's rules for records and sizes, and the pass over a batch's body that checks them.
 
 The rules hold for every format. The plain pass is the reference; a kernel may replace it
-(`BodyCheck`), so storage needs no numba. A pass checks the structure of every record and copies no
-key and no value.
+(`BodyCheck`), so that storage doesn't need numba. A pass checks the structure of every record and
+copies no key and no value.
 
 Source: docs/format.md#record; Kafka 4.x LogValidator, UnifiedLog.
 """
@@ -25,12 +25,12 @@ from tidelog.record.header import HEADERS_MAX
 from tidelog.record.record import RECORD_SIZE_MIN
 from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampType
 
-# Maximum refused records that an error lists: a compressed batch can hold millions of them.
+# Maximum refused records that an error lists: a compressed batch can have millions of them.
 RECORD_ERROR_LIMIT: Final = 1000
 
 
-# Maximum uncompressed messages of magic 0 and 1 in an append, because they are written one by one:
-# twice as many as librdkafka puts into a request by default.
+# Maximum uncompressed messages of magic 0 and 1 in an append, because they are written one by one.
+# It is twice the number that librdkafka puts into a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000
 
 
@@ -49,7 +49,7 @@ class RecordRules:
         self.stamps = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
 
     def is_allowed(self, timestamp: int, now_ms: int) -> bool:
-        """Return whether a create time is within both limits, which are inclusive; -1 always is."""
+        """Return whether a create time is within both (inclusive) limits; -1 is always allowed."""
         config = self.config
         return timestamp == NO_TIMESTAMP or (
             now_ms - timestamp <= config.message_timestamp_before_max_ms
@@ -80,7 +80,7 @@ class RecordRules:
         )
 
     def flagged(self, count: int) -> InvalidTimestamp:
-        """Return the error for the records of a producer's batch flagged LogAppendTime."""
+        """Return the error for `count` records of a producer's batch flagged LogAppendTime."""
         reason = "a producer must not flag LogAppendTime, the log sets it"
         return InvalidTimestamp(
             f"{self.where}: {reason}",
@@ -102,7 +102,7 @@ class RecordRules:
             )
 
     def check_single_count(self, count: int) -> None:
-        """Check that this many messages of old formats may be written one by one.
+        """Check that so many uncompressed messages of old formats are allowed in an append.
 
         Raises:
             RecordListTooLarge: They are too many for one append.
@@ -115,7 +115,7 @@ class RecordRules:
 
 
 class BatchRefusals:
-    """The refused records of one batch: each with one rule, the key's before the timestamp's."""
+    """Refused records of one batch, one rule for each: that of keys before that of timestamps."""
 
     def __init__(self, rules: RecordRules, now_ms: int) -> None:
         """Create an empty list; create times are compared with `now_ms`."""
@@ -140,11 +140,11 @@ class BatchRefusals:
 
     @property
     def is_full(self) -> bool:
-        """Whether the list has the maximum that an error lists."""
+        """Whether the list has the maximum number of records for an error."""
         return len(self._kept) >= RECORD_ERROR_LIMIT
 
     def add_unnamed(self, count: int, *, has_time_error: bool) -> None:
-        """Add refused records that are not listed, and whether any is refused for its time."""
+        """Count refused records that are not listed, and note if one is refused for its time."""
         self._count += count
         self._has_time_error |= has_time_error
 
@@ -231,7 +231,7 @@ def walk_body(body: Buffer, record_count: int) -> Iterator[RecordFrame]:
     """Yield the frames of `record_count` records that fill `body` exactly.
 
     Raises:
-        CorruptRecord: As in `BodyCheck`; frames yielded before are valid.
+        CorruptRecord: As in `BodyCheck`; the frames yielded before are valid.
     """
     end = len(body)
     if record_count < 0 or record_count * RECORD_SIZE_MIN > end:
@@ -286,7 +286,7 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
 
 
 def renumber_body(body: Buffer, record_count: int) -> bytearray:
-    """Return the records with offset deltas 0, 1, 2, ...; everything else byte for byte.
+    """Return the records with offset deltas 0, 1, 2, ...; all other bytes are unchanged.
 
     Raises:
         CorruptRecord: As in `BodyCheck`.

@@ -1,29 +1,28 @@
 """Recovers a partition before it is opened for writing: finish swaps, scan, truncate, sync.
 
 `finish_swaps` completes interrupted cleanings and deletions, in Kafka's order. After a hard stop
-`recover` scans every segment from the one that holds the recovery point: batches are checked one by
-one, the log is truncated at the first bad one, later segments are removed, indexes and the index of
-aborted transactions are rebuilt. After a clean stop nothing is scanned.
+`recover` scans every segment from the one with the recovery point on: batches are checked one by
+one, the log is truncated at the first bad batch, later segments are removed, and indexes and the
+index of aborted transactions are rebuilt. After a clean stop nothing is scanned.
 
 Only bytes that may be an unfinished write are truncated. If something proves that the bytes were
-whole once (`log_end`), or a sound batch lies after them, nothing is truncated: the partition is
-refused.
+once complete (`log_end`), or if a sound batch follows them, nothing is truncated: the partition is
+refused for writing.
 
 Later segments are removed before the truncation, so that a crash in between can't leave a hole in
 the log that looks like a compaction. A segment that was finished is truncated by writing a new file
 and renaming it, since readers in other processes may have the old one mapped.
 
-This module also makes durable what a partition holds beyond its recovery point, before it is
-trusted.
+This module also makes data beyond the recovery point durable before the data is trusted.
 
 When a process is killed, its unsynced writes remain with the operating system; that includes
-finished segments if the roll's sync was deferred. Nothing would sync such a segment later, while
-flushes, rolls and a clean close move the recovery point past it, and a note says that all of it is
-there. So an opening after a hard stop syncs the files that it found. If a sync has failed, a
-reopening rewrites the files, and so does the next opening by another process, which finds a
-mark.
+finished segments if the roll's sync was deferred. Nothing would sync such a segment later, although
+flushes, rolls and a clean close move the recovery point past it, and a note states that all of it
+is on disk. So opening a partition after a hard stop syncs its files. If a sync has failed,
+reopening the partition rewrites the files, and so does the next open by another process, which
+finds a mark.
 
-Owns no open state. Source: docs/recovery.md, "Opening for writing".
+Holds no state. Source: docs/recovery.md, "Opening for writing".
 """
 
 import itertools
@@ -62,10 +61,10 @@ COPY_CHUNK_BYTES: Final = 1 << 20
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """Actions of a recovery, one line each, and how far the log was scanned.
+    """Actions of a recovery, and how much of the log was scanned.
 
     Attributes:
-        actions: For people; empty if nothing had to be done.
+        actions: One line for each action, for people; empty if nothing had to be done.
         scanned_segments: Number of segments that were read from end to end.
         truncated_bytes: Bytes of logs that were removed, whole segments included.
     """
@@ -123,7 +122,8 @@ def _apply_swap(
             parsed = files.parse_file_name(name)
             if parsed is not None and first <= parsed[0] < end and parsed[1] in files.LOG_FIRST:
                 context.env.files.remove(f"{context.directory}/{name}")
-        # Before the new names: if an old segment reappeared beside them, offsets would exist twice.
+        # Synced before the new names: if an old segment reappeared beside them, offsets would exist
+        # twice.
         context.env.files.sync_dir(context.directory)
     for _, name in swapped:
         final = name.removesuffix(files.SWAP_SUFFIX)
@@ -171,9 +171,9 @@ def recover(
     Args:
         context: The partition.
         recorded: Recorded end of the log.
-        epochs: The leader epochs; those that only batches still name are added.
+        epochs: The leader epochs; epochs that only batches have are added.
         report: Receives the actions.
-        log_start_offset: Gaps below it come from an interrupted deletion.
+        log_start_offset: Log start; gaps below it come from an interrupted deletion.
 
     Returns:
         Why the log must be left unchanged, None if it was repaired.
@@ -183,7 +183,8 @@ def recover(
     """
     bases = list_bases(context)
     first = _first_scanned(bases, recorded)
-    # Kept from segment to segment: without snapshots, the log would be read again for each.
+    # Kept from segment to segment: without snapshots, each segment would need all earlier ones
+    # again.
     states = states_at(context, bases[first]) if bases else ProducerStates()
     for number in range(first, len(bases)):
         base = bases[number]
@@ -221,7 +222,7 @@ def _damage(
     *,
     has_hole: bool,
 ) -> DamagedLog | None:
-    """Return why nothing may be truncated after the scanned part, None if it may be."""
+    """Return the damage because of which nothing may be truncated after the scan, else None."""
     path, sound_part = context.path(base, files.LOG_SUFFIX), scan.sound_part
     if scan.problem is None and not has_hole and later:
         return None
@@ -299,7 +300,7 @@ def _has_hole(
 
 
 def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> None:
-    """End transactions that have ended by the segment's snapshot, without a marker in the log.
+    """End transactions that a segment's snapshot has as ended, without a marker in the log.
 
     A standby has begun this segment for that reason, when its leader no longer had the marker.
     """
@@ -311,15 +312,16 @@ def _take_ends(context: SegmentContext, base: int, states: ProducerStates) -> No
 def _ends_early(context: SegmentContext, base: int, scan: "_Scan", later: Sequence[int]) -> bool:
     """Return whether a power loss took records between a segment's end and the next one's base.
 
-    Its sync may have been deferred, and never done, while the next one's name reached the disk. A
-    legitimate gap (compaction, copies of such logs) is recorded in the segment's note, which is
-    written after its sync; in a directory without a file of notes any gap is accepted.
+    The segment's sync may have been deferred and never done, while the next segment's name reached
+    the disk. A legitimate gap (after compaction, or in a copy of such a log) is recorded in the
+    segment's note, which is written after its sync; in a directory without a file of notes any gap
+    is accepted.
     """
     fs, directory = context.env.files, context.directory
     if scan.sound_part.end_offset >= later[0] or not has_notes(fs, directory):
         return False
     if later[0] <= cleaned_end(fs, directory):
-        return False  # a gap of a compaction: everything there was durable before it was cleaned
+        return False  # a gap of a compaction, before which everything was durable
     note = read_notes(context)[0].get(base)
     return note is None or note.end_offset != later[0]
 
@@ -389,7 +391,8 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
         report.truncated_bytes += context.env.files.stat(path).size
         report.actions.append(f"{path}: dropped, it follows a damaged batch")
         remove_segment_files(context, base)
-        # One by one: if a crash kept only the removal of an older one, the log would have a hole.
+        # Synced one by one: if a crash kept only the removal of an older one, the log would have a
+        # hole.
         context.env.files.sync_dir(context.directory)
 
 
@@ -422,7 +425,7 @@ def _cut_log(
 def copy_range(context: SegmentContext, source: str, target: str, start: int, end: int) -> None:
     """Copy the bytes [start, end) of a file over another one, or over itself, durably.
 
-    A new file is renamed over the target, so a crash leaves its old content or the new one.
+    A new file is renamed over the target, so after a crash it has the old or the new content.
     """
     fs = context.env.files
     temporary = target + files.TMP_SUFFIX
@@ -468,7 +471,7 @@ def _is_equal(context: SegmentContext, path: str, content: memoryview) -> bool:
         return False
 
 
-# Empty file; it marks that a sync has failed, and that unsynced data may not be on the disk.
+# Empty file, which marks that a sync has failed and that unsynced data may not be on the disk.
 UNSYNCED_FILE: Final = "tidelog-unsynced"
 
 
@@ -484,7 +487,7 @@ def sync_unsynced(context: SegmentContext, recovery_point: int) -> None:
     Segments below `recovery_point` are skipped.
 
     Raises:
-        OSError: The disk failed; the partition can't be opened, and a mark tells the next opening.
+        OSError: The disk failed; the partition can't be opened, and it is marked for the next open.
     """
     try:
         _sync_all(context, recovery_point)
@@ -502,16 +505,16 @@ def _sync_all(context: SegmentContext, recovery_point: int) -> None:
 def leaves_doubt(failure: StorageFailure) -> bool:
     """Return whether the disk may lack data that the system reports as written.
 
-    False if the failed operation was not, and did not begin, a sync: above all a write without disk
-    space, when there would be no space for a copy of the segment either.
+    False if the failed operation was not, and did not begin, a sync: above all for a write without
+    disk space, where there would be no space for a copy of the segment either.
     """
     return failure.operation not in _WITHOUT_SYNC
 
 
 def mark_unsynced(context: SegmentContext) -> None:
-    """Mark that the disk has failed, for processes that don't know about it.
+    """Mark in the partition's directory that the disk has failed, for other processes.
 
-    The mark is not synced: after a power loss the system's memory is gone too, and the next opening
+    The mark is not synced: after a power loss the system's memory is lost, too, and the next open
     sees the disk's true content. If the disk can't store the mark, there is none.
     """
     with suppress(OSError):
@@ -519,11 +522,11 @@ def mark_unsynced(context: SegmentContext) -> None:
 
 
 def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailure | None:
-    """Rewrite the data in doubt after a marked failure; do nothing without a mark.
+    """Rewrite the data that may not be on disk after a marked failure; do nothing without a mark.
 
     Returns:
-        Why that was impossible, on a full disk for example: the partition can be read, but must
-            take no appends. The mark stays.
+        Why that was impossible, for example on a full disk: the partition can then be read but not
+        appended to, and the mark is kept.
     """
     try:
         if context.env.files.exists(_mark(context)):
@@ -534,13 +537,13 @@ def rewrite_marked(context: SegmentContext, recovery_point: int) -> StorageFailu
 
 
 def rewrite_unsynced(context: SegmentContext, recovery_point: int) -> None:
-    """Rewrite each file, durably, that holds records or append times not known to be synced.
+    """Rewrite each file with records or append times that may not be synced, durably.
 
     After a failed sync the system may report pages as written that never reached the disk: a later
     sync would not write them again. Segments below `recovery_point` are skipped.
 
     Raises:
-        OSError: The disk fails still; every file has its old or its new copy.
+        OSError: The disk still fails; every file has its old or its new copy.
     """
     for base in _unsynced(context, recovery_point):
         for suffix in files.PRIMARY_SUFFIXES:
@@ -580,6 +583,6 @@ def _rewrite(context: SegmentContext, path: str) -> None:
     try:
         copy_range(context, path, path, 0, fs.stat(path).size)
     except OSError:
-        with suppress(OSError):  # half a copy must not fill the rest of a disk
+        with suppress(OSError):  # a partial copy must not fill the disk
             fs.remove(path + files.TMP_SUFFIX)
         raise

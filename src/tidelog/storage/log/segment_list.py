@@ -1,8 +1,9 @@
-"""Segments of a partition, local and in the tier, and where the log begins and ends.
+"""Segments of a partition, local and in the tier, with the start and the end of the log.
 
 `SegmentList` owns the list, the log start, the end of the proven append times, and the search by
 time with its cache. `show` is the only way to replace local segments, so it also clears everything
-derived from the list. `LogView` reads through the list; the parts of a writer's log change it.
+that is derived from the list. `LogView` reads through the list; the parts of a writer's log change
+it.
 """
 
 import dataclasses
@@ -50,8 +51,8 @@ _STAGED: Final = (commits.STAGED_SUFFIX, files.SWAP_SUFFIX)
 # Maximum reads of a live directory, which may change while it is read.
 _READS_MAX: Final = 5
 
-# The last segment has no zone map, and usually no aborted transaction: up to this many bytes are
-# walked at an opening to prove that, which takes some ms.
+# The last segment has no zone map, and usually no aborted transaction. Up to this many bytes are
+# read when the log is opened to prove that, which takes several ms.
 _LAST_WALKED_BYTES: Final = 16 << 20
 
 
@@ -60,11 +61,11 @@ class SegmentList:
 
     Attributes:
         context: Shared state of the segments.
-        all: All segments; the last one is active. Empty only for a bare directory.
+        all: All segments; the last one is active. Empty only if the directory has no log file.
         start_offset: First offset that may be read, inclusive.
         checkpointed_start: Log start in the directory's checkpoint, or in the tier's record.
         checkpointed_ms: Last append time of the append-time checkpoint, once it was read.
-        tier: The part of the log that lies in a tier.
+        tier: The part of the log that is in a tier.
         search: Search by time over these segments.
         kernels: The kernels that `search` uses inside a segment, None without kernels.
     """
@@ -78,8 +79,8 @@ class SegmentList:
         self.kernels: KernelSearch | None = None
         self.checkpointed_ms = NO_TIMESTAMP
         self._trusted: int | None = None
-        # For a reader: the base offsets that the files' names gave, and the directory's stamp then,
-        # None if files may have changed since without a change of it.
+        # For a reader: the base offsets in the files' names, and the directory's stamp at that
+        # time, None if files may since have changed without a change of the stamp.
         self._named: list[int] = []
         self._stamp: files.FolderStamp | None = None
         self._has_transactions: bool | None = None
@@ -94,7 +95,7 @@ class SegmentList:
 
     @property
     def local(self) -> list[Segment]:
-        """Segments whose files lie in the directory, oldest first."""
+        """Segments whose files are in the directory, oldest first."""
         return [segment for segment in self.all if not segment.is_tiered]
 
     @property
@@ -125,7 +126,7 @@ class SegmentList:
         """Show these local segments, after those that only the tier has.
 
         Args:
-            local: All of them, the active one last.
+            local: All local segments, the active one last.
             checkpointed_start: New log start; None leaves it.
         """
         if checkpointed_start is not None:
@@ -142,7 +143,7 @@ class SegmentList:
         self.all = [*self.all[:-1], *segments]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """Show readers only these segments; files of the others may still be there."""
+        """Show readers only these segments; files of the others may still exist."""
         self.all = list(segments)
         self.search.forget()
 
@@ -152,7 +153,7 @@ class SegmentList:
         self.show([*self.all[:at], *new, *self.all[at + len(old) :]])
 
     def put_behind_tier(self, local: Sequence[Segment]) -> None:
-        """Show these local segments, after those that only the tier has by now."""
+        """Show these local segments, after those that only the tier now has."""
         self.all = [*self.tier.segments(local[0].base_offset), *local]
         self.search.forget()
 
@@ -182,8 +183,8 @@ class SegmentList:
     def refresh(self) -> None:
         """Read the current state from disk; unchanged closed segments keep their loaded data.
 
-        If no file was added, renamed or removed, only the last segment is read. Names change while
-        the holder of the lock carries out a commit: they are then read again.
+        If no file was added, renamed or removed, only the last segment is read. While the holder of
+        the lock carries out a commit, names change; the directory is then read again.
         """
         forget(self.context.env.files, self.context.directory)
         stamp = self._settled_stamp()
@@ -207,7 +208,7 @@ class SegmentList:
             return None
 
     def _is_plain(self, names: Sequence[str]) -> bool:
-        """Whether changes of finished segments show in the directory's modification time."""
+        """Whether each change of finished segments changes the directory's modification time."""
         if self.context.overlay or self.tier.rows or any(name.endswith(_STAGED) for name in names):
             return False
         return bool(names) and linked_file(self.context) is None
@@ -222,10 +223,10 @@ class SegmentList:
         self.start_offset = max(self.checkpointed_start, self.all[0].base_offset)
 
     def follow_changes(self) -> bool:
-        """Read the current state from disk if finished segments have changed; return whether.
+        """Read the current state from disk if finished segments have changed; return whether so.
 
-        Those that are replaced, removed, rolled or tiered by another process count, not appends,
-        and not the segments of a topic that was created again under the same name.
+        Segments that another process has replaced, removed, rolled or tiered count. Appends don't
+        count, nor do segments of a topic that was created again under the same name.
         """
         if self._is_other_topic():
             return False
@@ -244,11 +245,11 @@ class SegmentList:
         try:
             now = read_partition_metadata(context.env.files, context.directory)
         except CorruptFile:
-            return False  # a power loss tore it
+            return False  # torn by a power loss
         return context.topic_id.int != 0 and now not in (None, context.topic_id)
 
     def _renew_overlay(self, names: Sequence[str]) -> None:
-        """Read the current commits if there may be one."""
+        """Read the current commit records if there may be one."""
         context = self.context
         if context.overlay or any(name.endswith(_STAGED) for name in names):
             root = posixpath.dirname(context.directory)
@@ -259,7 +260,7 @@ class SegmentList:
 
     def _read_segments(self, names: Sequence[str]) -> None:
         by_base = {segment.base_offset: segment for segment in self.all}
-        for segment in self.all:  # files that may have been replaced
+        for segment in self.all:  # forgets files that may have been replaced
             segment.forget_stale_files()
         self._named = bases_among(self.context, names)
         bases = self.tier.load(self._named, self.context)
@@ -280,7 +281,7 @@ class SegmentList:
         return segment
 
     def find_aborted(self, segment: Segment) -> TxnIndex:
-        """Find the aborted transactions of a segment without a file of them, by its batches."""
+        """Find the aborted transactions of a segment without a file of them, from its batches."""
         if segment.is_active and segment.size_bytes > _LAST_WALKED_BYTES:
             return TxnIndex(segment.base_offset)
         if self._has_transactions is None:
@@ -317,7 +318,7 @@ class SegmentList:
         return segment.append_times
 
     def last_append_ms(self) -> int:
-        """Return the last append time in the log, even if only a batch has it; -1 if unknown."""
+        """Return the last append time in the log, even from a batch header alone; -1 if unknown."""
         stamped = None
         local = self.local
         for segment in reversed(local):
@@ -342,5 +343,5 @@ class SegmentList:
                 named = last.base_offset, fingerprint(last)
                 return AppendTimeCheckpoint(self.end_offset, *named, last_ms)
             if segment.size_bytes:
-                return AppendTimeCheckpoint(0, -1, 0, last_ms)  # damaged: it proves nothing
+                return AppendTimeCheckpoint(0, -1, 0, last_ms)  # damaged, so it proves nothing
         return AppendTimeCheckpoint(self.end_offset, -1, 0, last_ms)

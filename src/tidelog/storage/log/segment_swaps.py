@@ -1,16 +1,16 @@
 """Adds finished segments at an open log's end, or replaces finished segments.
 
-Owns the moment at which a log shows other finished segments. Their files are durable under staged
-names, and a durable commit record names them (`directory.publication`, which makes the record and
-removes it). `SegmentSwaps.show` renames the files into place and changes the list of segments in
-one call, so that no read of this process runs in between. Files of replaced segments are called
-`.deleted` from then on: a reader of an old segment continues under that name until the file is
+This module owns the moment at which a log shows other finished segments. Their files are durable
+under staged names, and a durable commit record names them (`directory.publication`, which writes
+and removes the record). `SegmentSwaps.show` renames the files into place and changes the list of
+segments in one call, so that no read of this process runs in between. Files of replaced segments
+are then called `.deleted`: a reader of an old segment continues under that name until the file is
 unlinked.
 
-Not owned: making the files, the commit record, syncing the new names (except the name of a new
-active segment, which the next flush relies on).
+Other modules make the files and the commit record, and sync the new names (except the name of a new
+active segment, which the next flush needs).
 
-A failing disk takes the partition offline: only reopening tells which segments are there, and it
+A failing disk takes the partition offline: only a reopen shows which segments exist, and it
 completes the record.
 
 Source: Kafka 4.x LocalLog.replaceSegments.
@@ -51,7 +51,7 @@ class Adoption(NamedTuple):
 
     @property
     def stamp_ms(self) -> int:
-        """The time that LogAppendTime writes into batches."""
+        """Timestamp in ms for batches of LogAppendTime."""
         return self.now_ms if self.append_ms == UNKNOWN_MS else self.append_ms
 
 
@@ -59,11 +59,11 @@ class Swap(NamedTuple):
     """Finished segments that one log is to show.
 
     Attributes:
-        bases: Base offsets of the new segments, ascending. The first is that of the first old one;
-            without old ones the log end.
+        bases: Base offsets of the new segments, ascending. The first one is that of the first old
+            segment, or the log end if there are no old segments.
         end_offset: Offset after the last record of the new ones, exclusive.
         old: The consecutive segments to replace, as the log shows them.
-        keeps_old: Whether files of old segments stay until `file.delete.delay.ms` is over.
+        keeps_old: Whether files of old segments are kept until `file.delete.delay.ms` is over.
     """
 
     bases: Sequence[int]
@@ -83,7 +83,7 @@ class SegmentSwaps(LogPart):
     # -- adding ------------------------------------------------------------------------------
 
     def prepare_adoption(self) -> Adoption:
-        """Prepare: nothing is visible yet, and nothing needs to be undone.
+        """Prepare to add segments at the log end; nothing becomes visible, or has to be undone.
 
         Raises:
             ClockJump: The clock jumped; see `accept_clock`.
@@ -101,9 +101,10 @@ class SegmentSwaps(LogPart):
         return Adoption(self._segments.end_offset, self._epochs.leader_epoch, append_ms, now_ms)
 
     def begin_epoch(self) -> None:
-        """Store durably that this leader epoch writes from the log end on, before any append.
+        """Store durably that this leader epoch starts at the log end, before any append.
 
-        That append then needs no sync, in a log that was opened outside of the appending thread.
+        The next append then needs no sync for that, if the log was opened outside of the appending
+        thread.
 
         Raises:
             StorageFailure: The disk failed; the partition is offline.
@@ -118,8 +119,8 @@ class SegmentSwaps(LogPart):
         """Return the finished, consecutive local segments with these base offsets.
 
         Raises:
-            InvalidRequest: There is no such run, or the tier has copies of some, which would then
-                differ.
+            InvalidRequest: There is no such run, or the tier has copies of some segments, which
+                would then differ.
         """
         self._guard.ensure_writable()
         finished = [each for each in self._segments.finished() if not each.is_tiered]
@@ -149,7 +150,7 @@ class SegmentSwaps(LogPart):
         """Return the finished segments, oldest first.
 
         Raises:
-            InvalidRequest: The tier has copies of some, which would then differ.
+            InvalidRequest: The tier has copies of some segments, which would then differ.
             StorageFailure, Closed: The partition is offline or closed.
         """
         self._guard.ensure_writable()
@@ -187,7 +188,7 @@ class SegmentSwaps(LogPart):
     def _show(self, swap: Swap, commit: Commit) -> list[str]:
         context = self._segments.context
         for segment in swap.old:
-            _ = segment.txn_index, segment.append_times  # before the names refer to other files
+            _ = segment.txn_index, segment.append_times  # loaded before their names change
         aside = self._rename(swap, commit.of(files.partition_dir_name(context.topic_partition)))
         spans = itertools.pairwise([*swap.bases, swap.end_offset])
         new = [ClosedSegment(context, base, end) for base, end in spans]
@@ -207,10 +208,10 @@ class SegmentSwaps(LogPart):
     def _rename(self, swap: Swap, commit: Commit) -> list[str]:
         """Rename files of old segments aside, and those of new ones into place.
 
-        Without old segments the new ones take the names of the empty active segment's files.
+        Without old segments the new ones get the names of the empty active segment's files.
 
         Returns:
-            Paths of the files that were set aside.
+            Paths of the old files under their `.deleted` names.
         """
         context = self._segments.context
         fs, directory = context.env.files, context.directory
@@ -231,13 +232,13 @@ class SegmentSwaps(LogPart):
         return [path + files.DELETED_SUFFIX for path in aside]
 
     def _put_behind_end(self, new: Sequence[ClosedSegment], end_offset: int) -> None:
-        """Show segments instead of the empty active one, and begin another active one."""
+        """Show the new segments instead of the empty active one, and begin another active one."""
         assert new[0].base_offset == self._segments.end_offset
         assert not self._segments.active.size_bytes
         context = self._segments.context
         self._roller.write_snapshot(end_offset, self._producers.encode_snapshot())
         created = ActiveSegment.create(context, end_offset)
-        # The next append's row must not be rounded below the time of these records.
+        # The time of the next append's row must not be rounded below the time of these records.
         created.append_times.floor_ms = self._clock.last_ms
         context.env.files.sync_dir(context.directory)
         self._segments.replace_active(*new, created)
@@ -247,7 +248,7 @@ class SegmentSwaps(LogPart):
         self._roller.draw_jitter()
 
     def go_offline(self, operation: str, reason: str) -> None:
-        """Go offline after a disk failure: only reopening can tell which files are there."""
+        """Go offline after a disk failure, since only a reopen shows which files exist."""
         if self._guard.failure is None:
             directory = self._segments.context.directory
             self._guard.go_offline(StorageFailure(directory, operation, reason))

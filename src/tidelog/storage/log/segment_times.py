@@ -1,9 +1,9 @@
 """Times of a segment for retention and `tidelog why`, and a partition's smallest and largest time.
 
 With the cap on future timestamps, the time that counts is the largest min(timestamp, append time)
-of the records. Usually the record with the largest timestamp was appended no earlier than that, so
+of the records. Usually the record with the largest timestamp was appended at that time or later, so
 its timestamp is the result; one index entry and one append time prove it. If the timestamp is ahead
-of the append time, a zone map leads to the few batches that can hold the result; a batch has one
+of the append time, a zone map gives the few batches that can contain the result; a batch has one
 append time, so its header gives the exact value. Without a zone map the smaller of the segment's
 two largest times is an upper bound, too late by at most the time in which the segment was filled.
 
@@ -45,8 +45,8 @@ def read_times(
     Args:
         log: The partition.
         segment: One of its segments.
-        clock: Under `record`, append times are not read.
-        seen_ms: Time by which all of its records had arrived, from its note; -1 if unknown.
+        clock: Clock of the policy; for `record`, append times are not read.
+        seen_ms: Time by which all its records had arrived, from its note; -1 if unknown.
 
     Raises:
         OSError: The disk failed.
@@ -81,8 +81,8 @@ def read_times(
 def youngest_ms(log: "LogView", segment: Segment) -> int:
     """Return a segment's largest timestamp, capped at its last append time; -1 for none.
 
-    `min.compaction.lag.ms` counts from it: without the cap, a time in the future, from a producer
-    with a wrong clock, would keep the log out of compaction for as long.
+    `min.compaction.lag.ms` counts from it. Without the cap, a timestamp in the future, from a
+    producer with a wrong clock, would prevent compaction until that time.
     `tidelog.retention.clock=record` uses the timestamp without the cap, as Kafka does.
     """
     largest, _ = segment.largest_record()
@@ -92,12 +92,12 @@ def youngest_ms(log: "LogView", segment: Segment) -> int:
     return min(largest, times.arrival.ms)
 
 
-# Number of append times that usually show their step.
+# Number of append times that are usually enough to find their rounding step.
 _FEW: Final = 16
 
 
 def _common_step(rows: "AppendTimes", granularity_ms: int) -> int:
-    """Return the largest step that may have rounded all known times; usually a few suffice."""
+    """Return the largest step to which all known append times may have been rounded."""
     times = rows.rows().columns[1]
     step_ms = 0
     for some in (times[:_FEW], times[_FEW:]):
@@ -120,9 +120,9 @@ class _Arrivals:
     def latest_ms(self, known_ms: int) -> int:
         """Return the latest possible arrival of a record with this rounded append time.
 
-        The setting may have changed since, and rows don't show how they were rounded. If all times
-        are multiples of a larger step, that may have been the setting then; the note limits it by
-        when the last record had arrived.
+        The granularity setting may have changed since, and rows don't show how they were rounded.
+        If all times are multiples of a larger step, that may have been the setting at that time;
+        the note limits the result to the time when the last record had arrived.
         """
         rounded_ms, seen_ms = known_ms + self._granularity_ms - 1, self._times.seen_ms
         if seen_ms <= rounded_ms:
@@ -146,19 +146,19 @@ class _Arrivals:
     def largest_capped(self, segment: Segment, times: SegmentTimes) -> CountedTime | None:
         """Return the largest record time, each capped at its append time; None if only bounded.
 
-        The segment has a timestamp; `times` includes append times.
+        The segment must have a record with a timestamp, and `times` must include append times.
         """
         self._times = times
         best = self._capped(times.largest_timestamp, times.largest_at)
         if best.ms in (times.largest_timestamp, times.arrival.ms):
-            return best  # an upper bound of it is reached
+            return best  # no other record can have a larger one
         zones = segment.zones
         if zones is None:
             return None
         try:
             return self._search(segment, zones.zones(), best)
         except CorruptData:
-            return None  # readers of it get the error; a bound suffices here
+            return None  # readers report the damage; a bound is enough here
 
     def _capped(self, timestamp: int, offset: int) -> CountedTime:
         arrival = self.at(offset)
@@ -167,7 +167,7 @@ class _Arrivals:
         return arrival
 
     def _search(self, segment: Segment, zones: "Iterable[Zone]", best: CountedTime) -> CountedTime:
-        """Read the batches of zones that may hold a larger time, in order of their bounds."""
+        """Read the batches of zones that may have a larger time, in order of their bounds."""
         ranked = [(-bound, zone) for zone in zones if (bound := self._bound(zone)) > best.ms]
         heapq.heapify(ranked)
         while ranked and -ranked[0][0] > best.ms:
@@ -184,7 +184,7 @@ class _Arrivals:
         arrival_ms = self.at(zone.last_offset).ms
         if self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
-        # Markers of transactions have timestamps too, which zones don't include.
+        # Markers of transactions also have timestamps, which zones don't include.
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
 
 
@@ -198,8 +198,8 @@ class RecordRange:
 
     Attributes:
         smallest_ms: Smallest timestamp of the records that were read; None if none has one.
-        skipped_ranges: Ranges [start, end) of offsets that were skipped, because they have no zone
-            map and are too many to read or damaged: they may hold a smaller timestamp.
+        skipped_ranges: Ranges [start, end) of offsets that may have a smaller timestamp: they have
+            no zone map, and are too large to read or damaged.
     """
 
     smallest_ms: int | None = None
@@ -232,7 +232,7 @@ def record_range(log: LogView) -> RecordRange:
 
 
 def _take_segment(record_times: RecordRange, segment: Segment, start: int) -> bool:
-    """Include a segment's records from `start` on; return False if they are too many to read."""
+    """Include a segment's records from `start` on; return False if it is too large to read."""
     zones = segment.zones
     if zones is not None:
         _take_zones(record_times, segment, zones, start)
@@ -286,7 +286,7 @@ class AppendRange:
         self.last_ms = last_ms
 
     def miss(self, start: int, end: int) -> None:
-        """Include offsets without a known time."""
+        """Add offsets whose append time is unknown."""
         if self.unknown and self.unknown[-1][1] == start:
             start = self.unknown.pop()[0]
         self.unknown.append((start, end))
@@ -308,7 +308,7 @@ def append_range(log: LogView, start_offset: int = 0, end_offset: int = INT64_MA
             continue
         is_whole = (start, end) == (segment.base_offset, segment.end_offset)
         span = segment.append_span if is_whole else None
-        if span is not None:  # avoids a request to the store
+        if span is not None:  # the tier's manifest has the times, without a request
             times.take(*span)
             continue
         rows = log.append_times_of(segment)
@@ -337,7 +337,7 @@ def record_span(log: LogView) -> TimeSpan:
 
 
 def append_span(log: LogView) -> TimeSpan:
-    """Return the first and last known append time; at both ends a batch's own stamp counts, too.
+    """Return the first and last known append time, also from LogAppendTime batches.
 
     Markers of transactions don't count.
     """
@@ -354,7 +354,7 @@ def append_span(log: LogView) -> TimeSpan:
 
 
 def _append_ms(log: LogView, offset: int) -> int | None:
-    """Return the append time at an offset; None if it is unknown, or in a damaged batch alone."""
+    """Return the append time at an offset; None if unknown or only in a damaged batch."""
     try:
         return log.append_time_of(offset)
     except CorruptData:
@@ -362,7 +362,7 @@ def _append_ms(log: LogView, offset: int) -> int | None:
 
 
 def _data_batches(log: LogView, start: int, end: int) -> "Iterator[Batch]":
-    """Yield the batches with offsets in [start, end), but those of transaction markers."""
+    """Yield the batches with offsets in [start, end), except transaction markers."""
     for part in slices(log.segments, start, end):
         for _, batch in part.batches():
             if not batch.is_control:

@@ -1,13 +1,12 @@
 """Truncates a log at an offset, in an order in which no crash leaves a wrong state.
 
 1. Checkpoints beyond the offset are lowered (the caller's, then the append-time checkpoint).
-2. Segments after it are removed, newest first, so that the remaining log never has a hole.
-3. In the segment that holds it, sidecars and indexes are truncated before the log: a crash in
-   between leaves records without a row, whose append time is unknown, never a row without its
-   records.
+2. Segments after the offset are removed, newest first, so that the remaining log never has a hole.
+3. In the segment with the offset, sidecars and indexes are truncated before the log: a crash then
+   leaves records without a row, whose append time is unknown, never a row without its records.
 
-A segment that was finished gets a new log file and a rename, because readers may have the old one
-mapped. State derived from the records is derived again afterwards (`Truncator`).
+A segment that was finished gets a new log file and a rename, because readers may have mapped the
+old one. `Truncator` then rebuilds the state that is derived from the records.
 
 Source: Kafka 4.x LocalLog.truncateTo, LogSegment.truncateTo.
 """
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 def lower_append_time_checkpoint(
     context: SegmentContext, segments: Sequence[Segment], *, trusted: int, offset: int
 ) -> None:
-    """Let the checkpoint name the last batch below `offset`, unless it ends below it already."""
+    """Set the append-time checkpoint to the last batch below `offset`, unless it is lower."""
     if AppendTimeCheckpoint.read(context.env.files, context.directory) is None:
         return
     lowered = AppendTimeCheckpoint(0, -1, 0)
@@ -53,7 +52,7 @@ def lower_append_time_checkpoint(
 
 
 def end_below(segments: Sequence[Segment], offset: int) -> int:
-    """Return the log end after a truncation; a batch that holds the offset is removed whole."""
+    """Return the log end after a truncation; a batch with the offset is removed completely."""
     last = next((each for each in reversed(segments) if each.base_offset <= offset), None)
     if last is None:
         return offset
@@ -72,8 +71,8 @@ def cut_segments(
 
     Args:
         context: Shared state of the segments.
-        segments: All local ones, oldest first.
-        active: The last of them.
+        segments: All local segments, oldest first.
+        active: The last one of these.
         offset: Offset to truncate at.
 
     Raises:
@@ -83,7 +82,8 @@ def cut_segments(
     dropped = [segment for segment in segments if segment.base_offset > offset]
     for segment in reversed(dropped):
         recovery.remove_segment_files(context, segment.base_offset)
-        # One by one: if a crash kept only the removal of an older one, the log would have a hole.
+        # Synced one by one: if a crash kept only the removal of an older one, the log would have a
+        # hole.
         context.env.files.sync_dir(context.directory)
     if not remaining:
         return start_anew(context, [], offset)
@@ -147,11 +147,11 @@ class Truncator(LogPart):
 
     @property
     def has_records(self) -> bool:
-        """Whether the log's files hold any batch."""
+        """Whether the log's files contain any batch."""
         return any(segment.size_bytes for segment in self._segments.all)
 
     def truncate_to(self, offset: int) -> int:
-        """Remove every batch that holds `offset` or a later one; return the remaining log end.
+        """Remove every batch with an offset of `offset` or more; return the remaining log end.
 
         Does nothing if the log ends at or below `offset`. Durable on return.
 
@@ -176,20 +176,20 @@ class Truncator(LogPart):
         end = end_below(local, offset) if restart is None else restart
         self._options.lower_checkpoints(offset, end)
         cut_history(context.env.files, context.directory, offset)
-        # Append times in the tier need no proof, and no store is read from here on.
+        # Computed first: append times in the tier need no proof, and no store is read after this.
         trusted = segments.trusted_end()
         lower_append_time_checkpoint(context, local, trusted=trusted, offset=offset)
         start = min(segments.start_offset, offset)
         segments.tier.cut(offset, local[0].base_offset, clipped)
-        # Hide the segments to remove first: if the disk fails here, they are not read any more.
+        # Hide the segments to remove first: if the disk fails later, they are no longer read.
         segments.keep([segment for segment in local if segment.base_offset <= offset])
-        segments.forget_maps()  # no reader may read beyond the end of a file
+        segments.forget_maps()  # readers must not read beyond the end of a file
         if restart is None:
             remaining = cut_segments(context, local, active, offset)
         else:
             remaining = start_anew(context, local, restart)
         if remaining[-1].end_offset < start:
-            # Only records below the log start remain, of a batch that reached beyond it.
+            # Only records below the log start remain, from a batch that extended beyond it.
             segments.keep(())
             remaining = start_anew(context, remaining, start)
         self._epochs.cut(offset)
@@ -198,7 +198,7 @@ class Truncator(LogPart):
         self._reload(remaining, start)
 
     def begin_at(self, offset: int) -> None:
-        """Let a log without records begin at `offset`; durable on return.
+        """Set the start of a log without records to `offset`; durable on return.
 
         Raises:
             InvalidRequest: The log has records, or the offset is negative.
@@ -219,7 +219,8 @@ class Truncator(LogPart):
         segments.keep(())
         segments.tier.cut(offset, local[0].base_offset, {})
         remaining = start_anew(context, local, offset)
-        # No producer remains: nothing would ever end a transaction that was open at the log's end.
+        # No producer is kept, because nothing would end a transaction that was open at the log's
+        # end.
         drop_snapshots(context, -1)
         self._epochs.clear()
         self._reload(remaining, offset)

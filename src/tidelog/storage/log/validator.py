@@ -1,20 +1,20 @@
-"""The leader's rules for an append, each once and in Kafka's order; patches in place.
+"""Checks an append by the leader's rules, in Kafka's order, and patches its batches in place.
 
-Owns which batches are accepted, and what is changed in them first: offset, leader epoch, timestamp
-type and largest timestamp are patched into the header. The records are read in one pass
-(`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas. The
-rules for single records and for sizes are in `record_rules`, those of message sets of magic 0 and 1
-in `message_sets`.
+This module decides which batches are accepted, and what is changed in them: offset, leader epoch,
+timestamp type and largest timestamp are patched into the header. The records are read in one pass
+(`body_check`). A batch is rewritten only to change its codec or to repair wrong offset deltas.
+`record_rules` has the rules for single records and for sizes, `message_sets` those for message sets
+of magic 0 and 1.
 
 - The first broken rule gives the error, which is the same as Kafka's.
-- Nothing is changed before all checks passed.
+- Nothing is changed before all checks have passed.
 - A check that takes long raises `LongCheck` if an event loop waits for it.
-- A follower's appends are only checked for frames, checksums and increasing offsets: the leader has
-  validated them.
+- Appends of a follower are checked only for frames, checksums and increasing offsets, because the
+  leader has validated them.
 
 Differences from Kafka: wrong offset deltas are repaired (Kafka writes them, or fails on them in a
-compressed batch); times of a batch that a producer flags LogAppendTime are its records' own;
-formats 0 and 1 are accepted only if old clients are served, and kept.
+compressed batch); a batch that a producer flags LogAppendTime keeps the records' own times; formats
+0 and 1 are accepted only if old clients are served, and are kept.
 
 Source: Kafka 4.x LogValidator, UnifiedLog; KIP-32; docs/differences.md.
 """
@@ -81,15 +81,15 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Maximum records whose offset deltas an event loop repairs: each takes some microseconds, and no
+# Maximum records whose offset deltas an event loop repairs: each takes several microseconds, and no
 # client in use needs it.
 RENUMBERED_MAX: Final = 10_000
 
 
 # Buffers of bodies, which are not kept after the check.
 _SCRATCH: Final = Scratch()
-# Buffers for one block of lz4, usually a whole batch. A caller takes one out, so that no two
-# threads share it.
+# Buffers for one block of lz4, usually a whole batch. A caller removes one from the list while it
+# uses it, so that no two threads share one.
 _BLOCKS: Final[list[memoryview]] = []
 
 
@@ -112,13 +112,14 @@ class Validator:
         body_check: BodyCheck = check_body,
         set_passes: SetPasses | None = None,
     ) -> None:
-        """Create a validator from `config`; create a new one when that changes.
+        """Create a validator; settings are fixed, so create a new one when they change.
 
         Args:
             partition: The partition, for errors.
             config: The topic's settings.
             body_check: The pass over the records: the plain one, or a kernel.
-            set_passes: The passes over messages of old formats, if they are kernels.
+            set_passes: Kernels for the passes over messages of old formats; None for the plain
+                passes.
         """
         self._where = str(partition)
         self._config = config
@@ -139,21 +140,21 @@ class Validator:
         """Check the batches of `data` and set their offsets, ready to be written.
 
         An incomplete batch at the end of `data` is left out. The caller's bytes are changed only if
-        the terms say `owned` and the buffer is writable; if an error is raised, only those of
+        the terms have `owned` and the buffer is writable; if an error is raised, only bytes of
         several `trusted` batches may have changed.
 
         Raises:
             CorruptBatch: A frame, checksum or compressed stream is broken.
             CorruptRecord: A record is invalid.
-            InvalidRecord: No batch, more than one, or one that the rules of producers refuse; a
-                record without a key in a compacted topic.
+            InvalidRecord: There is no batch, more than one, or one that the rules for producers
+                refuse; or a record has no key in a compacted topic.
             InvalidTimestamp: A time outside the topic's limits.
             MessageTooLarge: A batch exceeds max.message.bytes.
-            RecordListTooLarge: Together they exceed segment.bytes.
+            RecordListTooLarge: The batches together exceed segment.bytes.
             UnsupportedCompression: The codec number is undefined.
             StreamTooLong: The records decompress to more than `APPEND_DECOMPRESSION_LIMIT`.
             InvalidRequest: A follower's batches are out of order.
-            LongCheck: The check takes long, and the terms say `is_bounded`.
+            LongCheck: The check takes long, and the terms have `is_bounded`.
         """
         view = data if type(data) is memoryview else memoryview(data)
         size_bytes, terms = len(view), context.terms
@@ -289,7 +290,7 @@ class Validator:
         return self._sets.prepare(view, batches, context)
 
     def _views(self, view: memoryview, terms: AppendTerms) -> Sequence[Batch]:
-        """Return the batches, at least one; the number of single old messages is limited."""
+        """Return the batches, at least one; raise if there are too many single old messages."""
         count = SINGLE_MESSAGES_MAX + 1 if terms.takes_legacy else None
         batches = list(islice(walk(view), count))
         if count is not None:
@@ -299,7 +300,7 @@ class Validator:
         return batches
 
     def _check_frame(self, batch: Batch, terms: AppendTerms) -> None:
-        """Check offset, size and checksum, before a batch is opened."""
+        """Check offset, size and checksum of a batch before its records are read."""
         if batch.magic == MAGIC_2 and batch.base_offset and terms.origin is _CLIENT:
             raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
         if batch.size_bytes > self._batch_limit:
@@ -318,11 +319,11 @@ class Validator:
             raise self._invalid(f"{len(batches)} batches, only one is allowed")
 
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
-        """Return whether the header of a batch that we have just built suffices as its check."""
+        """Return whether the header of a batch that tidelog has just built is enough as a check."""
         if not is_kept:
-            return False  # it is rewritten with another codec
+            return False  # the batch is rewritten with another codec
         if context.terms.origin is AppendOrigin.COORDINATOR:
-            return True  # internal records always fit their topic
+            return True  # internal records always comply with the rules
         if self._needs_keys or (self._before_ms < INT64_MAX and not self._stamps):
             return False
         self._check_times(batch, batch.max_timestamp, INT64_MAX, b"", context)
@@ -331,13 +332,13 @@ class Validator:
     def _decompress(
         self, batch: RecordBatch, view: memoryview, codec: int, terms: AppendTerms
     ) -> tuple[Buffer, memoryview | None]:
-        """Return the records of a compressed batch, and their buffer, which has to be put back."""
+        """Return a compressed batch's records, and the buffer to return to the list afterwards."""
         if codec == _LZ4:
             from tidelog.record.lz4_frame import BLOCK_BYTES, decompress_single
 
             try:
                 block = _BLOCKS.pop()
-            except IndexError:  # also if another thread has taken the last
+            except IndexError:  # another thread may have taken the last one
                 block = memoryview(bytearray(BLOCK_BYTES))
             body = decompress_single(view[HEADER_SIZE:], block)
             if body is not None:
@@ -360,7 +361,7 @@ class Validator:
     def _check_times(
         self, batch: RecordBatch, largest: int, smallest: int, body: Buffer, context: AppendContext
     ) -> None:
-        """Raise if a create time is outside the limits, or must not be set by the producer."""
+        """Raise for a create time outside the limits, or a wrong LogAppendTime flag."""
         flagged = batch.attributes & TIMESTAMP_TYPE_BIT
         if flagged and (self._stamps or batch.max_timestamp == NO_TIMESTAMP):
             raise self._rules.flagged(batch.record_count)
@@ -372,11 +373,11 @@ class Validator:
             self._refuse(batch, body, context)
 
     def _refuse(self, batch: RecordBatch, body: Buffer, context: AppendContext) -> None:
-        """Raise with the refused records, one rule each: the key's before the timestamp's.
+        """Raise the error with the refused records, one rule each: first keys, then timestamps.
 
         The search ends at `RECORD_ERROR_LIMIT` refused records.
         """
-        if not body:  # a batch of our own, judged by its header
+        if not body:  # a batch that tidelog built, checked by its header
             reason = self._rules.time_reason(batch.max_timestamp, context.now_ms)
             raise InvalidTimestamp(f"{self._where}: {reason}")
         if context.terms.is_bounded and batch.record_count > LOOP_RECORDS:
@@ -398,7 +399,7 @@ class Validator:
         *,
         is_in_order: bool,
     ) -> bytearray:
-        """Return the batch with that codec, and offset deltas 0, 1, 2, ..."""
+        """Return the batch compressed with that codec, with offset deltas 0, 1, 2, ..."""
         is_long = codec is not Codec.NONE and len(body) > LOOP_COMPRESSED_BYTES
         if terms.is_bounded and is_long:
             raise LongCheck
@@ -424,7 +425,8 @@ class Validator:
         expected = context.next_offset
         for batch in batches:
             batch.ensure_valid()
-            # Only decompression gives the base offset of a legacy wrapper; its end has to suffice.
+            # Only decompression gives the base offset of a legacy wrapper, so its last offset is
+            # used.
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
                 reason = f"offsets {first} to {batch.last_offset} where {expected} is next"
@@ -450,7 +452,7 @@ class Validator:
 
 
 class AppendRules:
-    """The rules of one open log, created again when settings change or kernels are loaded.
+    """The validator of one open log, replaced when settings change or kernels are loaded.
 
     Attributes:
         validator: The current rules.
@@ -473,7 +475,7 @@ class AppendRules:
         )
 
     def use_kernels(self) -> None:
-        """Check with kernels from now on, which must be installed."""
+        """Use kernels for checks from now on; numpy and numba must be installed."""
         if self._body_check is check_body:
             from tidelog.record.kernels.records import check_body as kernel_check
             from tidelog.storage.log.message_set_kernels import KernelPasses

@@ -1,1 +1,1 @@
-"""Segments in their states, searches by time in them, and the rules of roll and retention."""
+"""Segments of a log, searches by time in them, and the rules for rolls and retention."""

@@ -1,7 +1,8 @@
 """The last segment of a log: `TailSegment` for readers, `ActiveSegment` that also appends.
 
-A `TailSegment` ends at the last whole, valid batch on disk. If something proves that more was there
-(`log_end`), it ends at the proven end, and reading raises at the damage as in a finished segment.
+A `TailSegment` ends at the last whole, valid batch on disk. If something proves that the log had
+more (`log_end`), it ends at the proven end, and reading raises at the damage as in a finished
+segment.
 
 An `ActiveSegment` writes log, both indexes and append times through to their files. The order of an
 append is: the append-time row (if the time has changed), the log bytes, the index entries. A crash
@@ -50,7 +51,7 @@ from tidelog.storage.segment.segment import Segment, SegmentContext, iterate_bat
 from tidelog.storage.segment.txn_index import AbortedTxn, TxnIndex
 from tidelog.types import INT32_MAX, INT64_MAX, NO_TIMESTAMP, UNKNOWN_MS, Buffer, ClockName
 
-# A reader re-reads a possibly damaged end until two reads agree, at most this many times.
+# Maximum number of reads: a reader reads a possibly damaged end until two reads agree.
 _LOOKS_MAX: Final = 3
 
 
@@ -61,7 +62,7 @@ class TailSegment(Segment):
         damage: Why the segment ends early, if bytes that were on disk are unreadable; then
             `size_bytes` and `end_offset` include the damage. `damaged` is its error.
         sound_part: Part of the log file with sound batches.
-        has_index_files: Whether its indexes are those on disk, not built from the log.
+        has_index_files: Whether its indexes come from the files on disk, not from the log.
     """
 
     is_active = True
@@ -93,7 +94,7 @@ class TailSegment(Segment):
 
     @classmethod
     def empty(cls, context: SegmentContext, base_offset: int) -> Self:
-        """Create a segment of which nothing has been read yet."""
+        """Create a segment without reading any of its files."""
         return cls(context, base_offset, (OffsetIndex(base_offset), TimeIndex(base_offset)))
 
     @property
@@ -124,7 +125,7 @@ class TailSegment(Segment):
             self.time_index.truncate_to(last_offset)
 
     def _problem_of_indexes(self) -> str | None:
-        """Return how the last entries differ from the batches, None if they agree."""
+        """Return how the last index entries differ from the batches, None if they agree."""
         if self._misfit is not None:
             return self._misfit
         if not self._is_last_time_proven or self._is_last_time_outdone():
@@ -134,7 +135,7 @@ class TailSegment(Segment):
         return None
 
     def _is_last_time_outdone(self) -> bool:
-        """Return whether an earlier batch has a larger timestamp than the last time entry."""
+        """Return whether a batch before that of the last time entry has a larger timestamp."""
         indexed, offset = self.time_index.last_entry
         is_earlier = self.max_timestamp_offset < offset
         return self.time_index.entry_count > 0 and is_earlier and self.max_timestamp > indexed
@@ -142,8 +143,8 @@ class TailSegment(Segment):
     def _scan_from_last_entry(self, file_size: int, *, check_crc: bool) -> bool:
         """Scan the batches from the last entries on; return whether the last indexed one is valid.
 
-        Begins one entry before the one to which the last time entry leads: only batches show
-        whether a later entry was lost, and a walk can't detect a gap before its first batch.
+        The scan begins one entry before the one to which the last time entry leads: only batches
+        show whether a later entry was lost, and a walk can't detect a gap before its first batch.
         """
         indexed, offset = self.time_index.last_entry
         self.max_timestamp, self.max_timestamp_offset = NO_TIMESTAMP, self.base_offset
@@ -168,7 +169,7 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are not read
+                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are unknown
                 sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
@@ -178,18 +179,18 @@ class TailSegment(Segment):
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
-        """Return the `.txnindex` file's index; without a file, that of the batches."""
+        """Return the index in the `.txnindex` file; without a file, build it from the batches."""
         index = super().read_txn_index()
         if index.entries or self.find_aborted is None:
             return index
         return self.find_aborted(self)
 
     def settle_end(self, recorded: RecordedEnd) -> Damage | None:
-        """Compare the end that was found with the recorded end, and search for batches after it.
+        """Compare the end found by the scan with the recorded end, and search for batches after it.
 
         Returns:
-            Why bytes after the sound part are not an unfinished write, None if they may be one. The
-            segment then ends at the proven end, and reading raises at the damage.
+            Why the bytes after the sound part are not an unfinished write, None if they may be one.
+            In the former case the segment ends at the proven end, and reading raises at the damage.
         """
         file = self.context.pool.get(self.log_path)
         sound_part = self.sound_part
@@ -213,8 +214,8 @@ class TailSegment(Segment):
     def _witnessed(self, recorded: RecordedEnd, size: int) -> RecordedEnd:
         """Return the recorded end, or the log's own end if the append-time checkpoint proves it.
 
-        Two files record where a log ended when it was closed. If a log with no missing byte ends
-        with the batch that one of them names, the other one is wrong.
+        Two files record where a log ended when it was closed. If a log without a missing byte ends
+        with the batch that one of them has, the other one is wrong.
         """
         sound_part, last = self.sound_part, self.last_batch
         if sound_part.size_bytes != size or last is None:
@@ -260,7 +261,7 @@ class TailSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp, -1 if no record has one.
 
-        A damaged part may hold any time, so a search has to reach the damage.
+        A damaged part may have any time, so the result is such that a search reaches the damage.
         """
         return self.max_timestamp if self.damage is None else INT64_MAX
 
@@ -278,11 +279,11 @@ class TailSegment(Segment):
         """Do nothing: a segment gets its zone map when it is finished."""
 
     def forget_stale_files(self) -> None:
-        """Close the handle of the log file: the segment may be finished or deleted by now."""
+        """Close the handle of the log file, in case the segment is finished or deleted by now."""
         self.context.pool.forget(self.log_path)
 
     def unload(self) -> None:
-        """Do nothing: the indexes of the last segment are in memory only."""
+        """Do nothing, because the indexes of the last segment are in memory only."""
 
     def distrust_indexes(self, problem: str) -> None:
         """Report how an index differs from the log, and rebuild both indexes."""
@@ -295,7 +296,7 @@ class TailSegment(Segment):
         return memoryview(file.pread(min(end, self.size_bytes) - start, start))
 
     def whole(self) -> memoryview:
-        """Return all bytes of whole batches, read now."""
+        """Read all bytes of whole batches."""
         return self.view(0, self.size_bytes)
 
 
@@ -303,10 +304,10 @@ _Tail = TypeVar("_Tail", bound=TailSegment)
 
 
 def load_tail(context: SegmentContext, base_offset: int) -> TailSegment:
-    """Load the last segment from disk; its indexes are checked, else rebuilt in memory.
+    """Load the last segment from disk; its indexes are checked, and rebuilt in memory if wrong.
 
-    Another process may be writing it, so damage counts only if a second read finds the same: by
-    then a write in progress has finished, and the recorded end has been read again.
+    Another process may be writing it, so damage counts only if a second read finds the same:
+    meanwhile a write in progress has finished, and the recorded end has been read again.
     """
     segment, damage = _loaded(context, base_offset, context.recorded_end(False))
     for _ in range(_LOOKS_MAX):
@@ -326,14 +327,14 @@ def _loaded(
     segment = TailSegment.empty(context, base_offset)
     fill_tail(segment, check_crc=True)
     if recorded.is_end and segment.end_offset > recorded.recovery_point:
-        recorded = context.recorded_end(True)  # usually a writer has started since it was read
+        recorded = context.recorded_end(True)  # read again: a writer may have started since
     return segment, segment.settle_end(recorded)
 
 
 def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail, bool]:
     """Load the last segment for opening; return it, and whether its end is damaged or in doubt.
 
-    Checksums are verified only if frames alone may have led past damage.
+    Checksums are verified only if frames alone could have led past damage.
     """
     segment = empty()
     fill_tail(segment, check_crc=False)
@@ -346,7 +347,7 @@ def judge_tail(empty: Callable[[], _Tail], recorded: RecordedEnd) -> tuple[_Tail
 
 
 def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
-    """Load indexes and end of a last segment; a growing index is used as far as it is proven."""
+    """Load indexes and end of a last segment; of a growing index, the proven part is used."""
     context, base_offset = segment.context, segment.base_offset
     indexes = load_indexes(context, base_offset, mapped=False)
     log_size = context.env.files.stat(segment.log_path).size
@@ -358,7 +359,7 @@ def fill_tail(segment: TailSegment, *, check_crc: bool) -> None:
 
 
 def _last_entry_fits(segment: TailSegment, index: OffsetIndex) -> bool:
-    """Return whether the last index entry leads to the batch that it names."""
+    """Return whether the last offset index entry points to a batch that it may name."""
     if index.entry_count == 0:
         return True
     last_offset, position = index.entry(index.entry_count - 1)
@@ -402,7 +403,7 @@ class ActiveSegment(TailSegment):
         self._time_index_written = 0
         self._must_rewrite = False
         self._times_written = 0
-        self._has_new_name = False  # the append-time file is newer than the directory's sync
+        self._has_new_name = False  # the append-time file was created after the directory's sync
         self._interval_bytes = context.config.index_interval_bytes
         self._log_file = PooledFile(context.pool, self.log_path)
         self._times_file = self._made(files.APPEND_TIME_SUFFIX)
@@ -440,7 +441,7 @@ class ActiveSegment(TailSegment):
         *,
         is_refused: bool = False,
     ) -> "ActiveSegment":
-        """Load the last segment after a clean stop or a recovery; index files are corrected.
+        """Load the last segment after a clean stop or a recovery, and correct its index files.
 
         Bytes after the last whole batch are truncated: recovery has checked them already, or a
         clean stop left none. If something proves that they are damage (`settle_end`), or if the
@@ -449,7 +450,7 @@ class ActiveSegment(TailSegment):
         Args:
             context: The partition.
             base_offset: The segment's base offset.
-            recorded: End of the log as recorded.
+            recorded: Recorded end of the log.
             is_refused: Whether the partition takes no appends for another reason.
         """
         segment, is_damaged = judge_tail(lambda: cls.empty(context, base_offset), recorded)
@@ -469,13 +470,13 @@ class ActiveSegment(TailSegment):
         return segment
 
     def forget(self, suffix: str) -> None:
-        """Close handle and map of one of its files."""
+        """Close handle and map of one of the segment's files."""
         path = self.context.path(self.base_offset, suffix)
         self.context.pool.forget(path)
         self.context.maps.forget(path)
 
     def distrust_indexes(self, problem: str) -> None:
-        """Rebuild both indexes; the writing thread updates the files with the next append."""
+        """Rebuild both indexes in memory; the next append updates the files."""
         super().distrust_indexes(problem)
         self._must_rewrite = True
 
@@ -495,12 +496,12 @@ class ActiveSegment(TailSegment):
         return len(content)
 
     def set_append_times(self, times: AppendTimes) -> None:
-        """The append times; those that are assigned become the segment's own."""
+        """Use these append times as the segment's own."""
         times.granularity_ms = self.context.config.tidelog_append_time_granularity_ms
         super().set_append_times(times)
 
     def adopt_append_times(self, times: AppendTimes, *, file_matches: bool) -> None:
-        """Use these times from now on; the file is replaced if it differs."""
+        """Use these times from now on, and replace the file unless `file_matches`."""
         self.set_append_times(times)
         encoded = times.encode()
         path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
@@ -515,9 +516,9 @@ class ActiveSegment(TailSegment):
 
     @property
     def first_timestamp(self) -> int:
-        """Largest timestamp of the first batch, from which the segment's age counts, else -1."""
+        """Largest timestamp of the first batch in ms, for the segment's age; -1 if none."""
         if self._first_timestamp is None and self.size_bytes:
-            # These bytes may end inside of the first batch, which is no sign of damage.
+            # These bytes may end inside of the first batch, which does not mean damage.
             first = next(self.walk_file(0, min(self.size_bytes, 1 << 12)), None)
             if first is None:
                 first = next(iterate_batches(self, 0, self.size_bytes))
@@ -531,12 +532,12 @@ class ActiveSegment(TailSegment):
         return rows[0].append_ms if rows else UNKNOWN_MS
 
     def has_room(self, size_bytes: int, last_offset: int, max_timestamp: int, span_ms: int) -> bool:
-        """Return whether `roll.should_roll` certainly lets the segment take an append.
+        """Return whether it is certain that `roll.should_roll` does not roll for an append.
 
-        False does not mean a roll: it needs the full check.
+        False does not mean a roll: then the full check is needed.
 
         Args:
-            size_bytes: Maximum size of the log file, less the append's bytes; below 0 for none.
+            size_bytes: Size limit of the log file, less the append's bytes; may be negative.
             last_offset: Last offset of the append.
             max_timestamp: Largest timestamp of the append.
             span_ms: How long the segment takes appends, including the jitter.
@@ -553,7 +554,7 @@ class ActiveSegment(TailSegment):
         )
 
     def begin(self, first: Batch, append_ms: int) -> None:
-        """Begin an append: write the append-time row if the time changed. Then `write`, `finish`.
+        """Begin an append: write an append-time row if the time changed; `write`, `finish` follow.
 
         No other operation may run on the segment in between, and nothing is visible before
         `acknowledge`.
@@ -563,7 +564,7 @@ class ActiveSegment(TailSegment):
             append_ms: Append time of all batches, -1 if the append clock is off.
 
         Raises:
-            OSError: The caller takes the partition offline, as after errors of the next steps.
+            OSError: The disk failed; the caller takes the partition offline, also in later steps.
         """
         if append_ms == UNKNOWN_MS or not self.append_times.goes_on_at(append_ms):
             self._note_time(first, append_ms)
@@ -587,9 +588,9 @@ class ActiveSegment(TailSegment):
         self._written = position, batches[-1], end_offset
 
     def acknowledge(self) -> None:
-        """Make the append visible: nothing of it counts until all its writes are done.
+        """Make the append visible, after all its writes are done.
 
-        There is no call between the assignments: a reading thread sees all of them or none.
+        There is no call between the assignments, so a reading thread sees all of them or none.
         """
         self.size_bytes, self.last_batch, self.end_offset = self._written
 
@@ -616,7 +617,7 @@ class ActiveSegment(TailSegment):
     def _index(self, batch: Batch, position: int) -> bool:
         """Add an index entry if more than the interval was written since the last (Kafka's rule).
 
-        Return whether there may be something to write.
+        Return whether there may be bytes to write to the index files.
         """
         if batch.max_timestamp > self.max_timestamp:
             self.max_timestamp = batch.max_timestamp
@@ -652,10 +653,10 @@ class ActiveSegment(TailSegment):
         files.write_fully(file, entry, self.txn_index.size_bytes - len(entry))
 
     def close_entries(self) -> None:
-        """Write the entries that end a segment, or a run of the program.
+        """Write the closing entries, at a roll or when the log is closed.
 
-        The closing time index entry holds the segment's largest timestamp (Source: KIP-33); the end
-        row of the append times proves later that no row was lost.
+        The closing time index entry has the segment's largest timestamp (Source: KIP-33); the end
+        row of the append times later proves that no row was lost.
         """
         close_time_index(self.time_index, self.max_timestamp, self.max_timestamp_offset)
         self._write_index_entries()
@@ -665,7 +666,7 @@ class ActiveSegment(TailSegment):
             self._append_times_row(row)
 
     def sync(self) -> None:
-        """Make the segment durable: append times first, so that no record is without its time."""
+        """Make the segment durable: append times first, so that every record has its time."""
         for suffix in files.SYNCED_SUFFIXES:
             self._sync(suffix)
 
@@ -689,8 +690,8 @@ class ActiveSegment(TailSegment):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch whose last offset is `offset` or more, in all files, durably.
 
-        The sidecars are truncated first: a crash in between leaves records without a row, whose
-        time is then unknown, never a row that later records could match.
+        The sidecars are truncated first: a crash then leaves records without a row, whose time is
+        unknown, never a row that could match later records.
         """
         position, end = first_reaching(self, offset)
         aborted_bytes = self.txn_index.size_bytes

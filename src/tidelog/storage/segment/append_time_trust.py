@@ -1,15 +1,14 @@
 """Trust in a partition's append times: the append-time checkpoint and its check.
 
 Rows of `.appendtime` refer to offsets. Between two runs of tidelog, another program (Apache Kafka)
-or a person may have truncated the log and appended other records at the same offsets, and a crash
-may have kept a row and lost its records, or the other way round. So an offset alone proves nothing:
+or a person may have truncated the log and appended other records at the same offsets; a crash may
+have kept a row and lost its records, or the other way round. So an offset alone proves nothing:
 
-1. `append-time-checkpoint`, written at every clean close, names the log end and the last batch
-   before it (base offset and fingerprint). If that batch is still there, the log was never
-   truncated below that end, so every row below it is right, whatever compaction has removed
-   meanwhile.
-2. After that end, or if the checkpoint does not fit, a row counts only if the batch at its offset
-   has the fingerprint that the row names. A log is truncated and appended to at its end only, so
+1. `append-time-checkpoint`, written at every clean close, has the log end and the last batch before
+   it (base offset and fingerprint). If that batch still exists, the log was never truncated below
+   that end, so every row below it is right, whatever compaction has removed since.
+2. After that end, or if the checkpoint does not match the log, a row counts only if the batch at
+   its offset has the fingerprint in the row. A log is truncated and appended to only at its end, so
    one such row proves every row before it; the last proven row is valid for its own batch only.
 
 All other times are unknown. The checkpoint is lowered, durably, before a truncation.
@@ -31,7 +30,7 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 NOTHING: Final = 0
 
 
-# The last field was added later: a checkpoint without it has no known time.
+# The last field was added later; in a checkpoint without it the last append time is unknown.
 _FIELD_COUNTS: Final = (3, 4)
 
 
@@ -44,9 +43,9 @@ class AppendTimeCheckpoint(NamedTuple):
     Attributes:
         end_offset: Log end offset, exclusive; append times below it are trusted.
         last_base_offset: Base offset of the last batch, -1 for an empty log.
-        last_fingerprint: That batch's `fingerprint`.
-        last_ms: Last append time assigned, -1 if unknown: no later one may be smaller, even after
-            retention has deleted every record that has it.
+        last_fingerprint: `fingerprint` of that batch.
+        last_ms: Last append time assigned, in ms; -1 if unknown. No later append time may be
+            smaller, even if retention has deleted every record with that time.
     """
 
     end_offset: int
@@ -75,8 +74,8 @@ class AppendTimeCheckpoint(NamedTuple):
 def fingerprint(batch: Batch) -> int:
     """Return a batch's fingerprint: a hash of its checksum field, leader epoch and offset.
 
-    The checksum alone does not cover the epoch: a producer may send an equal batch to another
-    leader, which appends it at the same offset after the first one was lost.
+    The checksum field alone does not cover the epoch: a producer may send an equal batch to another
+    leader, which appends it at the same offset after the first batch was lost.
     """
     try:
         first = batch.base_offset
@@ -105,7 +104,7 @@ def trusted_end(checkpoint: AppendTimeCheckpoint | None, segments: list[Segment]
 
 
 def _batch_reaching(segment: Segment, offset: int, fits: Callable[[Batch], bool]) -> Batch | None:
-    """Return the first batch that reaches an offset, None if it does not fit or is damaged."""
+    """Return the first batch that reaches an offset; None if `fits` refuses it or it is damaged."""
     try:
         hit = batch_reaching(segment, offset)
         return hit[1] if hit is not None and fits(hit[1]) else None
@@ -127,13 +126,13 @@ def proven_end(segment: Segment, times: AppendTimes, trusted: int) -> int:
     """Return the offset below which the segment's rows are trusted, exclusive.
 
     Args:
-        segment: The segment whose log file proves the rows.
-        times: Its rows as read.
+        segment: The segment; its log file proves the rows.
+        times: Its append times as read from the file.
         trusted: Result of `trusted_end` for the whole log.
     """
     rows = times.rows()
     if times.is_open and rows[-1].offset < min(trusted, segment.end_offset):
-        # Closed without an end row: rows after the last one have been lost since.
+        # A file that was closed without an end row has since lost the rows after its last one.
         trusted = rows[-1].offset
     if segment.end_offset <= trusted:
         return segment.end_offset
@@ -161,12 +160,12 @@ def _proven_end(segment: Segment, row: AppendTimeRow) -> int | None:
 
 
 def last_batch(segment: Segment) -> Batch | None:
-    """Return the last batch of a segment; None if it is empty or damage lies before the batch."""
+    """Return the last batch of a segment; None if it is empty, or damaged before that batch."""
     last = None
     start = position_floor(segment, segment.end_offset)
     try:
         for _, batch in iterate_batches(segment, start, segment.size_bytes):
             last = batch
     except CorruptData:
-        return None  # readers of it get the error; opening and closing continue
+        return None  # readers report the damage; opening and closing continue
     return last

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class ClosedSegment(Segment):
     """A finished segment; its files are mapped or read at first use.
 
-    Safe for several reading threads: if two load the same file at once, the results are equal.
+    Several threads may read: if two load the same file at once, the results are equal.
 
     Attributes:
         hides_records: Whether its indexes were rebuilt up to a damaged batch: batches after the
@@ -64,12 +64,12 @@ class ClosedSegment(Segment):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the log file; includes a torn tail, before which reads stop."""
+        """Size of the log file in bytes, including a torn tail, before which reads stop."""
         facts = self._facts
         return self.stat().size if facts is None else facts.size
 
     def was_replaced(self) -> bool:
-        """Return whether the log's name is gone, or another file has it, since the first use."""
+        """Return whether the log file was removed or replaced since its first use."""
         if self._facts is None:
             return False
         try:
@@ -80,7 +80,7 @@ class ClosedSegment(Segment):
     def forget_stale_files(self) -> None:
         """Drop maps and indexes if another file has the log's name by now.
 
-        A missing zone map is looked for again: it is written some time after the roll.
+        Also look again for a missing zone map, which is written some time after the roll.
         """
         if self.was_replaced():
             self.unload()
@@ -107,7 +107,7 @@ class ClosedSegment(Segment):
         self._offset_index = self._time_index = None
 
     def view(self, start: int, end: int) -> memoryview:
-        """Return bytes [start, end) of the log file: a view of the map, or read now without one."""
+        """Return bytes [start, end) of the log file: a view of the map, or read from the file."""
         if self.is_mapped:
             return open_log(self, self.context.maps.get)[start:end]
         file = open_log(self, self.context.pool.get)
@@ -117,11 +117,11 @@ class ClosedSegment(Segment):
         """Return all bytes of the log file."""
         if self.is_mapped:
             return self.view(0, self.size_bytes)
-        return open_log(self, self.context.env.files.map)  # not cached: freed with its last user
+        return open_log(self, self.context.env.files.map)  # not cached: freed after its last use
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the log file is mapped; one in an object store is read by blocks."""
+        """Whether the log file is mapped; a file in an object store is read by blocks."""
         if self._is_mapped is None:
             self._is_mapped = not is_remote(self.context.env.files, self.log_path)
         return self._is_mapped
@@ -164,8 +164,8 @@ class ClosedSegment(Segment):
         if loaded is None or not self._is_believed(loaded):
             loaded = self.rebuild_indexes()
         elif loaded[1].entry_count == 0 and self.size_bytes > 0:
-            # An empty time index means either "no timestamps", or that another broker's crash lost
-            # it.
+            # An empty time index means either that no record has a timestamp, or that the index was
+            # lost in a crash of another broker.
             loaded = self._checked_for_timestamps(loaded)
         self._offset_index, self._time_index = loaded
         return loaded
@@ -178,7 +178,7 @@ class ClosedSegment(Segment):
             if all(batch.max_timestamp == NO_TIMESTAMP for batch in batches):
                 return loaded
         except CorruptData:
-            return self.rebuild_indexes()  # it tells the position
+            return self.rebuild_indexes()  # the walk finds the position of the damage
         self.context.report(f"{self.log_path}: its time index is empty; rebuilt in memory")
         return self.rebuild_indexes()
 
@@ -196,8 +196,8 @@ class ClosedSegment(Segment):
         If there is no file, and no zone map proves that none existed, the batches are read.
 
         Raises:
-            CorruptIndex: It is damaged, or not the one that the zone map names: readers of
-                committed records must not be shown aborted ones.
+            CorruptIndex: The index is damaged, or not the one that the zone map names. It must not
+                be ignored, because readers of committed records would get aborted ones.
         """
         if self._txn_index is None:
             index, zones = super().txn_index, self.zones
@@ -219,7 +219,7 @@ class ClosedSegment(Segment):
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes from the log's batch headers, by Kafka's recovery rule.
 
-        They end at the first damaged batch, at which readers raise.
+        The indexes end at the first damaged batch, at which readers raise.
         """
         batches = iterate_batches(self, 0, self.size_bytes)
         indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
@@ -237,7 +237,7 @@ class ClosedSegment(Segment):
         return batches
 
     def set_whole(self, size_bytes: int) -> None:
-        """Use the writer's proof that batches reach the end, and where the last one ends."""
+        """Store that batches fill the segment up to its end, as its writer has proven."""
         self.loaded_last_batches, self.is_whole = (
             LastBatches(self.end_offset, size_bytes, None),
             True,
@@ -256,7 +256,7 @@ class ClosedSegment(Segment):
 
     @cached_property
     def is_dense(self) -> bool:
-        """Whether each offset up to the last batch has a record, by all headers; read once."""
+        """Whether each offset up to the last batch has a record, from all headers; read once."""
         next_offset = self.base_offset
         try:
             for _, batch in iterate_batches(self, 0, self.size_bytes):
@@ -289,7 +289,7 @@ class ClosedSegment(Segment):
     def zones(self) -> ZoneMap | None:
         """The zone map beside the log; None if it is missing, damaged or stale (reported).
 
-        It knows only the append times that were known when it was built: see `zones_on`.
+        The map has only the append times that were known when it was built; see `zones_on`.
         """
         if not self._zones_loaded:
             self.use_zones(zone_map_files.load(self))
@@ -302,7 +302,7 @@ class ClosedSegment(Segment):
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
         """Return the result of `zones_on` for one of very many segments.
 
-        A map that was not in memory is not kept, and the log is not mapped.
+        A map that was not in memory before is not kept, and the log is not mapped.
         """
         if self._zones_loaded:
             return self.zones_on(clock)
@@ -334,8 +334,8 @@ class ClosedSegment(Segment):
     def largest_timestamp(self) -> int:
         """Largest record timestamp: that of the last time index entry.
 
-        The largest possible value if damage hides records, so that a search by time reaches the
-        damage and raises instead of skipping it.
+        If damage hides records, the result is the largest possible value, so that a search by time
+        reaches the damage and raises instead of skipping it.
         """
         largest = self._largest_timestamp
         if largest is None:

@@ -1,17 +1,18 @@
 """The file `compaction-history`: records what compaction has removed from a partition.
 
-It has the oldest time for which a table is still exact, for both clocks, the offset up to which
-segments were ever cleaned, and the times when remaining tombstones may go. Primary data: it can't
-be rebuilt. It is written, durably, before the first file of a cleaning is renamed into place, so
-it never claims too much.
+The file has the oldest time for which a table is still exact, for both clocks, the offset up to
+which segments were ever cleaned, and the times at which remaining tombstones may be removed. It is
+primary data: it can't be rebuilt. It is written, durably, before the first file of a cleaning is
+renamed into place, so that it never promises too much.
 
-Another cleaner (Apache Kafka's, on the same directory) does not write it. Such a cleaner is
-detected by segments below `end_offset` with sizes that no line lists, or by a
-`cleaner-offset-checkpoint` beyond `end_offset`. Truncating the log below `end_offset` makes both
-clocks unknown.
+Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
+detected by segments below `end_offset` with sizes that the file does not list, or by a
+`cleaner-offset-checkpoint` above `end_offset`. After the log was truncated below `end_offset`, both
+times are unknown.
 
 Text, one item a line: the version; `END RECORD_MS APPEND_MS RUN_MS`; `horizons` and times in ms;
-`segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of all before.
+`segment BASE SIZE` for each size that a segment may have; `crc` and the CRC-32C of all lines
+before.
 
 Source: docs/format.md#text-files.
 """
@@ -76,7 +77,7 @@ class CompactionHistory(NamedTuple):
     def exact_since_ms(self, clock: ClockName) -> int | None:
         """Return the oldest time in ms for which a table is exact; None if unknown.
 
-        A record without a time on the clock counts as older than every time.
+        A record without a time on the clock counts as older than any time.
         """
         exact_ms = self.record_exact_ms if clock is ClockName.RECORD else self.append_exact_ms
         return None if exact_ms == UNKNOWN_MS else exact_ms
@@ -138,7 +139,7 @@ def _segment(line: str) -> tuple[int, int]:
 
 
 def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
-    """Read the file, whether its content is still valid or not; None if there is none.
+    """Read the file without checking that it is still valid; None if there is no file.
 
     Raises:
         CorruptFile: The file is damaged.
@@ -161,8 +162,8 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
         directory: The partition's directory, in the directory of topics.
 
     Returns:
-        None if nothing is known: there is no history, it is damaged, or another cleaner has removed
-            records since it was written.
+        None if there is no history, it is damaged, or another cleaner has removed records since it
+        was written.
 
     Raises:
         OSError: The disk failed.
@@ -177,13 +178,13 @@ def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
 
 
 def _fits_checkpoint(fs: FileSystem, directory: str, history: CompactionHistory) -> bool:
-    """Return whether no other cleaner has cleaned further than the history says."""
+    """Return whether no cleaner has cleaned beyond the end offset of the history."""
     offset = _checkpoint(fs, directory)
     return offset is not None and offset <= history.end_offset
 
 
 def _checkpoint(fs: FileSystem, directory: str) -> int | None:
-    """Return how far cleaners say that a partition is clean; None if unknown."""
+    """Return the partition's offset in the cleaners' checkpoint; None if unknown."""
     root, name = posixpath.split(directory)
     partition = files.parse_partition_dir(name)
     with suppress(CorruptFile):
@@ -198,7 +199,7 @@ def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -
         parsed = None if entry.is_dir else files.parse_file_name(entry.name)
         if parsed is None or parsed[1] != files.LOG_SUFFIX or parsed[0] >= history.end_offset:
             continue
-        with suppress(FileNotFoundError):  # a swap has just removed it
+        with suppress(FileNotFoundError):  # a swap may have just removed the file
             size = fs.stat(f"{directory}/{entry.name}").size
             if (parsed[0], size) not in history.segments:
                 return False
@@ -206,7 +207,7 @@ def _fits_segments(fs: FileSystem, directory: str, history: CompactionHistory) -
 
 
 def write_history(fs: FileSystem, directory: str, history: CompactionHistory) -> None:
-    """Replace the file, durably; raises OSError, after which the old or the new one is there."""
+    """Replace the file, durably; raises OSError, after which the old or the new file exists."""
     files.write_atomically(fs, f"{directory}/{HISTORY_FILE}", history.encode())
 
 
@@ -214,8 +215,8 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
     """Return the offset below which a gap may come from compaction.
 
     Everything below it was durable when it was cleaned. The offset comes from our history, or from
-    the checkpoint, which every cleaner writes after its last swap. 0 if the log was never cleaned,
-    or neither file is readable; raises OSError.
+    the checkpoint, which every cleaner writes after its last swap. It is 0 if the log was never
+    cleaned, or if neither file is readable. Raises OSError.
     """
     ends = [_checkpoint(fs, directory) or 0]
     with suppress(CorruptFile):
@@ -225,10 +226,10 @@ def cleaned_end(fs: FileSystem, directory: str) -> int:
 
 
 def cut_history(fs: FileSystem, directory: str, offset: int) -> None:
-    """Record, durably, that nothing from `offset` on counts as cleaned, before a truncation.
+    """Record, durably, before a truncation, that no record from `offset` on counts as cleaned.
 
-    If records were removed that truncated records had superseded, no table of the past is known to
-    be exact. A damaged file is left alone, because it is ignored anyway.
+    If records were removed because of records that are now truncated, no table of the past is known
+    to be exact. A damaged file is not changed, because it is ignored anyway.
     """
     try:
         history = load_history(fs, directory)

@@ -1,7 +1,7 @@
-"""Both index files of a segment: loaded, checked, or rebuilt from batch headers.
+"""Loads and checks both index files of a segment, or rebuilds them from batch headers.
 
-Indexes are derived data: one that is missing or inconsistent is rebuilt in memory, and the problem
-is reported; reading never writes.
+Indexes are derived data: a missing or inconsistent index is rebuilt in memory, and the problem is
+reported. Reading never writes a file.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +19,7 @@ from tidelog.storage.segment.offset_time_index import OffsetIndex, TimeIndex
 from tidelog.storage.segment.segment import SegmentContext
 from tidelog.types import INT32_MAX, NO_TIMESTAMP
 
-# One entry of each index: the closing time entry must fit, or the segment's largest time is lost.
+# Size of one time entry: without room for the closing entry, the segment's largest time is lost.
 INDEX_BYTES_MIN: Final = 12
 
 
@@ -31,8 +31,8 @@ def index_limit_bytes(config: TopicConfig) -> int:
 class IndexBuilder:
     """Builds both indexes from batch headers, with an entry each time the interval is exceeded.
 
-    The distance counts from the last indexed *position*, as in Kafka's recovery; an index that was
-    built by appends may differ, and both are valid.
+    The distance is counted from the position of the last entry, as in Kafka's recovery; an index
+    that was built by appends may differ, and both are valid.
     """
 
     def __init__(self, config: TopicConfig, base_offset: int) -> None:
@@ -45,9 +45,9 @@ class IndexBuilder:
         self.max_timestamp_offset = base_offset
 
     def add(self, batch: Batch, position: int) -> None:
-        """Add the next batch, which lies at `position`; `offset_order` has checked its offsets.
+        """Add the next batch, at `position`; `offset_order` must have checked its offsets.
 
-        A position has 31 bits: batches beyond that are found by a walk from the last entry.
+        A position has 31 bits; batches beyond that are found by a walk from the last entry.
         """
         last_offset = batch.last_offset
         if batch.max_timestamp > self.max_timestamp:
@@ -82,7 +82,7 @@ def rebuild_indexes(
         is_finished: Whether the time index gets its closing entry.
 
     Returns:
-        The indexes of all batches before the damage, and the damage; None if there is none.
+        The indexes of all batches before the damage, and the damage or None.
     """
     builder, damage = IndexBuilder(config, base_offset), None
     try:
@@ -97,7 +97,7 @@ def rebuild_indexes(
 def ordered_batches(
     file: File, path: str, base_offset: int, end: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Yield the batches in the first bytes of a log file, with their positions.
+    """Yield the batches in the bytes [0, end) of a log file, with their positions.
 
     Raises:
         CorruptData: An invalid frame, or an offset out of order; with its position.
@@ -106,7 +106,7 @@ def ordered_batches(
 
 
 def close_time_index(index: TimeIndex, timestamp: int, offset: int) -> None:
-    """Add the closing entry in its reserved slot, which a log closed twice may have used."""
+    """Add the closing entry in its reserved slot, which may already be used by an earlier close."""
     if timestamp > index.last_entry[0] and index.entry_count < index.entry_limit:
         index.maybe_append(timestamp, offset, ignore_full=True)
 
@@ -124,9 +124,9 @@ def load_indexes(
     Args:
         context: The partition.
         base_offset: The segment's base offset.
-        mapped: Map them; else they are read, and may have a tail of zeros.
+        mapped: Whether the files are mapped; else they are read, and may have a tail of zeros.
         log_size: Size of the log file in bytes, if it is known and doesn't change.
-        on_evict: Drops indexes whose maps leave the cache.
+        on_evict: Called when the map of an index is evicted from the cache, to drop the index.
     """
     get_map = context.maps.get if on_evict is None else partial(context.maps.get, on_evict=on_evict)
     limit = index_limit_bytes(context.config)
@@ -143,7 +143,7 @@ def load_indexes(
             return None
         loaded.append((path, data))
     (path, data), (time_path, time_data) = loaded
-    # Read after the indexes, so that they don't seem to be ahead of a log that grows.
+    # The log's size is read after the indexes, so that they can't be ahead of a growing log.
     if log_size is None:
         log_size = context.env.files.stat(context.path(base_offset, files.LOG_SUFFIX)).size
     offset_index = OffsetIndex(base_offset, data=data, size_limit=limit)

@@ -1,18 +1,18 @@
-"""Gaps between segments: offsets missing in the middle of a log, and when that is a loss.
+"""Gaps between segments: whether offsets missing in the middle of a log are lost.
 
-A log that is never compacted or erased from has every offset from its start to its end: aborted
-records, and markers of transactions and leader changes, keep theirs; retention and DeleteRecords
-remove from the start. Compaction and erasing remove records from the middle. So a gap is a loss if
-the topic is not compacted, and nothing shows that it ever was: neither `compaction-history`, which
-erasing writes as well, nor the mark of gaps that were copied from a leader, nor Kafka's
-`cleaner-offset-checkpoint`, nor a gap within the segment before it. If a directory has neither our
-settings nor Kafka's checkpoint, such as a copy of a single partition, the cause is unknown, and a
-gap is not a loss.
+A log that was never compacted or erased from has every offset from its start to its end: aborted
+records, and markers of transactions and leader changes, keep their offsets; retention and
+DeleteRecords remove records only from the start. Compaction and erasing remove records from the
+middle. So a gap is a loss if the topic is not compacted, and nothing shows that it ever was:
+neither `compaction-history`, which erasing writes as well, nor the mark of gaps that were copied
+from a leader, nor Kafka's `cleaner-offset-checkpoint`, nor a gap within the segment before it. If a
+directory has neither our settings nor Kafka's checkpoint, such as a copy of a single partition, the
+cause is unknown, and a gap is not a loss.
 
-Derived files explain no gap: one that was built after the loss ends where the log ends. A zone map
-proves only that the segment reaches its end.
+Derived files explain no gap: a file that was built after the loss ends where the log ends. A zone
+map proves only that the segment reaches its end.
 
-Holds no state but `Losses`, for searches.
+Holds no state except `Losses`, for searches.
 """
 
 import posixpath
@@ -42,7 +42,7 @@ _INTERNAL: Final = "__"
 def is_gap_loss(context: SegmentContext, segment: Segment) -> bool:
     """Return whether offsets missing at a finished segment's end are provably lost.
 
-    Never for a segment in the tier: its manifest says where the segment ends.
+    False for a segment in the tier, whose manifest has its end.
     """
     fs, name = context.env.files, context.topic_partition
     return not segment.is_tiered and was_never_cleaned(fs, context.directory, context.config, name)
@@ -57,10 +57,10 @@ def is_settled(segment: Segment) -> bool:
 
 
 def lost_at_end(segment: Segment) -> LostOffsets | None:
-    """Return the offsets missing at a finished segment's end, if that is a loss.
+    """Return the offsets missing at a finished segment's end, if they are lost.
 
-    None if damage hides its end: readers of the segment raise there. That nothing is lost is
-    remembered.
+    None if damage hides the segment's end, where readers raise. If nothing is lost, that is stored
+    in the segment.
 
     Raises:
         OSError: The disk failed.
@@ -81,7 +81,7 @@ def lost_at_end(segment: Segment) -> LostOffsets | None:
 class Losses:
     """Lost offsets of a log's finished segments; each segment is checked once.
 
-    Segments of the tier are skipped: the manifest says where they end, and readers report missing
+    Segments of the tier are skipped: the manifest has their ends, and readers report missing
     offsets.
 
     Attributes:
@@ -106,7 +106,7 @@ class Losses:
         """Raise OffsetsGone if segments have lost offsets at or above a floor.
 
         Args:
-            segments: Of the log, oldest first; the last one is not finished.
+            segments: Segments of the log, oldest first; the last one is not finished.
             number: Index of the first segment that is not checked.
             floor_offset: Losses that end at or below this offset are ignored.
             may_block: Whether files may be read; if not, ColdRead is raised instead.
@@ -128,12 +128,12 @@ class Losses:
                 raise OffsetsGone(tuple(losses))
 
 
-# Stands for a search that ignores losses: all segments count as checked.
+# For a search that ignores losses: all segments count as checked.
 NO_LOSSES: Final = Losses(checked=INT64_MAX)
 
 
 def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
-    """Raise OffsetsGone if a segment lacks offsets [start, end) and that is a loss."""
+    """Raise OffsetsGone if missing offsets [start, end) of a segment are lost."""
     if start < end and not segment.is_active:
         context = segment.context
         if is_gap_loss(context, segment):
@@ -143,11 +143,11 @@ def ensure_no_gap(segment: Segment, start: int, end: int) -> None:
 def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     """Raise CorruptBatch if a finished segment should have a batch that reaches an offset.
 
-    For readers that have not found one; it may read all of the segment.
+    For readers that have not found such a batch; it may read the whole segment.
 
     Raises:
-        CorruptBatch: Damage after its last batch in order, or a gap that is a loss; with its
-            position.
+        CorruptBatch: There is damage after its last batch in order, or a gap that is a loss; the
+            error has the position.
         OSError: The disk failed.
     """
     last, loss = segment.last_batches, lost_at_end(segment)
@@ -157,7 +157,7 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
         reason = f"offsets {loss.start} to {loss.end - 1}: {loss.reason}"
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
-            pass  # usually it raises at the damage
+            pass  # this usually raises at the damage
         reason = f"offsets {first} to {last.next_offset - 1} were here, and are gone"
     else:
         return

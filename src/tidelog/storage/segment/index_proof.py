@@ -1,18 +1,19 @@
-"""Proofs that an index entry is right, required before a search skips records because of it.
+"""Proofs that an index entry is right, which a search needs before it skips records.
 
-An index can be consistent and still be wrong: truncated at a whole entry, of another segment, with
-a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it names, so
-a wrong index costs time and never hides a record. Entries of old brokers that can't be proven (one
-for an append of several batches, offsets within a batch) are not used; the indexes are then rebuilt
-in memory.
+An index can be consistent and still be wrong: truncated at a whole entry, of another segment, or
+with a flipped bit. `position_floor` and `time_floor` compare the entry with the batch that it
+names, so a wrong index makes a search slower but never hides a record. Entries of old brokers that
+can't be proven (one for an append of several batches, offsets within a batch) are not used; the
+indexes are then rebuilt in memory.
 
-A whole file is checked when it is loaded: order and bounds (`derived_files`), and either the
-checksum that a zone map stores for it, or its last entries. The offset index must lead to the batch
-that it names, and no batch after the last time entry may have a later time than that entry. This
-detects an index that was truncated, belongs to an older log, or ends in zeros; such an index would
-hide records from searches and let retention delete them. `tidelog doctor` checks every entry.
+An index file is checked when it is loaded: first order and bounds (`derived_files`), then either
+the checksum that a zone map stores for it, or its last entries. The last offset index entry must
+point to a batch whose last offset is not greater than the entry's, and no batch after the last time
+index entry may have a later time than that entry. This detects an index that was truncated, belongs
+to an older log, or ends in zeros; such an index would hide records from searches and let retention
+delete them. `tidelog doctor` checks every entry.
 
-No state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
+Holds no state. Source: KIP-33; Kafka 4.x TimeIndex, whose dump tool makes the same comparison;
 KAFKA-10207, KAFKA-19200.
 """
 
@@ -34,7 +35,7 @@ def time_floor(segment: Segment, timestamp: int) -> tuple[int, int]:
     """Return the greatest time index entry with a time <= `timestamp` that the log proves.
 
     Returns:
-        The result of `TimeIndex.lookup`. If the entry was wrong, that of the rebuilt index.
+        The result of `TimeIndex.lookup`. If the entry was wrong, the result for the rebuilt index.
     """
     entry = segment.time_index.lookup(timestamp)
     if entry[0] != NO_TIMESTAMP and not _holds(segment, entry):
@@ -55,14 +56,14 @@ def position_floor(segment: Segment, offset: int) -> int:
 def position_before(segment: Segment, offset: int) -> int:
     """Return the position of a batch proven to end before `offset`, 0 if there is none.
 
-    Readers of `offset` begin here: they then meet at least one batch before the one that holds it,
-    and the order of offsets shows whether that one's base offset is right.
+    Readers of `offset` begin here: they then read at least one batch before the one with `offset`,
+    so the order of offsets shows whether the latter's base offset is right.
     """
     return position_floor(segment, offset - 1)
 
 
 def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
-    """Return the first batch whose last offset is `offset` or more, and its position; else None.
+    """Return position and batch of the first batch whose last offset is `offset` or more, or None.
 
     Raises:
         CorruptData: A damaged batch lies before it; with its position.
@@ -77,7 +78,7 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
 def first_reaching(segment: Segment, offset: int) -> tuple[int, int]:
     """Return position and base offset of the first batch whose last offset is `offset` or more.
 
-    The segment's size and end offset if there is none.
+    Returns the segment's size and end offset if there is no such batch.
     """
     hit = batch_reaching(segment, offset)
     return (segment.size_bytes, segment.end_offset) if hit is None else (hit[0], hit[1].base_offset)
@@ -90,9 +91,9 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
 
     Args:
         segment: The segment of the index.
-        key: The entry's offset.
-        position: Its position.
-        first_at_least: Minimum base offset of the batch, as far as its header tells.
+        key: Offset in the index entry.
+        position: Position in the index entry.
+        first_at_least: Minimum base offset of the batch, as far as its header has it.
     """
     header = segment.view(position, position + HEADER_SIZE)
     last = batch_at(header)
@@ -106,17 +107,17 @@ def leads_to(segment: Segment, key: int, position: int, *, first_at_least: int =
 
 
 def first_offset_at(segment: Segment, position: int) -> int:
-    """Return the first offset of the batch at a position, as its header says."""
+    """Return the first offset of the batch at a position, according to its header."""
     return int.from_bytes(segment.view(position, position + 8), "big", signed=True)
 
 
 def _holds(segment: Segment, entry: tuple[int, int]) -> bool:
-    """Return whether the entry's timestamp is the largest of the batch that holds its offset."""
+    """Return whether the entry's timestamp is the largest of the batch with its offset."""
     timestamp, offset = entry
     try:
         hit = batch_reaching(segment, offset)
     except CorruptData:
-        return False  # either index or log is damaged: rebuilding the index tells which
+        return False  # either index or log is damaged: rebuilding the index shows which
     return hit is not None and hit[1].max_timestamp == timestamp
 
 
@@ -130,7 +131,7 @@ def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
 
 
 def misfit(log_path: str, last_offset: int, position: int) -> str:
-    """Return the report of an offset index entry that does not lead to its batch."""
+    """Return the report of an offset index entry that does not point to its batch."""
     return (
         f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
         " another batch or none; rebuilt in memory"
@@ -138,7 +139,7 @@ def misfit(log_path: str, last_offset: int, position: int) -> str:
 
 
 def batch_at(header: memoryview) -> int | None:
-    """Return the last offset of the batch (or legacy message) with this header, else None."""
+    """Return the last offset of the batch (or legacy message) with this header; None if invalid."""
     if len(header) < 17:
         return None
     offset = int.from_bytes(header[:8], "big", signed=True)
@@ -159,7 +160,7 @@ def index_problem(
 
     Args:
         segment: The segment.
-        indexes: As loaded, in order and without tails.
+        indexes: The loaded indexes, in order and without tails.
         sums: Checksums that a zone map of this log stores for the files beside it, None without
             one.
     """
@@ -173,7 +174,7 @@ def index_problem(
 
 
 def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
-    """Return why an index of aborted transactions is not the zone map's, None if it is."""
+    """Return how an index of aborted transactions differs from the zone map's checksum, or None."""
     expected = sums.get(files.TXN_INDEX_SUFFIX, FileSum(0, 0))
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
@@ -203,7 +204,7 @@ def _batches_from(segment: Segment, start: int) -> Iterator[Batch]:
 def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     """Return how the last time index entry differs from the batches after it, None if it fits.
 
-    The last entry is usually about one of the last batches, so only these are read.
+    The last entry is usually for one of the last batches, so only these are read.
     """
     timestamp, offset = indexes[1].last_entry
     if timestamp == NO_TIMESTAMP:
@@ -219,7 +220,7 @@ def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
             if largest > timestamp:
                 break
     except CorruptData:
-        return None  # readers of it get the error
+        return None  # readers report the damage
     if (largest_indexed, largest) == (timestamp, timestamp) and last_offset >= offset:
         return None
     return (

@@ -1,24 +1,27 @@
-"""The end of a log, and sound batches after damage: one rule for readers, recovery, doctor.
+"""The end of a log, and sound batches after damage, for readers, recovery and doctor.
 
 The last segment ends at its last whole, valid batch. Readers treat the bytes after it as not
-written yet, and recovery treats them as a torn write, unless something proves that more was there:
+written yet, and recovery treats them as a torn write, unless something proves that the log had
+more:
 
 1. The recovery point: all records below it were on disk. After a clean stop the log ended there.
 2. A sound batch after the unreadable bytes: a log is written from start to end.
 3. A later segment, for the segments before it.
 4. A valid checksum: a batch whose only fault is its offsets or magic was written completely.
 
-Then the bytes are damage (`DamagedLog`), and they are not truncated or overwritten automatically.
+In these cases the bytes are damage (`DamagedLog`), and they are not truncated or overwritten
+automatically.
 
-A batch's checksum doesn't cover its offsets, so an upward jump of the last batch needs a proof too:
-a recovery point at or after its end, an index entry or append-time row that names it, or a
-compaction that reached it. A leader's appends leave no gap. A partition that copies a compacted
-leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). Readers treat a jump without a
-proof as damage as well, because no append in progress leaves a whole batch after a gap.
+A batch's checksum doesn't cover its offsets, so if the last batch leaves a gap before it, its
+offsets need a proof, too: a recovery point at or after its end, an index entry or append-time row
+that names it, or a compaction that reached it. A leader's appends leave no gap. A partition that
+copies a compacted leader may have gaps anywhere and is marked (`COPIED_GAPS_FILE`). Readers treat a
+jump of offsets without a proof as damage as well, because no append in progress leaves a whole
+batch after a gap.
 
 A damaged frame doesn't show where the next batch starts. Offsets of a segment share their upper 32
 bits (or have the next value), so each position with these bits is tried: a batch counts if its
-frame fits, its offsets follow, and its checksum is right.
+frame is valid, its offsets follow, and its checksum is right.
 
 Source: docs/recovery.md.
 """
@@ -47,7 +50,7 @@ from tidelog.types import INT32_MAX, INT64_MAX
 CHUNK_BYTES: Final = 1 << 20
 
 
-# Limit on bytes that look like batches, each of which costs a checksum, so that a search ends.
+# Maximum number of positions that look like batches, each of which costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
 
 
@@ -68,13 +71,13 @@ _KEY_LENGTH: Final = 4
 
 
 class TooManyPlaces(Exception):
-    """Too many places look like batches, so the search was given up."""
+    """Too many positions look like batches, so the search was given up."""
 
 
 def next_sound_batch(
     file: File, start: int, size: int, *, base_offset: int, next_offset: int
 ) -> int | None:
-    """Run `find_sound_batch` with the higher limit; None if the search reaches that too."""
+    """Run `find_sound_batch` with the higher limit; None if the search reaches that, too."""
     try:
         return find_sound_batch(
             file,
@@ -104,8 +107,8 @@ def find_sound_batch(
         start: Position to begin at.
         size: End of the readable bytes, exclusive.
         base_offset: The segment's base offset.
-        next_offset: The batch's offsets begin here or later.
-        candidate_limit: Maximum number of places to try.
+        next_offset: Smallest first offset of the batch.
+        candidate_limit: Maximum number of positions to try.
 
     Raises:
         TooManyPlaces: The limit was reached before the end.
@@ -128,8 +131,9 @@ def batch_problem(
 ) -> str | None:
     """Return why a batch can't belong to a segment, None if it can.
 
-    This checks its checksum, the order of offsets (`offset_order`), and that they fit the segment.
-    `offset_order.in_order` checks the order alone, for the batches of a whole file.
+    This checks the batch's checksum, the order of offsets (`offset_order`), and that the offsets
+    fit into the segment. `offset_order.in_order` checks only the order, for the batches of a whole
+    file.
 
     Args:
         batch: The batch.
@@ -148,7 +152,7 @@ def batch_problem(
 
 
 def _candidates(file: File, start: int, size: int, base_offset: int) -> Iterator[int]:
-    """Yield positions at which a frame of the segment may lie, ascending."""
+    """Yield positions at which a frame of the segment may start, ascending."""
     halves = {offset >> 32 for offset in (base_offset, base_offset + INT32_MAX)}
     patterns = [half.to_bytes(_HIGH_SIZE, "big") for half in halves]
     for chunk_start in range(start, size, CHUNK_BYTES):
@@ -171,13 +175,13 @@ def _find_all(data: bytes, pattern: bytes) -> Iterator[int]:
 
 
 def _may_be_frame(data: bytes, at: int, rest_bytes: int) -> bool:
-    """Return whether length and magic fit a batch; `rest_bytes` counts from the data's start."""
+    """Return whether length and magic fit a batch; `rest_bytes` counts from the start of `data`."""
     (length,) = LENGTH.unpack_from(data, at + LENGTH_AT)
     return LENGTH_MIN <= length <= rest_bytes - at - LOG_OVERHEAD and data[at + MAGIC_AT] <= MAGIC_2
 
 
 def _frame_at(file: File, position: int, size: int) -> Batch | None:
-    """Return the batch whose frame fits at a position, None if there is none."""
+    """Return the batch if its frame at a position is valid, else None."""
     head = file.pread(FRAME_PREFIX_SIZE, position)
     (length,) = LENGTH.unpack_from(head, LENGTH_AT)
     if head[MAGIC_AT] < MAGIC_2 and not _is_legacy(file, position, head[MAGIC_AT], length):
@@ -227,8 +231,8 @@ class RecordedEnd(NamedTuple):
 
     Attributes:
         recovery_point: Offset below which all records are on disk; 0 if nothing is recorded.
-        is_end: Whether the log ended there, because a clean stop has recorded it.
-        is_dense: Whether records after it come from appends that leave no gap.
+        is_end: Whether the recovery point is the end of the log, as recorded by a clean stop.
+        is_dense: Whether records after the recovery point come from appends that leave no gap.
     """
 
     recovery_point: int = 0
@@ -259,9 +263,9 @@ class SoundPart:
 
     Attributes:
         size_bytes: Position after the last sound batch.
-        end_offset: Offset after it, exclusive.
+        end_offset: Offset after that batch, exclusive.
         jump: The last batch, if offsets are missing before it.
-        problem: Why the walk has ended before the file, None if there was no batch.
+        problem: Why the walk ended before the end of the file; None if no batch begins there.
     """
 
     size_bytes: int
@@ -271,7 +275,7 @@ class SoundPart:
 
     def take(self, batch: Batch, position: int) -> None:
         """Extend the part by a sound batch."""
-        # The base offset of an old wrapper is unknown.
+        # The base offset of an old wrapper is not known here.
         is_gap = batch.magic == MAGIC_2 and batch.base_offset > self.end_offset
         self.jump = Jump(position, self.end_offset, batch) if is_gap else None
         self.size_bytes = position + batch.size_bytes
@@ -303,15 +307,15 @@ def find_damage(
     *,
     jump_is_proven: bool = False,
 ) -> Damage | None:
-    """Compare the sound part of a log file with everything that may prove that more was there.
+    """Return the damage after a log file's sound part, if anything proves that the log had more.
 
     Args:
         file: The log file.
-        path: Its name, for errors.
+        path: Path of the file, for errors.
         base_offset: The segment's base offset.
         sound_part: Sound part of the file after a complete walk.
-        recorded: End of the log as recorded.
-        jump_is_proven: Whether something else proves the jump of the last batch.
+        recorded: Recorded end of the log.
+        jump_is_proven: Whether something else proves the offsets of the last batch after a gap.
 
     Returns:
         None if the bytes after the sound part may be an unfinished write.
@@ -334,7 +338,7 @@ def find_damage(
             behind = find_sound_batch(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
-        except TooManyPlaces:  # a sound batch may be among the places not tried
+        except TooManyPlaces:  # a sound batch may be at a position not tried
             proof.append("too many places behind look like batches")
             end = max(end, expected)
         if behind is not None:
@@ -357,7 +361,7 @@ def find_damage(
 def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
     """Return the end offset that a whole batch with wrong offsets would have had.
 
-    If a clean stop has recorded the end, the log ended before any batch that lies after it.
+    If a clean stop has recorded the end, the log ended before any batch after that end.
     """
     if recorded.is_end:
         return next_offset
@@ -367,8 +371,8 @@ def _end_with(batch: Batch, next_offset: int, recorded: RecordedEnd) -> int:
 def _batch_with_right_checksum(file: File, position: int, size: int) -> Batch | None:
     """Return the whole batch at a position, ignoring its offsets and magic; None if there is none.
 
-    The checksum of magic 2 leaves out the magic, so the batch is tried with each magic. The one
-    with a right checksum becomes its magic.
+    The checksum of magic 2 does not cover the magic, so each magic is tried, and the one with a
+    right checksum is returned.
     """
     frame = file.pread(min(FRAME_PREFIX_SIZE, size - position), position)
     if len(frame) < FRAME_PREFIX_SIZE:
@@ -415,7 +419,7 @@ def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
 
 
 def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) -> int:
-    """Return the offset after the sound batches from a position on."""
+    """Return the offset after the last sound batch that follows a position."""
     end = base_offset
     for _, batch in sound_batches(file, path, base_offset, start, size):
         end = batch.next_offset
@@ -425,7 +429,7 @@ def _end_behind(file: File, path: str, base_offset: int, start: int, size: int) 
 def sound_batches(
     file: File, path: str, base_offset: int, start: int, size: int
 ) -> Iterator[tuple[int, Batch]]:
-    """Walk the batches from a position on, while their offsets are in order."""
+    """Yield the batches from a position on, while their offsets are in order."""
     limit = segment_limit(base_offset)
     batches: Iterable[tuple[int, Batch]] = walk_file(file, path, start, size)
     with suppress(CorruptData):

@@ -3,21 +3,21 @@
 A writer appends to memory and writes the same bytes to the file. A closed segment passes a
 read-only view of its mapped file, which is searched in place. A writer's buffer is replaced by a
 larger one, never resized, so views stay valid; only `truncate_to` and later appends change the
-bytes they show.
+bytes that they show.
 
 While Kafka writes a segment, its index files are preallocated with zeros, which remain after a hard
-stop. `used_size` finds the end of the real entries when an index is opened. If numpy is loaded
-already, the order of entries is checked by arrays, a hundred times faster. Indexes have no
+stop. `used_size` finds the end of the real entries when an index is opened. If numpy is already
+loaded, the order of entries is checked with arrays, a hundred times faster. Indexes have no
 checksum; a doubtful one is rebuilt from the log (`derived_files`).
 
 - Offset index `BASE.index`. Entry (offset, position): the batch at `position` has `offset` as its
   LAST offset; batches between two entries are not covered. Both strictly increase. 8 bytes,
   big-endian: int32 offset relative to the base offset, int32 position.
 - Time index `BASE.timeindex`. Entry (T, O): up to offset O, T is the largest timestamp of the
-  segment, and O is the last offset of the earliest batch with it. So larger timestamps lie after O.
-  The record at O need not have T (only its batch does), and timestamps <= T may lie after O.
-  Timestamps strictly increase, offsets never decrease; batches without a timestamp make no entry.
-  12 bytes, big-endian: int64 timestamp in ms, int32 relative offset.
+  segment, and O is the last offset of the earliest batch with it. So larger timestamps are after O.
+  The record at O need not have T (only its batch does), and timestamps <= T may be after O.
+  Timestamps strictly increase, offsets never decrease; batches without a timestamp get no entry. 12
+  bytes, big-endian: int64 timestamp in ms, int32 relative offset.
 
 Source: KIP-33; Kafka 4.x AbstractIndex, OffsetIndex, TimeIndex; KAFKA-806, KAFKA-10207, KAFKA-19200
 (zero tails); docs/format.md#offset-index, #time-index.
@@ -36,8 +36,8 @@ DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
 
-# Maximum interpolation probes: offsets and times mostly grow evenly, so interpolation finds a slot
-# in 2 or 3 probes; after this many, bisection bounds the rest.
+# Maximum number of interpolation probes: offsets and times mostly grow evenly, so interpolation
+# finds a slot in 2 or 3 probes. After this many, bisection limits the rest.
 _PROPORTIONAL_PROBES: Final = 4
 
 
@@ -45,9 +45,9 @@ def used_size(data: Buffer, entry_size: int) -> int:
     """Return the size of `data` without its tail of all-zero entries, in whole entries.
 
     Both indexes strictly increase, so only the first entry can be valid and all zeros; in a file of
-    one entry it is kept. Before a zero tail it is counted as tail, since it says no more than an
-    empty index does. If a zero entry lies between others, the result may be any place after a
-    nonzero entry; `check` detects that.
+    one entry it is kept. Before a tail of zeros it counts as part of the tail, because it has no
+    more information than an empty index. If an entry of zeros is between others, the result may be
+    the end of any nonzero entry; `check` detects that.
     """
     count = len(data) // entry_size
     if count <= 1 or any(data[(count - 1) * entry_size : count * entry_size]):
@@ -64,9 +64,9 @@ class Index:
     """Entries of one size for one segment. One thread may write while others search.
 
     Attributes:
-        base_offset: The segment's base offset, which relative offsets count from.
+        base_offset: The segment's base offset, to which relative offsets are added.
         size_bytes: Size of all entries.
-        full_bytes: Size at which it takes no more entries; see `is_full`.
+        full_bytes: Size at which the index takes no more entries; see `is_full`.
         tail_bytes: Bytes after the last entry of the opened file: zeros of Kafka's preallocation,
             or a torn entry. 0 after the first change.
     """
@@ -142,7 +142,7 @@ class Index:
         """
         size, read = self.ENTRY_SIZE, (self._KEY if key is None else key).unpack_from
         low, high = 0, self.size_bytes // size - 1
-        data = self._data  # after the size: a writer stores entries before it counts them
+        data = self._data  # after the size, since a writer stores entries before it counts them
         if high < 0 or target < (low_key := read(data, 0)[0]):
             return -1
         if target >= (high_key := read(data, high * size)[0]):
@@ -174,7 +174,7 @@ class Index:
             data = self._grow()
         data[size_bytes:end] = entry
         self.tail_bytes = 0
-        self.size_bytes = end  # last, so that a search in another thread sees whole entries only
+        self.size_bytes = end  # last, so that another thread's search sees only whole entries
         return entry
 
     def _grow(self) -> bytearray:
@@ -296,7 +296,7 @@ class OffsetIndex(Index):
         return self._floor(position, _POSITION)
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Return the entry at `slot` as (offset, position); raises InvalidRequest outside."""
+        """Return the entry at `slot` as (offset, position); InvalidRequest if there is none."""
         relative, position = _OFFSET_ENTRY.unpack_from(self._data, self._at(slot))
         return self.base_offset + relative, position
 
@@ -309,12 +309,12 @@ class OffsetIndex(Index):
         """Verify that every entry can be right for a log file of `log_size` bytes.
 
         Args:
-            log_size: Bytes of the log file; each position must lie below.
+            log_size: Bytes of the log file; each position must be below this.
             allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
-            CorruptIndex: A tail, or an entry that does not follow the one before or the base
-                offset, or lies beyond the log.
+            CorruptIndex: There is a tail, or an entry does not follow the one before or the base
+                offset, or is beyond the log.
         """
         if not allow_tail:
             self._check_tail()
@@ -357,12 +357,12 @@ class TimeIndex(Index):
         """Add an entry if `timestamp` is larger than the last one; return its bytes for the file.
 
         Args:
-            timestamp: Largest timestamp of the segment so far, in ms; -1 never makes an entry.
+            timestamp: Largest timestamp of the segment so far, in ms; -1 never adds an entry.
             offset: Last offset of the earliest batch that has it.
-            ignore_full: Use the reserved slot: at roll and close.
+            ignore_full: Whether the slot reserved for rolls and closes may be used.
 
         Returns:
-            b"" if the last entry has this timestamp already.
+            b"" if no entry was added.
 
         Raises:
             IndexFull: There is no space left.
@@ -391,7 +391,7 @@ class TimeIndex(Index):
 
         Returns:
             (timestamp in ms, offset). If the segment has a record with a time >= `timestamp`, the
-            first such record lies in the batch of that offset or after it.
+            first such record is in the batch of that offset or after it.
         """
         slot = self._floor(timestamp)
         if slot < 0:
@@ -400,7 +400,7 @@ class TimeIndex(Index):
         return entry_timestamp, self.base_offset + relative
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """Return the entry at `slot` as (timestamp, offset); raises InvalidRequest outside."""
+        """Return the entry at `slot` as (timestamp, offset); InvalidRequest if there is none."""
         timestamp, relative = _TIME_ENTRY.unpack_from(self._data, self._at(slot))
         return timestamp, self.base_offset + relative
 
@@ -416,8 +416,8 @@ class TimeIndex(Index):
             allow_tail: Ignore a zero tail, which an index has while Kafka writes it.
 
         Raises:
-            CorruptIndex: A tail, a timestamp that does not increase or is negative, an offset that
-                decreases or lies below the base offset.
+            CorruptIndex: There is a tail, a timestamp does not increase or is negative, or an
+                offset decreases or is below the base offset.
         """
         if not allow_tail:
             self._check_tail()

@@ -1,22 +1,22 @@
 """Decides which segments retention deletes, and by which time. Pure.
 
-Three passes, each from the oldest remaining segment to the first one that stays: below the log
-start, over `retention.bytes`, over `retention.ms`. A segment with offsets at or beyond the high
-watermark is never deleted, and the active one only if it is not empty.
+There are three passes, each from the oldest remaining segment to the first one that is kept: below
+the log start, over `retention.bytes`, over `retention.ms`. A segment with offsets at or beyond the
+high watermark is never deleted, and the active segment only if it is not empty.
 
 By time, a segment is deleted when its newest record is older than `retention.ms`.
 `tidelog.retention.clock` selects the time of a record:
 
-- `record`: its timestamp, Kafka's rule. One timestamp in the future keeps the segment and, since
-  the pass ends there, all later ones.
+- `record`: its timestamp, as in Kafka. One timestamp in the future keeps the segment and, since the
+  pass ends there, all later ones.
 - `append`: its append time.
-- `record-capped`: its timestamp, but at most its append time. Old timestamps act as in Kafka; a
-  timestamp in the future counts as the append time.
+- `record-capped`: its timestamp, but at most its append time. Old timestamps have the same effect
+  as in Kafka; a timestamp in the future counts as the append time.
 
 A record whose append time is unknown counts as appended when its segment was first seen, or when
-the file was last modified, the earlier of the two: no record arrived later than that. If computing
-the exact time would cost too much, an upper bound replaces it, never an earlier time: a bound keeps
-records longer.
+the file was last modified, whichever is earlier: no record arrived later than that. If computing
+the exact time would cost too much, an upper bound is used, never an earlier time, so that records
+are kept longer rather than too short.
 
 Source: Kafka 4.x UnifiedLog.deleteOldSegments; KAFKA-10207, KAFKA-18929, KAFKA-19112.
 """
@@ -54,9 +54,9 @@ class CountedTime(NamedTuple):
     Attributes:
         ms: The time in ms.
         basis: Kind of time.
-        is_exact: Whether it is the policy's time to the ms; else an upper bound of that.
-        offset: A record with that time, or the last one of that record's batch; -1 if no record has
-            it.
+        is_exact: Whether it is the policy's time to the ms; otherwise it is an upper bound.
+        offset: Offset of a record with that time, or the last offset of that record's batch; -1 if
+            no record has it.
     """
 
     ms: int
@@ -66,7 +66,7 @@ class CountedTime(NamedTuple):
 
     @property
     def leans_on_file_time(self) -> bool:
-        """Whether copying the files, which changes their times, would change this time."""
+        """Whether the time depends on the file's modification time, which a copy changes."""
         return self.basis is TimeBasis.FILE_TIME
 
 
@@ -101,7 +101,7 @@ class SegmentTimes(NamedTuple):
         largest_timestamp: Largest timestamp, -1 if no record has one.
         mtime_ms: Modification time of the log file.
         now_ms: Time of this check: no record was appended later.
-        largest_at: Last offset of the batch that has it, -1 if it was not looked up.
+        largest_at: Last offset of the batch with `largest_timestamp`, -1 if not looked up.
         largest_append_ms: Largest known append time, -1 if none is known.
         append_slack_ms: Maximum difference by which an append may be later than its stored time,
             which is rounded down to `tidelog.append.time.granularity.ms`. `largest_append_ms` is
@@ -109,7 +109,7 @@ class SegmentTimes(NamedTuple):
         is_append_known: Whether the append time of every record is known.
         seen_ms: Time by which every record had arrived, from the segment's note; -1 if unknown.
         capped: Largest of the records' times, each at most its append time, if it was computed;
-            else a bound is derived from the largest of both.
+            otherwise a bound is derived from the largest timestamp and append time.
     """
 
     largest_timestamp: int
@@ -127,14 +127,14 @@ class SegmentTimes(NamedTuple):
         """Time that replaces unknown append times."""
         if self.seen_ms != UNKNOWN_MS:
             return CountedTime(self.seen_ms, TimeBasis.FIRST_SEEN)
-        # A file from 1970 or before has lost its time in a copy.
+        # A time of 1970 or before means that the file lost its time when it was copied.
         if 0 < self.mtime_ms <= self.now_ms:
             return CountedTime(self.mtime_ms, TimeBasis.FILE_TIME)
         return CountedTime(self.now_ms, TimeBasis.FIRST_SEEN)
 
     @property
     def arrival(self) -> CountedTime:
-        """Largest append time, with the replacement of unknown ones included."""
+        """Largest append time, including the time that replaces unknown ones."""
         is_exact = not self.append_slack_ms
         append_time = CountedTime(self.largest_append_ms, TimeBasis.APPEND_TIME, is_exact)
         if self.is_append_known and self.largest_append_ms != UNKNOWN_MS:
@@ -158,7 +158,7 @@ class SegmentFacts(NamedTuple):
 
 
 def counted_time(times: SegmentTimes, clock: RetentionClock) -> CountedTime:
-    """Return the time that `retention.ms` counts from under a policy."""
+    """Return the time from which `retention.ms` counts under a policy."""
     largest = times.largest_timestamp
     if clock is RetentionClock.RECORD:
         if largest < 0:
@@ -188,7 +188,7 @@ class Deletion(NamedTuple):
     reason: str
 
 
-# A pass: takes a segment and its end offset, returns the reason for its deletion or None.
+# A pass: gets a segment and its end offset, returns the reason for its deletion or None.
 _Pass = Callable[[SegmentFacts, int], str | None]
 
 
@@ -211,15 +211,15 @@ def plan_retention(
 ) -> list[Deletion]:
     """Return the segments to delete, oldest first; always the oldest ones of the log.
 
-    The log start then moves to the first segment that stays. If all are deleted (see
-    `deletes_all`), a new empty active segment is rolled at the log end first.
+    The log start then moves to the first segment that is kept. If all segments are deleted (see
+    `deletes_all`), the caller first rolls a new empty active segment at the log end.
 
     Args:
         segments: All segments, oldest first, the active one last.
         config: The topic's settings.
         log_start: Log start offset, inclusive.
         log_end: Log end offset, exclusive.
-        high_watermark: Offsets below it are committed.
+        high_watermark: Offset below which records are committed.
         now_ms: Wall time.
     """
     bounds = _Bounds(log_start=log_start, log_end=log_end, high_watermark=high_watermark)
@@ -245,7 +245,7 @@ def _run_pass(
     reason_for: _Pass,
     bounds: _Bounds,
 ) -> list[Deletion]:
-    """Return deletions from segment `first` on, up to the first that stays."""
+    """Return deletions from segment `first` on, up to the first segment that is kept."""
     plan = []
     for slot in range(first, len(segments)):
         segment = segments[slot]
@@ -272,7 +272,7 @@ def _below_start(segments: Sequence[SegmentFacts], bounds: _Bounds) -> _Pass:
 
 
 def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
-    """Create a pass that tracks the excess bytes: call it once for each segment in order."""
+    """Create a pass that tracks the excess bytes: call the pass once for each segment, in order."""
     total = sum(segment.size_bytes for segment in segments)
     over = total - limit_bytes
 

@@ -3,10 +3,10 @@
 Age is measured by record time if the segment's first batch has a timestamp, else by wall time since
 the segment was opened. No timer rolls an idle segment; only an append does.
 
-In a roll storm, append after append ends a segment. Causes: a producer whose clock runs further and
-further ahead, or records of many weeks at once (time rolls by the span of record time in a segment;
-alternating between two times rolls once, because the new segment then begins with the later one);
-small limits on size or index. Detection compares the last rolls.
+In a roll storm, one append after another ends a segment. Causes: a producer whose clock runs
+further and further ahead, or records of many weeks at once (time rolls by the span of record time
+in a segment; alternating between two times rolls once, because the new segment then begins with the
+later one); small limits on size or index. The last rolls are compared to detect a storm.
 
 Source: Kafka 4.x LogSegment.shouldRoll; KIP-33 (rolling by message time).
 """
@@ -26,7 +26,7 @@ class RollReason(StrEnum):
     """Reason why a segment was finished; the values have no blanks, for `segment-notes`.
 
     The first five are results of `should_roll` for an append, the others have other causes. `OPEN`
-    is a segment that still takes appends, `UNKNOWN` one that another program has rolled.
+    means that the segment still takes appends, `UNKNOWN` that another program has rolled it.
     """
 
     SIZE = "size"
@@ -48,8 +48,8 @@ class SegmentNote(NamedTuple):
     Attributes:
         base_offset: Its base offset.
         end_offset: Offset after its last one when the note was made, exclusive.
-        last_fingerprint: Of its last batch: CRC-32C of that batch's checksum field, leader epoch
-            and last offset; 0 if it had none.
+        last_fingerprint: Fingerprint of its last batch: CRC-32C of that batch's checksum field,
+            leader epoch and last offset; 0 if it had none.
         reason: Why it was rolled; OPEN while it takes appends, UNKNOWN if another program rolled
             it.
         roll_ms: When it was rolled, by the wall clock; -1 if unknown.
@@ -72,10 +72,10 @@ class RollFacts:
     Attributes:
         base_offset: The active segment's base offset.
         size_bytes: Size of its log file.
-        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if it has none, or if the
+        first_timestamp: Largest timestamp of its FIRST batch in ms; -1 if that has none, or if the
             segment is empty.
         created_ms: Wall time at which the segment was created or opened.
-        jitter_ms: Drawn once for the segment, see `draw_jitter_ms`.
+        jitter_ms: Jitter in ms, drawn once for the segment, see `draw_jitter_ms`.
         offset_index_full: Whether the offset index takes no more entries.
         time_index_full: Whether the time index takes no more entries.
         append_bytes: Size of the append.
@@ -124,8 +124,8 @@ def _waited_ms(facts: RollFacts) -> int:
     return facts.now_ms - facts.created_ms
 
 
-# A roll storm is at least this many rolls by appends, within this time, of segments filled to less
-# than this part.
+# A roll storm consists of at least this many rolls by appends, within this time, of segments that
+# are filled to less than this part.
 STORM_ROLLS: Final = 10
 
 
@@ -138,7 +138,7 @@ SIZE_STORM_WINDOW_MS: Final = 60_000
 SMALL_PART: Final = 10
 
 
-# Segments that were rolled by size are small below this.
+# Segments that were rolled by size count as small below this size.
 TINY_BYTES: Final = 4 << 20
 
 
@@ -213,7 +213,7 @@ class RollStorm(NamedTuple):
 
 
 def find_storm(rolls: Sequence[Roll], *, segment_bytes: int) -> RollStorm | None:
-    """Return the roll storm that the last rolls are, None if they are none.
+    """Return the roll storm that the last rolls form, None if they form none.
 
     Args:
         rolls: Finished segments, oldest first; only the last ones count.
@@ -242,7 +242,7 @@ def is_by_append(reason: RollReason) -> bool:
 
 
 def _span_ms(rolls: Sequence[Roll]) -> int:
-    """Return the time from the first roll to the last; -1 if one of them is unknown."""
+    """Return the time in ms from the first roll to the last; -1 if one of them is unknown."""
     times = [roll.roll_ms for roll in rolls]
     return -1 if min(times) < 0 else max(times) - min(times)
 

@@ -1,15 +1,16 @@
 """Segments in all their states as readers see them, and what segments of a partition share.
 
-`Segment` is the interface of every segment. `ClosedSegment` is finished: its files are mapped or
-read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
-`TailSegment` is the last one, which may grow under another process: it is read by position, never
+`Segment` is the interface of every segment. `ClosedSegment` is a finished one: its files are mapped
+or read at first use. `RemoteSegment` is a finished one whose files are objects in a store.
+`TailSegment` is the last one, to which another process may append: it is read by position, never
 mapped. The writer's `ActiveSegment` is a `TailSegment` that also appends. Callers use a segment's
 methods and never check its class.
 
-`SegmentContext` is what the segments of one partition share. `iterate_batches` walks the batches of
-a segment in order. Nothing here searches for offsets or times: see `slices` and `time_search`.
+`SegmentContext` is the state shared by the segments of one partition. `iterate_batches` walks the
+batches of a segment in order. This module does not search for offsets or times: see `slices` and
+`time_search`.
 
-Life cycle: load -> (read)*; views that were handed out stay valid after the segment is dropped.
+Life cycle: load -> (read)*; views that were returned stay valid after the segment is dropped.
 Source: docs/format.md; KIP-33 for the largest timestamp of a segment.
 """
 
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from tidelog.storage.segment.retention import SegmentTimes
     from tidelog.storage.segment.roll import SegmentNote
 
-# The last segment is read by pieces of this size.
+# The last segment is read in pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
 
 
@@ -84,10 +85,10 @@ class SegmentContext:
         maps: Maps of closed files.
         report: Called with one line about each damaged derived file that was rebuilt.
         overlay: Final name -> staged name, for files that a commit record has made visible; a name
-            that ends with `.removed` for one that it has removed, or with `.deleted` for one that
-            was set aside under that name.
-        recorded_end: Returns the end of the log that the directory records, for readers; reads it
-            from disk again if the argument is true.
+            that ends with `.removed` for a file that the commit has removed, or with `.deleted` for
+            a file that was renamed to that name.
+        recorded_end: Returns the end of the log that the directory records, for readers; reads the
+            checkpoints again if the argument is true.
     """
 
     env: Env
@@ -108,10 +109,10 @@ class SegmentContext:
         is_gone = staged is not None and staged.endswith(_GONE)
         if is_gone or (staged and self.env.files.exists(f"{self.directory}/{staged}")):
             return f"{self.directory}/{staged}"
-        return f"{self.directory}/{name}"  # the writer has renamed the staged file since
+        return f"{self.directory}/{name}"  # the writer has renamed the staged file by now
 
     def forget_files(self) -> None:
-        """Drop handles and maps of all files of the partition: names may refer to others by now."""
+        """Drop handles and maps of the partition's files, whose names may now mean other files."""
         self.pool.forget_below(self.directory)
         self.maps.forget_below(self.directory)
 
@@ -131,7 +132,7 @@ def open_context(  # noqa: PLR0913 - a partition's identity
     write: bool = False,
     overlay: Mapping[str, str] | None = None,
 ) -> Iterator[SegmentContext]:
-    """Create a context for one task; its files are closed at the end; reports are dropped."""
+    """Create a context for one task, which closes its files at the end and drops reports."""
     pool, maps = FilePool(env.files, write=write), MapCache(env.files)
     try:
         yield SegmentContext(
@@ -163,8 +164,8 @@ class LastBatches(NamedTuple):
 
     Attributes:
         next_offset: Offset after the last batch in order, exclusive.
-        position: Position after it.
-        error: Damage after it that hides offsets of the segment; None if there is none.
+        position: Position after that batch.
+        error: Damage after that batch that hides offsets of the segment; None if there is none.
     """
 
     next_offset: int
@@ -181,11 +182,12 @@ class Segment(ABC):
         end_offset: Offset after the segment, exclusive: the next one's base, or the log end.
         is_active: Whether it is the last segment, which may grow and must not be mapped.
         takes_appends: Whether this process writes it, so that no other process truncates its files.
-        is_tiered: Whether only the tier has it: finished, and never changed by its partition.
+        is_tiered: Whether only the tier has it; such a segment is finished and never changes.
         last_batch: The last batch, if it is in memory.
         limit_times: Marks append times that are not proven as unknown; None if all are proven.
         find_aborted: Finds its aborted transactions if it has no file of them.
-        zones_lock: Held while its zone map is written: a roll and a copy to the tier may meet.
+        zones_lock: Held while its zone map is written, as a roll and a copy to the tier may
+            coincide.
     """
 
     is_active: ClassVar[bool]
@@ -219,7 +221,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def damaged(self) -> DamagedLog | None:
-        """Proven damage of the last segment; its sound part ends there."""
+        """Proven damage of the last segment, at which its sound part ends; else None."""
 
     @property
     @abstractmethod
@@ -237,7 +239,7 @@ class Segment(ABC):
     @property
     @abstractmethod
     def is_mapped(self) -> bool:
-        """Whether `view` is free; if not, it reads the bytes that are requested."""
+        """Whether `view` returns mapped bytes; otherwise it reads the requested bytes."""
 
     @abstractmethod
     def view(self, start: int, end: int) -> memoryview:
@@ -253,7 +255,7 @@ class Segment(ABC):
         return walk_file(file, self.log_path, start, end, chunk_bytes=TAIL_CHUNK_BYTES)
 
     def open_file(self) -> File:
-        """Open the log file for large reads by position; it closes with its last user."""
+        """Open the log file for large reads by position; it is closed after its last use."""
         return open_log(self, self.context.pool.get)
 
     def mtime_ms(self) -> int:
@@ -300,7 +302,7 @@ class Segment(ABC):
 
     @property
     def txn_index(self) -> TxnIndex:
-        """Aborted transactions whose markers lie in it; the file exists only if there are some."""
+        """Aborted transactions whose markers are in it; the file exists only if there are some."""
         if self._txn_index is None:
             self._txn_index = self.read_txn_index()
         return self._txn_index
@@ -319,15 +321,16 @@ class Segment(ABC):
     def largest_timestamp(self) -> int:
         """Largest record timestamp in ms, -1 if no record has one.
 
-        The largest possible value if damage may hide one, so that a search reaches the damage.
+        If damage may hide a record, the result is the largest possible value, so that a search
+        reaches the damage.
         """
 
     @abstractmethod
     def largest_record(self) -> tuple[int, int]:
         """Return the largest timestamp of a record, and the last offset of the first batch with it.
 
-        (-1, base offset) if no record has a timestamp. Only the sound part of a damaged segment
-        counts, because otherwise retention would never delete it.
+        (-1, base offset) if no record has a timestamp. Of a damaged segment only the sound part
+        counts; otherwise retention would never delete it.
         """
 
     # -- facts stored in the tier --------------------------------------------------------------
@@ -424,18 +427,18 @@ class Segment(ABC):
 
     @abstractmethod
     def zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return the zone map if its times on that clock are the segment's; else None."""
+        """Return the zone map if its times on that clock are those of the segment; else None."""
 
     @abstractmethod
     def passing_zones_on(self, clock: ClockName) -> ZoneMap | None:
-        """Return `zones_on` for one of very many segments: a loaded map is not kept."""
+        """Return `zones_on` for one of very many segments; a map loaded for that is not kept."""
 
 
 def open_log(segment: _HasLogPath, opening: Callable[[str], _Opened]) -> _Opened:
-    """Return the result of `opening` for a log file's name; retried if the name changes meanwhile.
+    """Return the result of `opening` for a log file's path; retry if the name changes meanwhile.
 
-    A segment that a compaction has replaced is still read under another name, and its old name is
-    that of another file.
+    A segment that a compaction has replaced can still be read under another name, while its old
+    name then belongs to another file.
     """
     while True:
         path = segment.log_path
@@ -470,8 +473,8 @@ def iterate_batches(
 ) -> Iterator[tuple[int, Batch]]:
     """Yield the batches in bytes [start, end) of a segment with their positions.
 
-    Errors have the position. A mapped segment is walked through its map, others are read piece by
-    piece. Checksums don't cover offsets, so this checks that offsets are in order and fit the
+    Errors contain the position. A mapped segment is walked in its map, others are read piece by
+    piece. Checksums don't cover offsets, so this checks that offsets are in order and fit into the
     segment (`offset_order`).
 
     Args:
@@ -487,7 +490,8 @@ def iterate_batches(
     if not segment.is_mapped:
         batches = segment.walk_file(start, end)
     else:
-        # Size of the map: the writer may have replaced the known file by a shorter one.
+        # The map's size counts, because the writer may have replaced the known file by a shorter
+        # one.
         view = segment.view(start, end)
         batches, end = _walk_map(segment, start, view), start + len(view)
     next_offset = segment.base_offset
@@ -510,8 +514,7 @@ def iterate_batches(
 def holds_to(segment: Segment, end: int) -> bool:
     """Return whether whole batches must fill a segment's bytes up to a position.
 
-    For a segment that still grows, they did when its size was read; it may have been truncated
-    since.
+    If the segment still grows, they did when its size was read; it may have been truncated since.
     """
     return segment.has_known_end or end <= min(segment.size_bytes, segment.stat().size)
 

@@ -1,20 +1,21 @@
 """The file `segment-notes`: why and when each segment was rolled, and when its records arrived.
 
-For a segment that another program wrote, the arrival time is when it was first seen. File times
-can't hold these facts, because copying changes them. Primary data: it can't be rebuilt; without it
-reasons are unknown and file times are used. Only retention and `tidelog why` depend on it.
+For a segment that another program wrote, the arrival time is the time when it was first seen. File
+times can't be used for these facts, because copying a file changes them. The file is primary data:
+it can't be rebuilt; without it reasons are unknown and file times are used. Only retention and
+`tidelog why` depend on it.
 
 Text: the version, then a line for each note, oldest first. A later line replaces an earlier one of
-its segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a line
-with a wrong one (a torn last line) is ignored. A note is valid only if the segment still ends with
-the offset and the batch that it names.
+the same segment, so a roll appends one line. A line ends with the CRC-32C of the text before it; a
+line with a wrong CRC (such as a torn last line) is ignored. A note is valid only if the segment
+still ends with the offset and the batch in the note.
 
     0
     BASE END FINGERPRINT REASON ROLL_MS SEEN_MS CRC
 
-`SegmentNotes` of an open partition notes every unnoted segment at opening, so that later copies of
-the files change nothing, and then each roll, attach and clean close. The active segment's time
-stays in memory, because it changes with every append.
+`SegmentNotes` of an open partition adds a note for every segment without one when the partition is
+opened, so that later copies of the files change nothing, and then for each roll, attach and clean
+close. The active segment's time is kept in memory, because it changes with every append.
 
 Kafka ignores the file. Pure, except `read_notes` and `NotesFile`. Source:
 docs/format.md#text-files; docs/retention.md.
@@ -134,7 +135,7 @@ def has_notes(fs: FileSystem, directory: str) -> bool:
 
 
 def begin_notes(fs: FileSystem, directory: str) -> None:
-    """Create a file without notes if there is none, durably: from now on rolls are noted.
+    """Create a file without notes if there is none, durably, so that rolls are noted from now on.
 
     Raises:
         OSError: The disk failed.
@@ -184,7 +185,7 @@ class NotesFile:
         """Add notes, replacing earlier notes on the same segments.
 
         Raises:
-            OSError: The disk failed; the file holds some of the new lines or none.
+            OSError: The disk failed; the file has some of the new lines or none.
         """
         self.prepare(notes)()
 
@@ -209,7 +210,8 @@ class NotesFile:
     def forget(self, base_offsets: Iterable[int]) -> None:
         """Drop the notes of segments that are gone; a later change updates the file.
 
-        Their lines do no harm meanwhile: a note is valid only if a segment ends as it says.
+        Their lines do no harm until then: a note is valid only for a segment that ends as the note
+        states.
         """
         for base in base_offsets:
             self._notes.pop(base, None)
@@ -248,8 +250,9 @@ class NoteKeeper:
     """The notes of one partition. Changes of the log from several threads are not safe.
 
     Attributes:
-        context: The partition's, with its present settings.
-        arrived_ms: Time by which all records of the active segment had arrived; -1 if it has none.
+        context: The partition's context, with its current settings.
+        arrived_ms: Time by which all records of the active segment had arrived; -1 if it has no
+            records.
     """
 
     def __init__(self, context: SegmentContext) -> None:
@@ -269,10 +272,10 @@ class NoteKeeper:
         self.arrived_ms = now_ms
 
     def load(self, segments: Sequence[Segment], *, was_clean: bool) -> None:
-        """Read the notes, and note segments without one, by file time or now, the earlier.
+        """Read the notes; add missing ones, with the earlier of file time and current time.
 
         Args:
-            segments: All of the log's, the active one last.
+            segments: All segments of the log, the active one last.
             was_clean: Whether the log was closed cleanly; else the last file's time may be older
                 than its content.
 
@@ -302,7 +305,7 @@ class NoteKeeper:
         return note is not None and note.end_offset == segment.end_offset
 
     def _is_proven(self, segment: Segment) -> bool:
-        """Return whether the note is about this segment, comparing its last batch."""
+        """Return whether the note belongs to this segment, by comparing its last batch."""
         base = segment.base_offset
         if not self._is_noted(segment):
             return False
@@ -322,7 +325,7 @@ class NoteKeeper:
     def seen_ms(self, segment: Segment) -> int:
         """Return when all records of a segment had arrived, in ms; -1 for an empty one.
 
-        If its note turns out to be about other records, the segment is noted again.
+        If its note turns out to describe other records, the segment gets a new note.
 
         Raises:
             OSError: The disk failed.
@@ -334,7 +337,7 @@ class NoteKeeper:
         return self._file.notes[segment.base_offset].seen_ms
 
     def note_of(self, segment: Segment) -> SegmentNote | None:
-        """Return the note on a segment; None if there is none or the segment ends elsewhere."""
+        """Return the note on a segment; None if there is none, or it has another end offset."""
         return self._file.notes.get(segment.base_offset) if self._is_noted(segment) else None
 
     def rolled(
@@ -349,10 +352,10 @@ class NoteKeeper:
 
         Args:
             segment: The segment that was rolled.
-            end_offset: Its end.
-            reason: Why.
-            is_copy: Whether a leader's records ended it. They come as fast as they can be copied,
-                so their rolls are no storm; the leader warns of its own.
+            end_offset: Offset after the segment, exclusive.
+            reason: Reason of the roll.
+            is_copy: Whether a leader's records ended it. They arrive as fast as they can be copied,
+                so their rolls are no storm; the leader warns of its own storms.
 
         Returns:
             A callback that makes the note durable, to be called once, in any thread; raises
@@ -440,7 +443,7 @@ def _note(segment: Segment, reason: RollReason, roll_ms: int, seen_ms: int) -> S
 
 
 def last_fingerprint(segment: Segment) -> int:
-    """Return the fingerprint of a segment's last batch; 0 if it has none, or damage hides it.
+    """Return the fingerprint of a segment's last batch; 0 if it has no batch, or damage hides it.
 
     Unlike `append_time_trust.fingerprint` it needs no base offset, for which a wrapper of an old
     format must be decompressed.

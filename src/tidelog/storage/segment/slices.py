@@ -1,7 +1,7 @@
-"""Byte ranges of segments that hold a range of offsets.
+"""Byte ranges of segments for a range of offsets.
 
-Owns `LogSlice`, the unit that reads and scans work on: whole batches of one segment, and the wanted
-range of their offsets. Reads no records.
+This module owns `LogSlice`, the unit of reads and scans: whole batches of one segment, and the
+requested range of their offsets. It reads no records.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -29,8 +29,8 @@ class LogSlice(NamedTuple):
         segment: The segment.
         start_position: First byte, the start of a batch.
         end_position: End of the last batch, exclusive.
-        start_offset: First offset wanted, inclusive.
-        end_offset: Offset after the last one wanted, exclusive.
+        start_offset: First requested offset, inclusive.
+        end_offset: Offset after the last requested one, exclusive.
         limit_offset: Upper bound of the batches' offsets, exclusive; None for the segment's.
     """
 
@@ -96,13 +96,13 @@ def slice_segment(segment: Segment, start: int, end: int) -> LogSlice | None:
 
 
 def _end_position(segment: Segment, end: int) -> tuple[int, int | None]:
-    """Return where an indexed batch at or above `end` starts, and its first offset.
+    """Return the position of an indexed batch that begins at or above `end`, and its first offset.
 
-    Every batch that begins below `end` lies before it. The segment's size and None if the index has
-    no such batch.
+    Every batch that begins below `end` is before that position. If the index has no such batch, the
+    result is the segment's size and None.
 
-    The entry of the first batch whose last offset is `end` or more may still hold offsets below
-    `end`; the batch of the next entry can't.
+    The batch of the first entry whose offset is `end` or more may still have offsets below `end`;
+    the batch of the next entry can't.
     """
     index = segment.offset_index
     slot = index.slot_at_or_after(end) + 1
@@ -124,11 +124,11 @@ def slices(
     """Yield the parts of all segments that may hold offsets [start, end), in order.
 
     Args:
-        segments: Those of the log.
+        segments: Segments of the log.
         start: First offset, inclusive.
         end: Offset after the last one, exclusive.
-        on_empty: Called, in order, with the offsets of the range that a segment without a byte
-            should hold.
+        on_empty: Called, in order, for each empty segment, with the offsets of the range that it
+            should have.
 
     Raises:
         DamagedLog: After the last part, if offsets that were on disk are in no file.
@@ -146,10 +146,10 @@ def slices(
 
 
 def ensure_there(segment: Segment, end: int) -> None:
-    """Raise DamagedLog if a segment lacks offsets below `end` that were on disk."""
+    """Raise DamagedLog if a segment lacks offsets below `end` that had been on disk."""
     damaged = segment.damaged
     if damaged is None or damaged.offset is None or damaged.position != segment.size_bytes:
-        return  # if bytes remain, a walk raises at the damage
+        return  # if bytes remain, reading them raises at the damage
     if end > damaged.offset:
         raise damaged.again()
 
@@ -157,8 +157,8 @@ def ensure_there(segment: Segment, end: int) -> None:
 class AbortedFilter:
     """Filter of batches that belong to aborted transactions.
 
-    A batch of a producer whose transaction began at or before it, and was aborted by a marker after
-    it, is dropped. The filter keeps no state between batches, so splits of a partition can filter
+    A batch is dropped if its producer's transaction began at or before it, and was aborted by a
+    marker after it. The filter keeps no state between batches, so splits of a partition can filter
     independently.
     """
 
@@ -209,12 +209,13 @@ def records_of(
 
 
 def is_hidden(segment: Segment, position: int, batch: Batch, aborted: AbortedFilter) -> bool:
-    """Return whether readers must not see a batch's records; its checksum is then verified.
+    """Return whether readers must not see a batch's records; if so, verify its checksum.
 
-    So a flipped bit in a header can't hide records.
+    The checksum ensures that a flipped bit in a header can't hide records.
 
     Raises:
-        CorruptData: It would be hidden, and its checksum is wrong; with its position.
+        CorruptData: The batch would be hidden, but its checksum is wrong; the error has the
+            position.
     """
     if not (batch.is_control or aborted.drops(batch)):
         return False
@@ -243,5 +244,5 @@ def checked_records(segment: Segment, position: int, batch: Batch) -> Iterator[R
         batch.ensure_valid()
         yield from batch.records()
     except CorruptData as error:
-        # Position in the file of the buffer's first byte; the batch may lie anywhere in the buffer.
+        # Position in the file of the buffer's first byte; the batch may be anywhere in the buffer.
         raise error.located(segment.log_path, position - batch.at) from error

@@ -1,24 +1,24 @@
 """Finds the offset for a time in the segments of a log, on either clock, exact to the record.
 
-The search of a whole log; that inside one segment has a plain form here and a fast one in
-`time_search_kernels`.
+This module searches the whole log. The search inside one segment has a plain form here and a fast
+one in `time_search_kernels`.
 
-A search by record time takes these steps: running maxima over the segments give the first segment
-that can hold a match (bisection), its time index gives the batch to start at, the largest timestamp
-in each batch header skips batches, and one batch is opened. A checksum covers the largest
-timestamp, so skipped batches are verified too, up to `PASSED_BYTES`; a time index entry confirms
-its own batch. A search continues with the next segment if all matches of a segment lie below the
-log start; Kafka returns "not found" there.
+A search by record time has these steps: running maxima over the segments give the first segment
+that can have a match (bisection), its time index gives the batch to start at, the largest timestamp
+in each batch header skips batches, and one batch is opened. The batch's checksum covers the largest
+timestamp, so skipped batches are verified, too, up to `PASSED_BYTES`; a time index entry confirms
+its own batch. If all matches of a segment are below the log start, the search continues with the
+next segment; Kafka returns "not found" in this case.
 
 A search by append time opens no record: known append times never decrease, so the result is the
-start of a run of equal times. A batch that the log's owner stamped (LogAppendTime) contains its
-append time, which is used if the append-time file has none.
+start of a run of equal times. If the append-time file has no time for a batch, the append time in a
+LogAppendTime batch is used.
 
 A search that may not block raises `ColdRead` before it would load an index, read a sidecar of the
 tier, or open a batch that takes long.
 
-Owns the running maxima and the known losses of one log's segments, and no segment. Searching inside
-one segment is pluggable (`BatchSearch`). Source: KIP-33, KIP-79, KIP-734; docs/differences.md.
+This module owns the running maxima and the known losses of one log's segments, but no segment. The
+search inside one segment is replaceable (`BatchSearch`).
 """
 
 from bisect import bisect_left
@@ -119,8 +119,8 @@ def answer(offset: int, timestamp: int, batch: Batch) -> OffsetAndTimestamp:
 class TimeSearch:
     """Searches by time over the segments of one log, oldest first. Not thread-safe.
 
-    Caches the largest record timestamp up to and including each finished segment, all but the last
-    one: it does not change. Code that removes or replaces segments must call `forget`.
+    It caches the largest record timestamp up to and including each finished segment, because that
+    does not change. Code that removes or replaces segments must call `forget`.
 
     Attributes:
         batch_search: Search by record time inside one segment.
@@ -153,7 +153,7 @@ class TimeSearch:
         Args:
             segments: All segments of the log.
             target: Time in ms.
-            floor_offset: First offset that counts.
+            floor_offset: First offset to search.
             clock: Clock of the times.
             may_block: Whether it may wait for a disk, or take long.
             steps_over_losses: Search the remaining offsets if some are lost.
@@ -161,7 +161,7 @@ class TimeSearch:
         Raises:
             CorruptData: A batch that the search reads is damaged.
             OffsetsGone: Offsets before the result are lost (`storage.segment.gaps`).
-            ColdRead: It would block, and may not.
+            ColdRead: The search would block, and `may_block` is false.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
@@ -232,12 +232,12 @@ class TimeSearch:
         """Return the first record with the largest known time at or above an offset, else None.
 
         Kafka may return a deleted record below the log start (KIP-734); this search never does.
-        Arguments and errors as in `find`. Any lost offset in the range raises, because it may be
-        the result.
+        Arguments and errors as in `find`. Any lost offset in the range raises OffsetsGone, because
+        it may be the result.
         """
         losses = NO_LOSSES if steps_over_losses else self._losses
         if clock is ClockName.APPEND:
-            for segment in reversed(segments):  # append times never decrease
+            for segment in reversed(segments):  # newest first, because append times never decrease
                 last_ms = _append_times_of(segment, may_block=may_block).last_known_ms
                 if last_ms is not None:
                     return self._find_appended(segments, last_ms, floor_offset, losses, may_block)
@@ -315,7 +315,7 @@ def _count_unstamped(segment: Segment, first: int, end: int) -> int:
 def _first_record(
     segment: Segment, first: int, end: int, target: int, append_ms: int | None, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first match with an offset in [first, end); compaction may have left none."""
+    """Return the first match with an offset in [first, end); None if compaction has removed all."""
     position = position_before(segment, first)
     unchecked = PASSED_BYTES
     for at, batch in iterate_batches(segment, position, segment.size_bytes):
@@ -325,7 +325,7 @@ def _first_record(
             return None
         known_ms = append_ms if append_ms is not None else stamped_ms(batch)
         if append_ms is None and (unchecked > 0 or (known_ms is not None and known_ms >= target)):
-            unchecked -= batch.size_bytes  # its header tells which time it has, or that it has none
+            unchecked -= batch.size_bytes  # its header shows the time, if any
             ensure_sum(segment, at, batch)
         if known_ms is None or known_ms < target:
             continue
@@ -338,7 +338,7 @@ def _first_record(
 
 
 def stamped_ms(batch: Batch) -> int | None:
-    """Return the append time in a batch itself, None if its producer set the timestamps."""
+    """Return the append time of a LogAppendTime batch; None if its producer set the timestamps."""
     if batch.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return batch.max_timestamp
     return None
@@ -347,10 +347,10 @@ def stamped_ms(batch: Batch) -> int | None:
 def _scan_for_max(
     segments: Sequence[Segment], floor_offset: int, may_block: bool
 ) -> OffsetAndTimestamp | None:
-    """Return the first record with the largest record time, by the records themselves.
+    """Return the first record with the largest record time, by reading the records themselves.
 
-    A batch header or an index entry may describe a record that is gone: a cleaner keeps the headers
-    of batches that it emptied.
+    A batch header or an index entry may describe a record that no longer exists: a cleaner keeps
+    the headers of batches that it has emptied.
     """
     best: OffsetAndTimestamp | None = None
     for segment in segments:

@@ -1,18 +1,18 @@
-"""Search by record time inside one segment with kernels, one kernel call a segment.
+"""Searches by record time inside one segment, with one kernel call for each segment.
 
-Between the log's search (`time_search`), which chooses the segment, and the kernel
+It connects the log's search (`time_search`), which chooses the segment, with the kernel
 (`record/kernels/time_search`).
 
 A segment is searched in a mapped part of known length, then in pieces that are read by position. A
 finished segment is mapped completely, the active one up to its size when it was last mapped; a
-reader's last segment and one in an object store are not mapped. Compressed batches are decompressed
-here for the kernels, legacy ones are left to plain code. The checksum of the result's batch is
-verified before the result is returned, once for each batch of a mapped part.
+reader's last segment and a segment in an object store are not mapped. Compressed batches are
+decompressed here for the kernels, legacy batches are left to plain code. The checksum of the
+result's batch is verified before the result is returned, once for each batch of a mapped part.
 
-`KernelSearch` owns arrays over maps of at most `PARTS_MAX` segments, and no decoded batch. Same
-results as `time_search.search_segment`, but faster.
+`KernelSearch` owns arrays over the maps of at most `PARTS_MAX` segments, and no decoded batch. It
+returns the same results as `time_search.search_segment`, faster.
 
-Imports numpy and numba: reached only through `LogView.use_kernels`.
+Imports numpy and numba, so only `LogView.use_kernels` imports it.
 """
 
 from collections import OrderedDict
@@ -51,14 +51,14 @@ PARTS_MAX: Final = 16_384
 # Size of a piece; a larger batch is left to the plain code.
 PIECE_BYTES: Final = 1 << 18
 
-# Size of the first piece, which nearly always holds the result: two batches of 16 KB, the
-# producers' default, and less than the system reads ahead.
+# Size of the first piece, which nearly always contains the result: two batches of 16 KB, the
+# producers' default, and less than the system's read-ahead.
 FIRST_PIECE_BYTES: Final = 40 << 10
 
 PROVEN_MAX: Final = 16_384
 
-# Searches of an active segment outside of its map before a new map is made: a map costs as much as
-# two or three of them.
+# Searches of an active segment outside of its map before it is mapped again: mapping costs as much
+# as two or three of them.
 SEARCHES_PER_MAP: Final = 16
 
 Bytes = npt.NDArray[np.uint8]
@@ -72,14 +72,14 @@ class MappedPart(NamedTuple):
 
     Attributes:
         segment: The segment.
-        log: Its batches, whole ones.
+        log: Its whole batches.
         offset_index: Entries of the offset index.
         time_index: Entries of the time index.
         epochs: Leader epoch of each batch whose checksum was verified, by position; None if a batch
             has none.
         between: Base offset, and the upper bound of all offsets, exclusive.
         largest: Upper bound of the record times in these batches, in ms.
-        is_whole: Whether the segment has no batch after them.
+        is_whole: Whether these are all batches of the segment.
     """
 
     segment: Segment
@@ -92,7 +92,7 @@ class MappedPart(NamedTuple):
     is_whole: bool
 
 
-# A log file, and the entries of its time index and offset index that a search begins with.
+# A log file, and the entries of its time index and offset index at which a search begins.
 Proven = tuple[str, tuple[int, int], tuple[int, int]]
 
 
@@ -161,8 +161,8 @@ class KernelSearch:
                 match = answer(offset, timestamp, batch)
                 part.epochs[position] = match.leader_epoch
                 return match
-        # Damage: the plain search reports its position, or finds that only an index was wrong and
-        # rebuilds it.
+        # The part is damaged: the plain search reports the position, or finds that only an index
+        # was wrong and rebuilds it.
         self._drop(part)
         return search_segment(segment, target, floor_offset, may_block)
 
@@ -179,13 +179,13 @@ class KernelSearch:
             self._parts.pop(part.segment.log_path, None)
 
     def _map(self, segment: Segment) -> MappedPart | None:
-        """Map a segment, an active one after some searches; None if it is read by pieces."""
+        """Map a segment (an active one after some searches); None if it is read in pieces."""
         if segment.takes_appends:
             self._unmapped_searches += 1
             if self._unmapped_searches >= SEARCHES_PER_MAP:
                 self._unmapped_searches, self._active = 0, None
                 largest, size = segment.largest_timestamp, segment.size_bytes
-                with suppress(OSError):  # reading by pieces reports it, or does not need it
+                with suppress(OSError):  # reading in pieces reports errors, or needs no map
                     log = segment.context.env.files.map(segment.log_path, size)
                     self._active = _part_of(segment, log, largest, is_whole=False)
             return None
@@ -200,7 +200,7 @@ class KernelSearch:
     def _search_pieces(
         self, segment: Segment, target: int, floor_offset: int, may_block: bool
     ) -> OffsetAndTimestamp | None:
-        """Search piece by piece, by position."""
+        """Search a segment piece by piece, read by position."""
         position = self._start_of(segment, target, floor_offset)
         piece_bytes, between = FIRST_PIECE_BYTES, _between(segment)
         while position < segment.size_bytes:
@@ -231,8 +231,8 @@ class KernelSearch:
     def _start_of(self, segment: Segment, target: int, floor_offset: int) -> int:
         """Return the position where a search begins in a segment that is not mapped.
 
-        Its indexes are in memory and only grow: a pair of entries that the log has proven is not
-        read again.
+        The indexes are in memory and only grow, so a pair of entries that was already compared with
+        the log is not compared again.
         """
         first, second = _entries(segment, target, floor_offset)
         if (segment.log_path, first, second) in self._proven:
@@ -247,7 +247,7 @@ class KernelSearch:
 
 
 def _sees_behind(piece: Bytes, at: int) -> bool:
-    """Return whether a piece includes the next batch's header, which may reveal a wrong offset."""
+    """Return whether a piece has the next batch's header, which may reveal a wrong offset."""
     size = LOG_OVERHEAD + int.from_bytes(piece[at + LENGTH_AT : at + LOG_OVERHEAD].tobytes())
     return at + size + HEADER_SIZE <= len(piece)
 
@@ -297,10 +297,10 @@ def _search_compressed(
 ) -> tuple[int, int, int]:
     """Return a kernel's status, offset and timestamp of the first match in a compressed batch.
 
-    NEED_PLAIN for a batch that is not compressed or is damaged: the plain code reports damage.
+    NEED_PLAIN if the batch is not compressed or is damaged: the plain code reports damage.
 
     Raises:
-        ColdRead: It decompresses to many bytes, and the search may not block.
+        ColdRead: The batch decompresses to many bytes, and `may_block` is false.
     """
     try:
         if batch.codec is Codec.NONE or not batch.is_valid():

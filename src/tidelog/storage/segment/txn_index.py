@@ -1,6 +1,6 @@
-"""Transaction index of a segment: the aborted transactions whose markers lie in it.
+"""Transaction index of a segment: the aborted transactions whose markers are in it.
 
-The file `BASE.txnindex` is created at the first abort. An entry gives the offsets that a reader of
+The file `BASE.txnindex` is created at the first abort. An entry has the offsets that a reader of
 committed records must skip, and is stored in the segment of the abort marker. A reader therefore
 checks later segments until an entry shows that no later transaction can begin so early
 (`AbortedTxn.last_stable_offset`). Last offsets strictly increase. 34 bytes, big-endian: int16
@@ -30,7 +30,7 @@ class AbortedTxn(NamedTuple):
         first_offset: Offset of its first record.
         last_offset: Offset of its abort marker, inclusive.
         last_stable_offset: Last stable offset after the marker was written: every transaction whose
-            marker comes later starts at or after it.
+            marker is later starts at or after it.
     """
 
     producer_id: int
@@ -66,7 +66,7 @@ class TxnIndex:
         """Add a transaction; return the bytes to append to the file.
 
         Raises:
-            InvalidRequest: Its marker does not lie after the last entry's; nothing was changed.
+            InvalidRequest: The marker is not after the last entry's marker; nothing was changed.
         """
         if self.entries and aborted.last_offset <= self.entries[-1].last_offset:
             raise InvalidRequest(
@@ -81,7 +81,7 @@ class TxnIndex:
 
         Returns:
             The transactions, and whether they are complete; if not, later segments have to be
-            searched too.
+            searched, too.
         """
         aborted = []
         for entry in self.entries:
@@ -104,7 +104,7 @@ class TxnIndex:
 
     @classmethod
     def decode(cls, data: Buffer, base_offset: int) -> Self:
-        """Decode the index that a file holds.
+        """Decode the content of a file.
 
         Raises:
             CorruptIndex: An entry is incomplete, has another version or negative fields, does not

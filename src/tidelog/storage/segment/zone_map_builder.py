@@ -1,11 +1,10 @@
 """Builds the zone map of a finished segment in one pass, in plain Python.
 
-Every batch's checksum is verified and every record read: all facts in a map were true when it was
-built. This is the plain reference; if numba is installed, `zone_map_kernels` does the same by
-columns. Memory is bounded by one batch, the rows made so far (69 bytes for 16 KB of log) and the
-latencies.
+Every batch's checksum is verified and every record read, so all facts in a map were true when it
+was built. This is the plain reference; if numba is installed, `zone_map_kernels` does the same with
+arrays. Memory: one batch, the rows made so far (69 bytes for 16 KB of log) and the latencies.
 
-Owns no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
+Opens no file. Source: docs/format.md#zone-maps; docs/decisions/0007-zone-maps.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -40,7 +39,7 @@ def build_plain(
     """Build the zone map of a finished segment, without numba or numpy.
 
     Args:
-        segment: Read to its end; its append times are used as far as they are trusted now.
+        segment: The segment, read to its end; its currently trusted append times are used.
         siblings: Checksums of the files beside the log to store.
         limits: Sizes of zones and blocks.
 
@@ -56,14 +55,14 @@ def build_plain(
 
 
 class BatchFacts:
-    """Reads the records of a batch, one by one."""
+    """Reads the records of a batch one by one, and describes the batch as a zone."""
 
     def __init__(self, times: AppendTimes, latency: LatencyByHour) -> None:
         self._times = times
         self._latency = latency
 
     def describe(self, position: int, batch: Batch, records: Iterator[Record]) -> Zone:
-        """Return the batch as a zone of its own, without its checksum; counts its records."""
+        """Return the batch as a zone of its own without a checksum, after reading its records."""
         first, last = INT64_MAX, batch.last_offset
         tombstones = count = timed = stamped = 0
         low, high = append_low, append_high = INT64_MAX, INT64_MIN
@@ -103,7 +102,7 @@ class BatchFacts:
         )
 
     def _append_ms(self, record: Record) -> int | None:
-        """Return a record's append time: from its row, else from the log's stamp in the record."""
+        """Return a record's append time: from its row, else its LogAppendTime timestamp."""
         row_ms = self._times.time_at(record.offset)
         if row_ms is None and record.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return None if record.timestamp == NO_TIMESTAMP else record.timestamp
@@ -176,14 +175,14 @@ class ZoneBuilder:
 
 
 def fits_segment(first_offset: int, last_offset: int, base_offset: int) -> bool:
-    """Return whether all offsets fit into rows, relative to the base; any real segment's do."""
+    """Return whether all offsets fit into rows, relative to the base, as in all real segments."""
     return base_offset <= first_offset and last_offset - base_offset <= UINT32_MAX
 
 
 def sum_head(head: Buffer) -> int:
     """Return a batch's identity in a map: a checksum of its first 61 bytes.
 
-    Unlike `append_time_trust.fingerprint` it needs no wrapper of old formats to be opened.
+    Unlike `append_time_trust.fingerprint` it does not require opening wrappers of old formats.
     """
     return crc32c(head)
 

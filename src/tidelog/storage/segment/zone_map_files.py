@@ -1,8 +1,8 @@
-"""Zone maps as files: found, compared with their log, built, written, cached for readers.
+"""Files of zone maps: loads, compares with their log, builds, writes and caches them.
 
-A map is trusted only if topic id, base offset, size of the log and the heads of its first and last
-batch are the same as when it was built; file times don't count. A map that is missing, damaged or
-stale is reported and not used, which costs only time.
+A map is trusted only if topic id, base offset, size of the log and the first bytes of its first and
+last batch are the same as when it was built; file times don't count. A map that is missing, damaged
+or stale is reported and not used, which only makes reads slower.
 
 Source: docs/decisions/0007-zone-maps.md.
 """
@@ -29,14 +29,14 @@ NOT_USED: Final = "not used"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-# Sizes up to which the plain code finishes before kernels are loaded, or, if they are, called.
+# Sizes up to which the plain code is faster than loading kernels, or than calling loaded ones.
 UNLOADED_BYTES: Final = 256 << 10
 
 
 LOADED_BYTES: Final = 16 << 10
 
 
-# A segment of this size is mapped in a few ms with or without kernels, so an append may wait for
+# A segment of this size gets its map in a few ms with or without kernels, so an append may wait for
 # it.
 MAPPED_AT_ONCE_BYTES: Final = 64 << 10
 
@@ -46,7 +46,7 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 
     Args:
         segment: The segment.
-        in_passing: Don't map the log only to compare the map with it; see `misfit`.
+        in_passing: Whether not to map the log only to compare the map with it; see `misfit`.
     """
     context, path = segment.context, segment.context.path(segment.base_offset, files.ZONES_SUFFIX)
     try:
@@ -63,8 +63,8 @@ def load(segment: Segment, *, in_passing: bool = False) -> ZoneMap | None:
 def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap | None:
     """Return the map beside a finished segment or in the cache, else build it now.
 
-    Nothing is written into the log's directory. A map that was built is added to the cache; without
-    a cache it stays in memory only.
+    Nothing is written to the log's directory. A map that was built is added to the cache; without a
+    cache it is kept in memory only.
 
     Returns:
         None if the log is damaged, which is reported: a reader of the log raises at the damage.
@@ -87,7 +87,7 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
 
 
 def knows_times_of(zone_map: ZoneMap, segment: Segment) -> bool:
-    """Return whether a map was built from the append times that the segment has now."""
+    """Return whether a map was built from the segment's current append times."""
     return (
         zone_map.identity.append_rows,
         zone_map.identity.append_crc,
@@ -98,9 +98,9 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
     """Read the map in a file and compare it with the segment's log; `in_passing` as in `misfit`.
 
     Raises:
-        CorruptIndex: It is damaged, unreadable, or belongs to another log.
+        CorruptIndex: The map is damaged, unreadable, or belongs to another log.
         UnsupportedVersion: A later release wrote it.
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is no such file.
     """
     context = segment.context
 
@@ -111,7 +111,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
     if not context.env.files.exists(path):
         raise FileNotFoundError(errno.ENOENT, "no zone map", path)
     with _damage_for_failures():
-        # Taken from the open handle: the name may refer to a newer file by now.
+        # Size of the open file, because the name may refer to a newer file by now.
         size = context.pool.get(path).size()
     zone_map = ZoneMap(read, size, report=lambda text: context.report(f"{path}: {text}"))
     problem = misfit(segment, zone_map, in_passing=in_passing)
@@ -122,7 +122,7 @@ def open_map(segment: Segment, path: str, *, in_passing: bool = False) -> ZoneMa
 
 @contextmanager
 def _damage_for_failures() -> Iterator[None]:
-    """Treat a map that can't be read as damaged: its content can be rebuilt from the log."""
+    """Treat a map that can't be read as damaged, because it can be rebuilt from the log."""
     try:
         yield
     except OSError as error:
@@ -135,8 +135,8 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     Args:
         segment: The segment.
         zone_map: The map.
-        in_passing: Read the log's two batch heads by a handle that is opened for them: if nothing
-            else of the log is read, that takes a tenth of the time of mapping it.
+        in_passing: Whether to read the first bytes of two batches with a handle that is opened for
+            that: if no other part of the log is read, this takes a tenth of the time of mapping it.
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
@@ -160,7 +160,7 @@ def _read_heads(segment: Segment, positions: Iterable[int], *, in_passing: bool)
     """Read the first bytes of the batches at these positions."""
     if not in_passing:
         return [segment.view(position, position + HEADER_SIZE) for position in positions]
-    # Never by a handle that was open before: it may be of a file that had the name then.
+    # A new handle, because one that was open before may belong to a file that had the name earlier.
     file = segment.context.env.files.open(segment.log_path)
     try:
         return [file.pread(HEADER_SIZE, position) for position in positions]
@@ -172,9 +172,9 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     """Build the zone map of a finished segment, as the bytes of its file.
 
     Args:
-        segment: Read from end to end.
-        by_kernels: Whether to use kernels, which load in 0.5 s (the first use ever compiles them
-            for some seconds) and need about 0.3 s for 1 GB, while the plain code needs 14 us a
+        segment: The segment, read from end to end.
+        by_kernels: Whether to use kernels, which take 0.5 s to load (several seconds if they are
+            not compiled yet) and about 0.3 s for 1 GB, while the plain code takes 14 us for a
             record. None uses them if they are installed and the segment is large.
         check_crc: False if the caller has just written the batches; kernels then skip checksums.
 
@@ -184,7 +184,7 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
     """
     siblings = sum_siblings(segment.context, segment.base_offset)
     if by_kernels is None:
-        is_loaded = "numba" in sys.modules  # affects the time it takes, nothing else
+        is_loaded = "numba" in sys.modules  # only affects the duration
         by_kernels = segment.size_bytes > (LOADED_BYTES if is_loaded else UNLOADED_BYTES)
     built = _build_by_kernels(segment, siblings, check_crc) if by_kernels else None
     return build_plain(segment, siblings) if built is None else built
@@ -192,7 +192,7 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
 
 def has_kernels() -> bool:
     """Return whether numpy and numba are installed, without loading them."""
-    from importlib.util import find_spec  # a broker starts without it
+    from importlib.util import find_spec  # not needed when a broker starts
 
     return all(find_spec(name) is not None for name in ("numpy", "numba"))
 
@@ -200,7 +200,7 @@ def has_kernels() -> bool:
 def _build_by_kernels(
     segment: Segment, siblings: Mapping[str, FileSum], check_crc: bool
 ) -> bytes | None:
-    """Build with kernels; None without kernels, or if the plain code must report damage."""
+    """Build with kernels; None if not installed, or if the plain code must report damage."""
     try:
         from tidelog.storage.segment.zone_map_kernels import build_with_kernels
     except ImportError:
@@ -211,11 +211,11 @@ def _build_by_kernels(
 def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool = True) -> bool:
     """Build a map and write it beside the log; return False if the log is damaged (reported).
 
-    Not synced: an incomplete file after a crash is recognized, and built again. Arguments as in
-    `build`.
+    The file is not synced: if a crash leaves an incomplete file, that is recognized, and the map is
+    built again. Arguments as in `build`.
 
     Raises:
-        OSError: The disk failed; either the previous file is there, or none.
+        OSError: The disk failed; the previous file exists, or none.
     """
     context = segment.context
     try:
@@ -244,11 +244,8 @@ def build_missing(segments: Iterable[Segment]) -> list[int]:
     """Write the maps of finished segments that have no valid one.
 
     Args:
-        segments: Of a directory that the caller may write to; the active one, and those that only
-            the tier has, are skipped.
-
-    Returns:
-        The base offsets of the segments that got one; a damaged log gets none, reported.
+        segments: Segments of a directory that the caller may write to; the active one, and those
+            that only the tier has, are skipped.
 
     Raises:
         OSError: The disk failed.
@@ -262,7 +259,7 @@ def write_missing(
 ) -> bool:
     """Write the map of a finished segment unless it has a valid one, as another thread may have.
 
-    Returns whether it was written; errors and arguments as in `write`.
+    Returns whether the map was written; errors and arguments as in `write`.
     """
     with segment.zones_lock:
         if segment.zones_on(ClockName.APPEND) is not None:
@@ -320,9 +317,9 @@ class ZoneCache:
     """A folder for maps of directories that must not be written to.
 
     A map is named after its content, never after a path, so copies of a directory share it; like
-    any other map, it is compared with the log. Topic and partition are part of the name: segments
-    of two partitions may have equal sizes, first and last batches. The folder holds nothing else
-    and may be deleted.
+    any other map, it is compared with the log. Topic and partition are part of the name, because
+    segments of two partitions may have equal sizes, first and last batches. The folder contains
+    nothing else and may be deleted.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -346,7 +343,7 @@ class ZoneCache:
             return None
 
     def store(self, segment: Segment, data: bytes) -> None:
-        """Store a map; if the folder is not writable, this is only reported."""
+        """Store a map; if the folder is not writable, only report that."""
         path = self.path_of(segment)
         try:
             self._fs.make_dirs(self.directory)

@@ -1,10 +1,11 @@
 """Builds zone maps with kernels, with the same result as the plain `zone_map_builder`.
 
-Uncompressed bodies are read in place, compressed ones are decompressed side by side, and messages
-of magic 0 and 1 go through the plain code one by one. Memory: a few MB, and 120 bytes a zone. At
-the first sign of damage the build returns nothing, and the plain code then reports the damage.
+Uncompressed bodies are read in place, compressed ones are decompressed into one buffer, and
+messages of magic 0 and 1 are processed by the plain code one by one. Memory: a few MB, and 120
+bytes for each zone. At the first sign of damage the build returns None, and the plain code then
+reports the damage.
 
-Imports numpy and numba. Owns no file.
+Imports numpy and numba. Opens no file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -78,7 +79,7 @@ def build_with_kernels(
     """Build the zone map of a finished segment as `build_plain` does; None on damage.
 
     Args:
-        segment: Read to its end.
+        segment: The segment, read to its end.
         siblings: Checksums of the files beside the log to store.
         limits: Sizes of zones and blocks.
         check_crc: False if the caller has just written or checked every batch. Zones' checksums are
@@ -134,7 +135,7 @@ class KernelBuilder:
         return status == layout.DONE or is_torn_tail
 
     def _sums_fit(self, group: Longs) -> bool:
-        """Return whether each magic-2 batch has the right checksum; legacy ones check their own."""
+        """Return whether all magic-2 checksums are right; legacy batches are checked later."""
         if not self._check_crc:
             return True
         rows = group[group[:, layout.MAGIC] == MAGIC_2]
@@ -202,7 +203,7 @@ class KernelBuilder:
         self._step_ms, self._used_spans = self._latency.step_ms, 0
 
     def _opened(self, group: Longs, slots: Slots) -> Iterator[tuple[Bytes, Longs, Slots]]:
-        """Yield decompressed bodies side by side, the updated table, and the rows of these."""
+        """Yield groups of decompressed bodies in one buffer, the updated table, and their rows."""
         if not len(slots):
             return
         table, start, arena = group.copy(), 0, BodyBuffer(2 * SCRATCH_BYTES)
@@ -212,7 +213,7 @@ class KernelBuilder:
             start += end
 
     def _open_some(self, table: Longs, slots: Slots, arena: BodyBuffer) -> tuple[int, Bytes]:
-        """Decompress some batches, at least one; return how many, and their bodies."""
+        """Decompress some batches, at least one; return their number, and their bodies."""
         ends: list[int] = []
         arena.clear()
         view, rows = self._log.data, table[slots]
@@ -277,7 +278,7 @@ class KernelBuilder:
 
 
 def runs_of(times: AppendTimes) -> kernels.Runs:
-    """Return append times in the kernel's form: unknown before the first row."""
+    """Return append times in the kernel's form, in which times before the first row are unknown."""
     offsets, append_ms, _ = times.rows().columns
     starts = np.concatenate(([np.iinfo(np.int64).min], np.array(offsets, np.int64)))
     return kernels.Runs(

@@ -1,4 +1,4 @@
-"""The remote tier of a partition as its readers see it: manifest, files, segments, cache.
+"""The remote tier of a partition, for reading: manifest, files, segments, cache.
 
 `tidelog.storage.tier_manager` changes tiers.
 """

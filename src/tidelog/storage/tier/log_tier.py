@@ -1,11 +1,12 @@
-"""The tier of an open log: its record, and which local segments may be deleted because of it.
+"""The tier of an open log: its record, and the local segments that may be deleted.
 
-`LogTier` owns the record that the log uses. Each change of the log (start, truncation, release) is
-in the record, durably, before local files change.
+`LogTier` owns the record that the log uses. Each change of the log (start, truncation, release of
+local files) is in the record, durably, before local files change.
 
-`local.retention.ms` and `local.retention.bytes` count as `retention.*` do; -2 means the values of
-those. A local segment is deleted only if the tier's row is about exactly its records, and the
-newest finished one stays while the active one is empty: opening the log must not need the store.
+`local.retention.ms` and `local.retention.bytes` have the meaning of `retention.*` for local files;
+-2 means the values of those. A local segment is deleted only if the tier's row describes exactly
+the same records. While the active segment is empty, the newest finished segment is kept, so that
+the log can be opened without the store.
 
 Source: KIP-405; Kafka 4.x UnifiedLog (localRetentionMs, localRetentionSize).
 """
@@ -31,7 +32,7 @@ AS_TOTAL: Final = -2
 
 
 class LocalRetention(NamedTuple):
-    """The settings of local retention, in the form that `plan_retention` takes."""
+    """The settings of local retention as a `RetentionConfig` for `plan_retention`."""
 
     retention_ms: int
     retention_bytes: int
@@ -50,14 +51,14 @@ class LocalRetention(NamedTuple):
 
 
 def is_copied(segment: Segment, row: "TierSegment") -> bool:
-    """Return whether a row has exactly the range of a local segment, by their ends."""
+    """Return whether a row has the same range of offsets as a local segment, by their ends."""
     return row.end_offset == segment.end_offset and _has_bytes_of(segment, row)
 
 
 def is_followed_by_hole(segment: Segment, row: "TierSegment", manifest: "Manifest") -> bool:
     """Return whether the file after a copied segment is missing, but the tier has its offsets.
 
-    A finished segment ends where the next file begins, so it seems to span those offsets.
+    A finished segment ends at the base of the next file, so it seems to span these offsets.
     """
     if segment.is_active or row.end_offset >= segment.end_offset:
         return False
@@ -84,7 +85,7 @@ def copies_of(local: Sequence[Segment], rows: "Sequence[TierSegment]") -> int:
 
 
 def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: int) -> int:
-    """Count the oldest local segments that may be deleted, if the tier has them.
+    """Count the oldest local segments that local retention deletes if the tier has them.
 
     Args:
         local: All local segments, the active one last.
@@ -108,7 +109,7 @@ def plan_release(local: Sequence[SegmentFacts], *, config: TopicConfig, now_ms: 
 
 
 class LogTier:
-    """The part of a log that lies in a tier. Does nothing for a log without a tier.
+    """The part of a log that is in a tier. Does nothing for a log without a tier.
 
     Attributes:
         view: The directory's record of the tier; None if there is none.
@@ -139,7 +140,7 @@ class LogTier:
         return None if self.view is None else self.view.record.restart_offset
 
     def load(self, bases: list[int], context: SegmentContext) -> list[int]:
-        """Read the record; return the bases of the local segments that count."""
+        """Read the record; return the bases of the local segments that are part of the log."""
         data = None
         if self._access is not None:
             data = read_record_bytes(context.env.files, context.directory)
@@ -158,7 +159,7 @@ class LogTier:
     def segments_below(
         self, local: Sequence[Segment], context: SegmentContext
     ) -> "Sequence[RemoteSegment]":
-        """Return segments that only the tier has, given the local ones; reports a hole."""
+        """Return segments that only the tier has, given the local ones; report a hole."""
         if self.view is None:
             return ()
         below = local[0].base_offset if local else None
@@ -171,7 +172,7 @@ class LogTier:
         return self.view.segments(below)
 
     def take(self, record: "TierRecord", context: SegmentContext) -> None:
-        """Use another record, durably; raises OSError."""
+        """Store and use a new record, durably; raises OSError."""
         from tidelog.storage.tier.tier_record import TierView
 
         assert self._access is not None
@@ -197,9 +198,10 @@ class LogTier:
             self._save(dataclasses.replace(self.view.record, local_start_offset=offset))
 
     def clip(self, offset: int, local_start: int) -> "Mapping[str, TierSegment]":
-        """Return the batches below `offset` of the segment that holds it, by uid.
+        """Return the part below `offset` of the tier's segment with that offset, by uid.
 
-        The store is read before anything changes, so its failure does not take the log offline.
+        The store is read before anything changes, so that its failure does not take the log
+        offline.
         """
         view = self.view
         if view is None or not self._is_cut_below(offset, local_start):
@@ -224,9 +226,10 @@ class LogTier:
         return None if record is None else record.restart_offset
 
     def cut(self, offset: int, local_start: int, clipped: "Mapping[str, TierSegment]") -> None:
-        """Store durably that the tier ends here; copies of local segments are dropped too.
+        """Store durably that the tier ends at `offset`; copies of local segments are dropped, too.
 
-        Those are copied again later; a segment that only the tier has is truncated by `clip`.
+        These segments are copied again later; a segment that only the tier has is truncated by
+        `clip`.
         """
         record = self._record_after_cut(offset, local_start, clipped)
         if record is not None:

@@ -1,8 +1,8 @@
 """The manifest of a partition's tier: its segments, and objects to be removed.
 
-One object per partition, replaced by compare-and-swap, so any set of segments is replaced in one
-step and a reader sees the old set or the new one. A row describes a segment well enough to plan
-without opening a file. Values are immutable; changes return another manifest. Pure.
+Each partition has one such object, which is replaced by compare-and-swap, so any set of segments is
+replaced in one step and a reader sees the old set or the new one. A row describes a segment well
+enough to plan without opening a file. Values are immutable; changes return another manifest. Pure.
 
 Text, version 1: `{"crc32c": N, "manifest": {"version": 1, ...}}`; the checksum covers the inner
 object as written. Source: docs/tiers.md#the-manifest.
@@ -68,7 +68,7 @@ class TierTimes:
 
     @classmethod
     def of(cls, times: SegmentTimes) -> "TierTimes":
-        """Create those of a local segment, for the policy that needs all of them."""
+        """Create the times of a local segment, from those for the policy that needs all."""
         return cls(
             largest_timestamp=times.largest_timestamp,
             largest_at=times.largest_at,
@@ -81,7 +81,7 @@ class TierTimes:
         )
 
     def at(self, now_ms: int) -> SegmentTimes:
-        """Return them in the form that retention takes."""
+        """Return the times in the form that retention needs."""
         return SegmentTimes(
             largest_timestamp=self.largest_timestamp,
             largest_at=self.largest_at,
@@ -103,14 +103,14 @@ class TierSegment:
         base_offset: First offset that it may hold.
         end_offset: Offset after its last one, exclusive.
         uid: 32 hexadecimal digits, unique among all copies of all segments.
-        objects: Length and CRC-32C of each object, by suffix; the log's is there.
+        objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: All zones together: counts, times on both clocks, transactions.
         times: Times for retention.
         zones_know_append: Whether its zone map has exactly the append times of the segment.
         last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.
         note: Why and when it was rolled.
-        clip_bytes: Valid bytes of the log object if the log was truncated inside of it; None if all
-            are valid. Indexes and zone map of a truncated segment are not used.
+        clip_bytes: Number of valid bytes of the log object if the log was truncated inside of it;
+            None if all are valid. Indexes and zone map of a truncated segment are not used.
     """
 
     base_offset: int
@@ -224,7 +224,7 @@ def decode_row(value: object) -> TierSegment:
 
 
 def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
-    """Return the items, which must have exactly these types, with numbers of at most 64 bits."""
+    """Return the items if they have exactly these types, with numbers of at most 64 bits."""
     if list(map(type, items)) != types:
         raise CorruptFile(f"{what} is {items!s:.80}")
     if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
@@ -288,7 +288,7 @@ def _note(value: object, what: str) -> TierNote:
 MANIFEST_VERSION: Final = 1
 
 
-# Returns the rest of a segment below an offset, None if nothing remains.
+# Returns the part of a segment below an offset, None if nothing remains.
 Clip = Callable[[TierSegment, int], TierSegment | None]
 
 
@@ -300,7 +300,7 @@ _MIDDLE: Final = b', "manifest": '
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """A segment that was removed from the manifest; readers may still use an older one.
+    """A segment that was removed from the manifest; readers may still use an older manifest.
 
     Attributes:
         segment: The removed segment.
@@ -319,12 +319,12 @@ class Manifest:
         topic: Its topic's name.
         topic_id: The topic's id, 32 hexadecimal digits.
         partition: Its number.
-        writer: Id of the directory that changes it; another one is refused.
-        generation: Increases with every change.
-        change: Random value of each change, so that two copies of a directory never write the same;
-            empty if a release without it wrote the manifest.
-        log_start_offset: Offsets below it are deleted, even if segments still hold them.
-        segments: By offset, without overlaps.
+        writer: Id of the directory that changes it; changes by another directory are refused.
+        generation: Number that increases with every change.
+        change: Random name of each change, so that two copies of a directory never write the same
+            manifest; empty if an earlier release wrote the manifest.
+        log_start_offset: Log start; records below it are deleted, even if segments still have them.
+        segments: Segments by offset, without overlaps.
         garbage: Segments whose objects are to be removed after the grace period.
     """
 
@@ -354,7 +354,7 @@ class Manifest:
         return {row.folder for row in rows}
 
     def with_added(self, rows: Iterable[TierSegment]) -> "Manifest":
-        """Return the manifest with further segments; equal ones that exist are skipped.
+        """Return the manifest with further segments; segments that it already has are skipped.
 
         Raises:
             TierConflict: Another segment has some of these offsets.
@@ -377,9 +377,9 @@ class Manifest:
         """Return the manifest with `old` replaced by `new`, all in one step.
 
         Args:
-            old: Neighbors, each as it is in this manifest.
-            new: One or more neighbors that span the same offsets.
-            now_ms: Start of the old ones' grace period.
+            old: Consecutive segments, each as it is in this manifest.
+            new: One or more consecutive segments that span the same offsets.
+            now_ms: Start of the grace period of the old segments.
 
         Raises:
             InvalidRequest: There is nothing to replace, or the offsets differ.
@@ -415,7 +415,7 @@ class Manifest:
 
         Args:
             offset: First offset that is removed.
-            clip: Returns the rest of a segment that holds the offset, None if nothing remains.
+            clip: Returns the part of a segment below the offset, None if nothing remains.
             now_ms: Start of the grace period of segments that are removed completely.
         """
         remaining, deleted = [], []
@@ -427,13 +427,13 @@ class Manifest:
                 deleted.append(row)
             else:
                 remaining.append(clipped)
-        # Later records lie after the truncation, and are valid whatever was deleted before.
+        # Later records are after the truncation, and are valid whatever was deleted before.
         start = min(self.log_start_offset, offset)
         cut = dataclasses.replace(self, log_start_offset=start)
         return cut.having(remaining).discarding(deleted, now_ms)
 
     def without_garbage(self, folders: Collection[str]) -> "Manifest":
-        """Return the manifest without these folders in its garbage: their objects are removed."""
+        """Return the manifest without garbage in these folders, whose objects have been removed."""
         remaining = tuple(one for one in self.garbage if one.segment.folder not in folders)
         return dataclasses.replace(self, garbage=remaining)
 
@@ -477,9 +477,9 @@ def missing_span(
     """Return the first offsets [first, end) that `rows` have and `others` lack; None if none.
 
     Args:
-        rows: By offset, without overlaps.
-        others: By offset, without overlaps.
-        start: Offsets below don't count.
+        rows: Segments by offset, without overlaps.
+        others: Segments by offset, without overlaps.
+        start: Offsets below this one don't count.
     """
     covered = iter(others)
     other = next(covered, None)
@@ -521,7 +521,7 @@ def decode_manifest(data: bytes) -> Manifest:
     """Decode the result of `encode_manifest`.
 
     Raises:
-        CorruptFile: Its checksum is wrong, or its content is invalid.
+        CorruptFile: The checksum is wrong, or the content is invalid.
         UnsupportedVersion: A later release wrote it.
     """
     return manifest_of(unseal(data, _MIDDLE, "the manifest"))

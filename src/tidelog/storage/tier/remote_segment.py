@@ -1,8 +1,8 @@
 """A finished segment whose files are objects of the tier, described by its manifest row.
 
 Sizes, largest times, counts and the zone map's total come from the row, so a plan over many
-segments sends no request to the store. Small objects are read whole and compared with the
-manifest's checksum; the log is read by ranges, whose batches have checksums of their own.
+segments sends no request to the store. Small objects are read completely and compared with the
+manifest's checksum; the log is read by ranges, whose batches have their own checksums.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class RemoteContext(SegmentContext):
     row: TierSegment
 
     def path(self, base_offset: int, suffix: str) -> str:
-        """Return the path of one of the segment's objects, or one that does not exist."""
+        """Return the path of one of the segment's objects; a missing one gets an invalid path."""
         assert base_offset == self.row.base_offset
         key = f"{self.folder}/{self.row.key(suffix)}"
         return tier_path(self.url, key, self.row.objects.get(suffix))
@@ -116,7 +116,7 @@ class RemoteSegment(ClosedSegment):
         return self.largest_record()[0]
 
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
-        """Return its times from when it was copied: upper bounds after a truncation."""
+        """Return the times stored when it was copied; after a truncation they are upper bounds."""
         return self.row.times.at(now_ms)
 
     @property
@@ -136,7 +136,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def note(self) -> SegmentNote:
-        """The note on it from when it was copied."""
+        """The note on its roll, stored when it was copied."""
         row, note = self.row, self.row.note
         named = row.last_fingerprint
         return SegmentNote(row.base_offset, row.end_offset, named, *note)
@@ -160,12 +160,12 @@ class RemoteSegment(ClosedSegment):
         return walk_file(file, self.log_path, start, end, chunk_bytes=WALK_BYTES)
 
     def whole(self) -> memoryview:
-        """Return all valid bytes of the log, read now."""
+        """Read all valid bytes of the log."""
         return self.view(0, self.size_bytes)
 
     @property
     def is_mapped(self) -> bool:
-        """Whether the log is mapped: never, because it is read by blocks."""
+        """Whether the log is mapped: False, because it is read by blocks."""
         return False
 
     # -- indexes -----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def append_times(self) -> AppendTimes:
-        """Append times that its owner knew when it was copied."""
+        """Append times that were known when it was copied."""
         if self._append_times is None:
             times = self.read_append_times()
             if self._is_clipped:
@@ -229,7 +229,7 @@ class RemoteSegment(ClosedSegment):
 
     @property
     def zones(self) -> ZoneMap | None:
-        """The zone map; its total is known, the rest is read on use."""
+        """The zone map; its total comes from the row, the rest is read on use."""
         if not self._zones_loaded:
             has_map = files.ZONES_SUFFIX in self.row.objects and not self._is_clipped
             self.use_zones(self._make_zones() if has_map else None)
@@ -266,7 +266,7 @@ class RemoteSegment(ClosedSegment):
 class RemoteZones(ZoneMap):
     """A zone map whose total is known before a byte of it is read; the footer is read on use.
 
-    If the object is damaged, the total stands for all zones: more data is read.
+    If the object is damaged, the total is used as one zone, so that more data is read.
     """
 
     def __init__(

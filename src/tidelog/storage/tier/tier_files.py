@@ -1,12 +1,11 @@
-"""A file system that also reads tier objects, by paths that hold store, key, size and checksum.
+"""A file system that also reads objects of tiers, by paths with store, key, size and checksum.
 
 A tier path is `URL!!KEY#SIZE-CRC`, for example
-`s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`. Tier objects never change, so a path
-answers `stat` without a request, and a reader of a whole object gets an error if its content
-differs. Ranges are read by blocks through a bounded cache. Every other path belongs to the file
-system below.
+`s3://bucket/logs!!t-.../0/.../0...42.log#700-0badcafe`. Tier objects never change, so `stat` of a
+path needs no request, and a reader of a whole object gets an error if its content differs. Ranges
+are read by blocks through a bounded cache. All other paths are passed to the file system below.
 
-Thread-safe. Object stores are imported at the first read of one.
+Thread-safe. Modules of object stores are imported at the first read.
 """
 
 import errno
@@ -48,7 +47,7 @@ FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
 
-# Minimum bytes of a request: reading a header alone would cost as much.
+# Minimum bytes of a request, because reading a header alone would cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
 
@@ -100,12 +99,12 @@ def tier_path(url: str, key: str, file_sum: FileSum | None) -> str:
 
 
 def is_tier_path(path: str) -> bool:
-    """Return whether a path is that of an object in a tier (or would be, if it existed)."""
+    """Return whether a path has the form of a tier path, even of an object that does not exist."""
     return _MARK in path and "://" in path
 
 
 def parse_tier_path(path: str) -> TierPath | None:
-    """Parse a tier path, None for one that names no object."""
+    """Parse a tier path; None if it names no object."""
     match = _SUM.fullmatch(path)
     if match is None or _MARK not in match[1]:
         return None
@@ -124,7 +123,7 @@ class TierOptions:
     """Options for opening stores and caching their objects.
 
     Attributes:
-        store: Options of stores without `store.`: see docs/objects.md.
+        store: Options of stores, without the prefix `store.`; see docs/objects.md.
         cache_dir: Folder for cached blocks; None keeps them in memory only.
         cache_bytes: Maximum size of the folder.
         memory_bytes: Maximum size of the cache in memory.
@@ -139,7 +138,7 @@ class TierOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "TierOptions":
-        """Parse a user's options: `tier_cache_dir`, `tier_cache_bytes`, and a store's.
+        """Parse a user's options: `tier_cache_dir`, `tier_cache_bytes`, and those of a store.
 
         Raises:
             ConfigError: A size is no whole number of bytes.
@@ -220,7 +219,7 @@ class TierFiles(LayeredFiles):
         return FileStat(location.sum.size_bytes, 0, False, identity)
 
     def exists(self, path: str) -> bool:
-        """Return whether the name exists; for an object, whether its manifest has it."""
+        """Return whether a file exists; for an object, whether its manifest has it."""
         if not is_tier_path(path):
             return self.below.exists(path)
         return parse_tier_path(path) is not None
@@ -247,8 +246,8 @@ class TierFiles(LayeredFiles):
             try:
                 data = self.store(parts.url).read(parts.key, position, size)
             except FileNotFoundError as error:
-                # The object may have been replaced since: a reader that refreshes finds the new
-                # one.
+                # The object may have been replaced since the plan: a reader that refreshes finds
+                # the new one.
                 reason = "not in the store; see `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
@@ -261,12 +260,12 @@ class TierFiles(LayeredFiles):
         return BlockReader(self._cache, path, size_bytes, fetch, block_bytes=BLOCK_BYTES)
 
     def read(self, path: str, parts: TierPath, size: int, position: int) -> bytes:
-        """Read at most `size` bytes of an object, verified if these are all of it."""
+        """Read at most `size` bytes of an object; a read of the whole object is verified."""
         reader = self._reader(path, parts)
         data = reader.pread(size, position)
         if len(data) < parts.sum.size_bytes or not data or crc32c(data) == parts.sum.crc32c:
             return data
-        reader.drop_cached()  # if cached blocks are damaged, they are read again
+        reader.drop_cached()  # damaged blocks in the cache must be read again
         data = reader.pread(size, position)
         if crc32c(data) != parts.sum.crc32c:
             reason = f"its checksum is {crc32c(data):08x}, {parts.sum.crc32c:08x} was put there"
@@ -310,10 +309,10 @@ _SHARED_MAX: Final = 8
 
 
 def tier_files_of(env: Env) -> TierFiles:
-    """Return files that read tiers too, by the options of an Env.
+    """Return a file system that can also read tiers, configured by the options of an Env.
 
-    The local machine's are shared within the process, and so is their cache of objects: a plan
-    opens its directory again for every query.
+    For the local machine it is shared within the process, and so is its cache of objects, because a
+    plan opens its directory again for every query.
 
     Raises:
         ConfigError: An option of the cache is invalid.
@@ -323,7 +322,7 @@ def tier_files_of(env: Env) -> TierFiles:
     options = TierOptions.of(env.store_options)
     if type(env.files) is not OsFileSystem:  # a subclass may behave differently
         return TierFiles(env.files, options)
-    # A forked child must not wait for a lock that a thread of its parent held.
+    # By process: a forked child must not wait for a lock that a thread of its parent held.
     name = (os.getpid(), *sorted(env.store_options.items()))
     with _shared_lock:
         tier_files = _shared.get(name)
@@ -338,7 +337,7 @@ def check_tier_url(url: str) -> str:
     """Return a URL in the form that tiers store, without a slash at its end.
 
     Raises:
-        InvalidRequest: It has characters that are ambiguous inside of a path.
+        InvalidRequest: The URL has characters that are ambiguous inside of a tier path.
     """
     if _MARK in url or "#" in url or "://" not in url:
         raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
@@ -346,12 +345,12 @@ def check_tier_url(url: str) -> str:
 
 
 class TierAccess(NamedTuple):
-    """Shared state with which all partitions of a directory read their tiers.
+    """State shared by all partitions of a directory for reading their tiers.
 
     Attributes:
         files: Reads objects.
         pool: Open objects, which hold no resources.
-        maps: Not used by remote segments; here because contexts have one.
+        maps: Not used by remote segments, but every context needs one.
     """
 
     files: TierFiles
@@ -360,5 +359,5 @@ class TierAccess(NamedTuple):
 
     @classmethod
     def over(cls, files: TierFiles) -> "TierAccess":
-        """Create the access with these files."""
+        """Create the shared state for these files."""
         return cls(files, FilePool(files, write=False), MapCache(files))

@@ -1,20 +1,20 @@
-"""A partition's record of its tier, and the tier's segments as a log sees them.
+"""A partition's record of its tier, and the tier's segments for a log.
 
-`tidelog-tier.json` holds the URL (never credentials), a copy of the manifest as the directory's
-owner last wrote or read it, and the start of the local part. So opening, planning and appending
-send no request to the store. The file is replaced atomically before the change that it permits:
-local files are deleted only after it says that the tier has them, and a truncation is recorded
-before a file is changed. Changes that the store doesn't have yet (a new log start, a truncation)
-enter the manifest with its next change. Kafka ignores the file.
+`tidelog-tier.json` has the URL (never credentials), a copy of the manifest as the directory's owner
+last wrote or read it, and the start of the local part. So opening, planning and appending send no
+request to the store. The file is replaced atomically before the change that it permits: local files
+are deleted only once it states that the tier has them, and a truncation is recorded before a file
+is changed. Changes that the store doesn't have yet (a new log start, a truncation) are added to the
+manifest with its next change. Kafka ignores the file.
 
 `tidelog-tier-deleted.json` at the top of a directory lists tiers of deleted topics, so that a
 deletion needn't wait for a store. It is written durably before the topic's directories are removed;
 `tidelog tier --collect` then removes the objects. A folder that a partition still names is kept,
 because its deletion was not completed. Text: `{"version": 1, "folders": [[URL, FOLDER, [CHANGE,
 ...]], ...]}`. CHANGE names the manifests that this directory wrote: a folder whose manifest has
-another one belongs to a copy of the directory and is kept.
+another name belongs to a copy of the directory and is kept.
 
-A `TierView` is made from the record and serves offsets below the local files.
+A `TierView` is created from the record and has the offsets below the local files.
 
 Source: docs/tiers.md#the-local-record.
 """
@@ -51,7 +51,7 @@ RECORD_VERSION: Final = 1
 _MIDDLE: Final = b', "tier": '
 
 
-# Maximum changes in a row without a response from the store.
+# Maximum number of consecutive changes without a response from the store.
 _PENDING_MAX: Final = 64
 
 
@@ -62,16 +62,18 @@ class TierRecord:
     Attributes:
         url: URL of the store.
         folder: Key of the partition's folder in it.
-        manifest: As last written or read, with later local changes.
-        local_start_offset: Local files below it are copies to delete; the tier has them.
+        manifest: The manifest as last written or read, with later local changes.
+        local_start_offset: Start of the local part; local files below it are copies to delete,
+            which the tier has.
         log_start_offset: Log start offset over both tiers.
         cut_offset: Offset of a truncation since the store's manifest was written; None if there was
             none.
-        restart_offset: A truncation below the local part is in progress: local files are deleted,
-            and the log continues at this offset, the end of the tier's remaining part; None if not.
+        restart_offset: Offset at which the log continues, the end of the tier's remaining part,
+            while a truncation below the local part is in progress and local files are deleted; else
+            None.
         pending: `change` of each manifest that this directory may have written since its current
             one. It is stored before the request to the store, so that a copy of the directory, or
-            one restored from a backup, can't mistake another's manifest for its own.
+            one restored from a backup, can't mistake another directory's manifest for its own.
     """
 
     url: str
@@ -84,7 +86,7 @@ class TierRecord:
     pending: tuple[str, ...] = ()
 
     def with_manifest(self, manifest: Manifest) -> "TierRecord":
-        """Return the record with a manifest that the store has, with all local changes in it."""
+        """Return the record with a manifest that is in the store and has all local changes."""
         start = max(self.log_start_offset, manifest.log_start_offset)
         # A request that timed out may still change the manifest until another change has succeeded.
         is_same = manifest.change == self.manifest.change
@@ -97,7 +99,7 @@ class TierRecord:
         )
 
     def with_pending(self, change: str) -> "TierRecord":
-        """Return the record with one more change that the store may soon have."""
+        """Return the record with one more pending change."""
         return dataclasses.replace(self, pending=(*self.pending, change)[-_PENDING_MAX:])
 
     def wrote(self, manifest: Manifest) -> bool:
@@ -112,11 +114,11 @@ class TierRecord:
         return dataclasses.replace(self, log_start_offset=max(self.log_start_offset, offset))
 
     def with_cut(self, offset: int, clip: Clip, now_ms: int) -> "TierRecord":
-        """Return the record with the log truncated at `offset`: the tier counts only below.
+        """Return the record with the log truncated at `offset`: the tier is valid only below it.
 
         Args:
             offset: First offset that is removed.
-            clip: Returns the rest of a segment that holds it; see `Manifest.with_cut`.
+            clip: Returns the part of a segment below the offset; see `Manifest.with_cut`.
             now_ms: Wall time.
         """
         manifest = self.manifest.with_cut(offset, clip, now_ms)
@@ -173,7 +175,7 @@ def decode_record(data: bytes) -> TierRecord:
 
 
 def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return a list of texts, empty if it is missing, as in files of an older release."""
+    """Return a list of texts; empty if it is missing, as in files of an older release."""
     items = fields.items(name) if name in fields.content else []
     if not all(isinstance(item, str) for item in items):
         raise CorruptFile(f"{fields.what}: `{name}` holds {str(items)[:80]}, texts expected")
@@ -219,7 +221,7 @@ def read_record(fs: FileSystem, directory: str) -> TierRecord | None:
     """Read a partition's record, None if it has no tier.
 
     Raises:
-        CorruptFile: It is damaged. The tier's own manifest is not: use `tidelog tier --restore`.
+        CorruptFile: The record is damaged; `tidelog tier --restore` rebuilds it from the manifest.
         UnsupportedVersion: A later release wrote it.
         OSError: A system call failed.
     """
@@ -253,7 +255,7 @@ class DeletedFolder(NamedTuple):
     Attributes:
         url: URL of the store.
         folder: Key of the folder in it.
-        changes: `change` of the manifests that may be there, as far as this directory knows.
+        changes: `change` of the manifests that this directory may have written there.
     """
 
     url: str
@@ -265,7 +267,7 @@ def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
     """Read the folders of deleted partitions; empty if there is no such file.
 
     Raises:
-        CorruptFile, UnsupportedVersion: It can't be read.
+        CorruptFile, UnsupportedVersion: The file can't be read.
         OSError: A system call failed.
     """
     path = f"{directory}/{DELETED_FILE}"
@@ -307,7 +309,7 @@ def note_deleted(fs: FileSystem, directory: str, folders: Iterable[DeletedFolder
 def note_partitions(
     fs: FileSystem, directory: str, names: Iterable[str], report: Callable[[str], None]
 ) -> None:
-    """Add the folders of partitions, by the names of their directories, before their deletion.
+    """Add the folders of partitions, named by their directories, before their deletion.
 
     An unreadable record is skipped: a folder that can't be identified is not removed.
 
@@ -340,8 +342,8 @@ class TierView:
         """Create the tier of a partition from the bytes of its record.
 
         Raises:
-            CorruptFile, UnsupportedVersion: The record can't be read, or is another topic's: it is
-                then unknown which data is local only.
+            CorruptFile, UnsupportedVersion: The record can't be read, or belongs to another topic:
+            then it is unknown which data is local only.
         """
         record = _decode_record(data, context.directory)
         topic_id = context.topic_id
@@ -368,10 +370,10 @@ class TierView:
         return self.record.manifest.end_offset
 
     def local_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return the bases of local segments that count; older ones are copies to delete.
+        """Return the bases of local segments in the log; older segments are copies to delete.
 
-        A crash may leave some of those, with holes between them. While a truncation below the local
-        part is in progress, only the segment with which the log continues counts.
+        A crash may leave some of these copies, with holes between them. While a truncation below
+        the local part is in progress, only the segment with which the log continues counts.
         """
         restart = self.record.restart_offset
         if restart is not None:

@@ -1,24 +1,25 @@
 """One tier run over a partition: reconcile, copy, apply retention, delete; and the tier's status.
 
 1. The store's manifest and the directory's record are reconciled. The record may have changes that
-   the store lacks (a truncation, a log start); the store may have changes that the record lacks (a
-   crash between both writes). Neither restores deleted segments nor counts uncopied ones as copied.
+   the store lacks (a truncation, a log start); the store may have changes that the record lacks
+   (after a crash between both writes). Reconciling neither restores deleted segments nor counts
+   segments as copied that are not.
 2. Finished segments that the tier lacks are copied and read back, oldest first. Every few segments
    the manifest is replaced by one compare-and-swap, then the record.
-3. Retention: the total limit over both tiers, the local limit over copied segments. Local files are
-   deleted according to the record, which names only segments that were read back.
+3. Retention is applied: the total limit over both tiers, the local limit over copied segments.
+   Local files are deleted according to the record, which lists only segments that were read back.
 4. Segments that retention removes leave the manifest, and their objects are deleted after a grace
    period for readers.
 
 A crash between two steps leaves a complete log: before the compare-and-swap the local copy is the
-only one and the objects are orphans; after it both copies exist and are equal.
+only valid one and the objects are orphans; after it both copies exist and are equal.
 
 A tier has one writer. Each change of the manifest has a random name that the record stores first.
 If the store's manifest has a name that the record doesn't know, it was written by a copy of the
 directory, or by this directory before it was restored from a backup, and nothing is changed.
 
 An exchange replaces segments by others with the same span of offsets in one swap of the manifest;
-old objects stay for readers with older plans.
+old objects are kept for readers with older plans.
 """
 
 import dataclasses
@@ -68,8 +69,8 @@ class Claim:
     """Permissions to use a manifest that the record doesn't prove to be this directory's.
 
     Attributes:
-        takes_over: Continue it anyway, under this directory's name.
-        drops_theirs: Remove segments from it that contradict local files.
+        takes_over: Whether to continue it anyway, under this directory's name.
+        drops_theirs: Whether to remove segments from it that contradict local files.
     """
 
     takes_over: bool = False
@@ -87,7 +88,7 @@ def merge(
     same_bytes: SameBytes,
     claim: Claim = OWN,
 ) -> Manifest:
-    """Return the manifest with all changes that the record has and the store has not.
+    """Return the store's manifest with all changes that the record has and the store lacks.
 
     Args:
         stored: The store's manifest, None if there is none.
@@ -95,10 +96,10 @@ def merge(
         local: The log's local segments, the active one last.
         now_ms: Wall time.
         same_bytes: Compares rows that the record does not have yet with existing local files.
-        claim: Whether a manifest of another writer is continued.
+        claim: Whether to continue a manifest of another writer.
 
     Raises:
-        TierConflict: The store's manifest is not one that this directory may continue.
+        TierConflict: This directory may not continue the store's manifest.
     """
     own = record.manifest
     where = f"{record.url}/{record.folder}"
@@ -150,7 +151,7 @@ def _check_topic(stored: Manifest, own: Manifest, where: str) -> None:
 
 
 def directory_named(writer: str) -> str:
-    """Format a directory for an error, by its id in a manifest, empty if it had none."""
+    """Format a directory for an error, by its id in a manifest, which is empty if it had none."""
     return f"directory {writer}" if writer else "another directory"
 
 
@@ -213,11 +214,12 @@ class MoveOptions:
 
     Attributes:
         url: URL of the store; None uses the topic's `tidelog.tier.url`.
-        grace_ms: How long objects that left the manifest stay for readers with older plans.
-        takes_over: Continue a tier that another directory, or a copy of this one, has written.
+        grace_ms: How long objects that left the manifest are kept for readers with older plans.
+        takes_over: Whether to continue a tier that another directory, or a copy of this one, has
+            written.
         drops_theirs: While taking over, remove segments from the store if local files have other
-            records, or end earlier; refused without.
-        roll: Finish the active segment first, so that all present records can be copied.
+            records, or end earlier; if false, such segments are an error.
+        roll: Finish the active segment first, so that all current records can be copied.
         on_copied: Called after each segment with the bytes of log copied so far.
     """
 
@@ -241,9 +243,9 @@ class MoveReport:
         released: Local segments that were deleted because the tier has them.
         removed: Segments whose objects were removed from the store.
         stopped: Why a segment could not be copied, which ends the copying; None if all were.
-        keeps_all_ages: Retention by age was left to the broker: the topic has no `retention.ms` of
-            its own, and the broker's is not known here.
-        told_deleted: Number of deleted segments, if another process reports only that.
+        keeps_all_ages: Whether nothing was deleted by age: the topic has no `retention.ms` of its
+            own, and the broker's setting is not known here.
+        told_deleted: Number of deleted segments, if another process reports only their number.
     """
 
     topic_partition: TopicPartition
@@ -276,7 +278,7 @@ def tier_partition(
         UnknownTopic, ReadOnly: Nothing was changed.
         InvalidRequest: No store is named, it differs from the previous one, or the topic has no id.
         TierConflict: Another process has written this partition's tier.
-        StorageFailure: Store or disk failed; completed steps stay, the next run continues.
+        StorageFailure: Store or disk failed; completed steps remain, and the next run continues.
     """
     mover = Mover.open(log_dir, name, options or MoveOptions())
     return mover.run()
@@ -300,12 +302,13 @@ class Mover:
     def open(
         cls, log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions
     ) -> "Mover":
-        """Prepare without a request to the store. Errors as in `tier_partition`."""
+        """Prepare a run, without a request to the store. Errors as in `tier_partition`."""
         log = log_dir.log(name.topic, name.partition)
         record = _record_of(log_dir, log, options)
         store = log_dir.tier_files.store(record.url)
         mover = cls(log, PartitionTier(store, record.folder), record, options)
-        # A default of seven days would delete data that the broker is configured to keep.
+        # Without a known `retention.ms`, nothing is deleted by age: Kafka's default of seven days
+        # might delete data that the broker is configured to keep.
         mover._report.keeps_all_ages = not log_dir.knows_age_limit(name.topic)
         return mover
 
@@ -326,12 +329,12 @@ class Mover:
     # -- reconciling store and record --------------------------------------------------------
 
     def settle(self) -> Manifest:
-        """Reconcile store and record; return the manifest that both have then."""
+        """Reconcile store and record; return the manifest that both then have."""
         self._cut_stale()
         return self.swap(lambda manifest: manifest)
 
     def _cut_stale(self) -> None:
-        """Drop copies of records that no longer exist: another program has truncated the log."""
+        """Drop copies of records that are gone because another program truncated the log."""
         local = {segment.base_offset: segment for segment in self.log.local_segments}
         first = min(local)
         for row in self.record.manifest.segments:
@@ -349,7 +352,7 @@ class Mover:
 
     def _cut_from(self, offset: int) -> None:
         cut = self.record.with_cut(offset, _nothing, self._now_ms())
-        # The log itself is not truncated, so its start stays.
+        # The log itself is not truncated, so its start is unchanged.
         self.record = dataclasses.replace(
             cut,
             local_start_offset=self.record.local_start_offset,
@@ -359,7 +362,7 @@ class Mover:
     def forget_copies(self, offset: int) -> Manifest:
         """Drop the tier's segments from an offset on, the base of a local segment.
 
-        Everything after it is in local files: the next run copies it again.
+        All records from that offset on are in local files, and the next run copies them again.
         """
         assert offset >= self.log.local_start_offset
         self._cut_from(offset)
@@ -434,7 +437,7 @@ class Mover:
             with typed_reads(segment.log_path):
                 return copy_segment(self.tier, self._source(segment))
         except (CorruptData, InvalidRequest, OffsetsGone) as error:
-            # Later segments stay too, so that the tier gets no holes.
+            # Later segments are not copied either, so that the tier gets no holes.
             self._report.stopped = str(error)
             return None
 
@@ -455,7 +458,7 @@ class Mover:
         )
 
     def draw_uid(self) -> str:
-        """Draw a unique name; names of existing copies are skipped if the source repeats."""
+        """Draw a unique name; skip names of existing copies, in case the source repeats."""
         manifest = self.record.manifest
         rows = [*manifest.segments, *(one.segment for one in manifest.garbage)]
         uids = {row.uid for row in rows} | self._drawn
@@ -485,7 +488,7 @@ class Mover:
         self._take_record()
 
     def _take_record(self) -> None:
-        """Update the manifest after the log changed its record: a new start, or deleted copies."""
+        """Update the manifest after the log changed its record (new start, deleted copies)."""
         if self.log.tier is not None:
             self.record = self.log.tier.record
         if self.record.log_start_offset > self.record.manifest.log_start_offset:
@@ -500,7 +503,7 @@ class Mover:
 
 
 def _nothing(_row: TierSegment, _offset: int) -> None:
-    """Return None: nothing remains of a stale copy."""
+    """Return None, because nothing remains of a stale copy."""
 
 
 def _same_bytes(segment: Segment, row: TierSegment) -> bool:
@@ -535,7 +538,7 @@ def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions)
 
 
 def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRecord:
-    """Create the record of an empty tier; raises InvalidRequest without a topic id."""
+    """Create the record of an empty tier; raises InvalidRequest if the topic has no id."""
     name = log.topic_partition
     topic_id = log_dir.topic(name.topic).topic_id
     if topic_id is None:
@@ -576,7 +579,7 @@ class TierStatus(NamedTuple):
         local_bytes: Size of their logs.
         waiting_segments: Finished local segments that the tier lacks.
         waiting_bytes: Size of their logs.
-        garbage_segments: Segments that left the manifest and are not removed yet.
+        garbage_segments: Segments that left the manifest, and whose objects are not removed yet.
     """
 
     topic_partition: TopicPartition
@@ -625,7 +628,7 @@ def tier_status(log_dir: "DirectoryAccess", name: TopicPartition) -> TierStatus:
 
 
 def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
-    """Return what lies where, and what waits to be copied.
+    """Return a sentence on the segments in each tier, and on those that wait to be copied.
 
     Args:
         statuses: Partitions that take part in tiering, or have segments in a tier.
@@ -663,17 +666,18 @@ def exchange(
     Args:
         log_dir: Open for writing.
         name: The partition.
-        old: Neighbors, as they are in the manifest now; only the tier may have their offsets.
-        new: Neighbors that span the same offsets; their objects are in the store already, and are
-            read back here.
+        old: Consecutive segments, as they are in the manifest now; only the tier may have their
+            offsets.
+        new: Consecutive segments that span the same offsets; their objects are in the store
+            already, and are read back here.
 
     Returns:
-        The manifest with the new ones.
+        The manifest with the new segments.
 
     Raises:
-        InvalidRequest: Other offsets, or offsets that local files still hold.
-        TierConflict: One of the old ones is no longer in the manifest; nothing was changed.
-        CorruptFile: An object of the new ones differs from its row; nothing was changed.
+        InvalidRequest: The offsets differ, or local files still have some of them.
+        TierConflict: One of the old segments is no longer in the manifest; nothing was changed.
+        CorruptFile: An object of the new segments differs from its row; nothing was changed.
         StorageFailure: Store or disk failed; the next run of `tidelog tier` finds out which state
             is stored.
     """

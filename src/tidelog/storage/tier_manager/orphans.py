@@ -1,9 +1,9 @@
 """Removes orphans (objects that no manifest names), and restores a lost or damaged tier record.
 
 An interrupted copy, or one whose compare-and-swap failed, leaves a folder without a manifest row.
-The store is listed before the manifest is read, so a folder that enters the manifest in between is
-kept; an outdated listing has fewer objects, or deleted ones, which does no harm. Objects younger
-than the grace period are kept, because another process may be writing them.
+The store is listed before the manifest is read, so a folder that is added to the manifest in
+between is kept; an outdated listing has fewer objects, or deleted ones, which does no harm. Objects
+younger than the grace period are kept, because another process may be writing them.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ _FOLDER: Final = re.compile(r"[0-9]{20}-[0-9a-f]{32}", re.ASCII)
 
 @dataclass(slots=True)
 class CollectedOrphans:
-    """Orphans that were removed, or would be.
+    """Orphans that were removed, or that a dry run would remove.
 
     Attributes:
         folders: Keys of folders of segments that no manifest names, or of deleted topics.
@@ -79,7 +79,7 @@ def collect(
 
     Raises:
         TierConflict: Another directory has written one of these tiers, or one of a deleted topic;
-            those were kept, all others are done.
+            these tiers were not changed, all others were processed.
         StorageFailure: A store or the disk failed; objects removed before stay removed.
     """
     collected = CollectedOrphans([])
@@ -93,7 +93,7 @@ def collect(
 
 
 def collect_orphans(mover: Mover) -> list[str]:
-    """Remove everything that no manifest of a partition names, at any age; return folder keys.
+    """Remove all objects that a partition's manifest does not name, of any age; return folder keys.
 
     No other process may be writing to the folder. Raises StorageFailure as in `collect`.
     """
@@ -126,7 +126,7 @@ def _collect_orphans(
 def _collect_deleted(
     log_dir: "DirectoryAccess", collected: CollectedOrphans, *, dry_run: bool
 ) -> None:
-    """Remove the objects of deleted topics; topics that still exist are not touched."""
+    """Remove the objects of deleted topics; topics that still exist are skipped."""
     deleted = read_deleted(log_dir.env.files, log_dir.path)
     if not deleted:
         return
@@ -159,7 +159,7 @@ def _collect_deleted(
 
 
 def _is_foreign(log_dir: "DirectoryAccess", deleted: DeletedFolder) -> bool:
-    """Return whether another directory wrote the manifest of a deleted topic last."""
+    """Return whether another directory was the last to write the manifest of a deleted topic."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     manifest, _ = tier.read()
     if manifest is None:
@@ -174,7 +174,7 @@ def _remove_folder(
     *,
     dry_run: bool,
 ) -> None:
-    """Remove a folder, the manifest first: without it, the rest is orphaned."""
+    """Remove a folder, the manifest first, because without it the other objects are orphans."""
     tier = PartitionTier(log_dir.tier_files.store(deleted.url), deleted.folder)
     objects = list(tier.store.list(deleted.folder))
     collected.folders.append(deleted.folder)
@@ -195,14 +195,14 @@ def restore(
 ) -> TierRecord:
     """Rebuild a partition's record from the manifest in the store, before the log is opened.
 
-    Best called as `LogDirOptions.prepare`: after a hard stop, opening a directory opens every
+    Call this as `LogDirOptions.prepare`, since after a hard stop, opening a directory opens every
     partition.
 
-    Local files are kept if they follow each other up to the log's end; older ones that the manifest
-    has as well may have gaps between them, and are treated as copies to delete. A truncation that
-    the store did not know yet is lost with the record. Local files that end inside of the tier's
-    range are deleted when the log is opened, as the tier has all of their records; a local record
-    that the tier lacks is a conflict.
+    Local files are kept if they follow each other up to the log's end; older local files that the
+    manifest also has may have gaps between them, and are treated as copies to delete. A truncation
+    that the store did not have yet is lost with the record. Local files that end inside of the
+    tier's range are deleted when the log is opened, as the tier has all of their records; a local
+    record that the tier lacks is a conflict.
 
     Args:
         log_dir: Open for writing.
@@ -212,8 +212,8 @@ def restore(
 
     Raises:
         InvalidRequest: No store is named, the topic has no id, or there is no manifest.
-        TierConflict: Another directory has written it; or local files hold other records at its
-            offsets; or it lacks offsets that the tier had by the existing record.
+        TierConflict: Another directory has written the manifest; or local files have other records
+            at its offsets; or it lacks offsets that the tier had according to the existing record.
         CorruptFile: The manifest can't be read.
         StorageFailure: Store or disk failed.
     """
@@ -253,7 +253,7 @@ def restore(
 
 
 def _local_bases(log_dir: "DirectoryAccess", directory: str, manifest: Manifest) -> list[int]:
-    """Return local files that follow each other up to the end, by the ends in the manifest."""
+    """Return bases of local files that follow each other up to the end, by the manifest's ends."""
     parsed = (files.parse_file_name(e.name) for e in log_dir.env.files.list_dir(directory))
     bases = sorted(name[0] for name in parsed if name and name[1] == files.LOG_SUFFIX)
     ends = {row.base_offset: row.end_offset for row in manifest.segments}
@@ -308,9 +308,9 @@ def _check_local(
 
 
 def _first_other(file: File, path: str, tier: PartitionTier, row: TierSegment) -> int | None:
-    """Return the offset of a file's first sound batch that is not the object's; None if all are.
+    """Return the offset of a file's first sound batch that the object lacks; None if it has all.
 
-    A copy that was made while the file grew may end in half a batch.
+    A copy that was made while the file grew may end in an incomplete batch.
     """
     same, size = _common_bytes(file, tier, row), file.size()
     if same == size:

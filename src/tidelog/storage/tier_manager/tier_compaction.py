@@ -1,25 +1,25 @@
-"""Compaction of segments that only a tier has: cleaned like local ones, replaced in the manifest.
+"""Compacts segments that only a tier has: cleans them, and replaces them in the manifest.
 
-Segments without a local file are read from the store (`TierSources`: as if they were in the
+Segments without a local file are read from the store (through `TierSources`, as if they were in the
 directory), cleaned by brute force into `.cleaned` files, copied under new names, read back, and
 then replace their sources in the manifest. One compare-and-swap does so for all of them, or for
 each part of the job if several workers share it: a reader sees the log uncleaned, cleaned, or
 cleaned up to an offset. Local segments, copied or not, are not cleaned until only the tier has
 them.
 
-All older segments are in the job, and parts come by ascending offsets. So a tombstone is dropped
-when its horizon has passed and the records that it covers are gone: no object that a manifest names
-can hold such a record. Segments that left the manifest stay for the grace period, for readers with
-older plans, and for parts that still map their keys.
+All older segments are in the job, and parts are finished by ascending offsets. So a tombstone is
+dropped when its horizon has passed and the records that it deletes are gone: no object that a
+manifest names can have such a record. Segments that left the manifest are kept for the grace
+period, for readers with older plans, and for parts that still map their keys.
 
-Owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs no lock: it
-writes objects that no manifest names yet, and `.cleaned` files in a folder of its own, so it may
-run on another machine), and rewriting segments of a tier, which an erasure does, too. Not owned:
-the passes (`compaction.cleaner`) and the manifest (`mover`).
+This module owns the `CleaningTarget` of a tier, the worker in this process (`TierCleaner`; it needs
+no lock: it writes objects that no manifest names yet, and `.cleaned` files in its own folder, so it
+may run on another machine), and the rewriting of segments of a tier, which an erasure also uses.
+Other modules own the passes (`compaction.cleaner`) and the manifest (`mover`).
 
 A crash before a swap leaves orphans and `.cleaned` files, which the next run of `tidelog tier
---collect` and an opening remove. After a crash following a swap, the checkpoint is older than the
-segments: the cleaning is repeated from there, and replaced segments stay.
+--collect` and the next open remove. After a crash following a swap, the checkpoint is older than
+the segments: the cleaning is repeated from there, and replaced segments stay replaced.
 """
 
 import json
@@ -73,14 +73,14 @@ _READ: tuple[str, ...] = (files.LOG_SUFFIX, files.APPEND_TIME_SUFFIX)
 class TierSources(LayeredFiles):
     """Files in which segments of a tier appear at their local paths; read-only there.
 
-    As thread-safe as the files below.
+    It is as thread-safe as the files below.
     """
 
     def __init__(self, below: FileSystem, aliases: Mapping[str, str]) -> None:
-        """Create files over others.
+        """Create a file system over another one.
 
         Args:
-            below: Reads objects by their tier paths, and has all other files.
+            below: Reads objects by their tier paths, and all other files.
             aliases: Tier path by local path.
         """
         super().__init__(below)
@@ -111,7 +111,7 @@ class Workplace:
     """Local folder in which segments of a tier are rewritten.
 
     Attributes:
-        log: The partition; one that is open for reading is enough.
+        log: The partition; it may be open for reading only.
         directory: Folder of the `.cleaned` files until they are copied.
     """
 
@@ -151,11 +151,11 @@ def write_rewritten(
 
     Args:
         workplace: Folder of the files.
-        old: Neighbors that it replaces.
-        batches: Of format 2, in order, with their final offsets; at least one.
+        old: Consecutive segments that it replaces.
+        batches: Batches of format 2, in order, with their final offsets; at least one.
 
     Raises:
-        CorruptData: They are not sound, or out of order.
+        CorruptData: The batches are not sound, or out of order.
         OSError: The disk failed.
     """
     fs, base = workplace.context.env.files, old[0].base_offset
@@ -185,13 +185,13 @@ def copy_rewritten(
         workplace: Folder of the files.
         tier: Tier of the partition.
         uid: Unique name of the copy.
-        old: Neighbors that it replaces; the files have the first one's base offset.
+        old: Consecutive segments that it replaces; the files have the first one's base offset.
 
     Returns:
         The row for a manifest; no manifest has it yet.
 
     Raises:
-        CorruptData: It is damaged, or the data read back differs.
+        CorruptData: The segment is damaged, or the data read back differs.
         OSError, StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     base, end = old[0].base_offset, old[-1].end_offset
@@ -204,7 +204,7 @@ def copy_rewritten(
         times = read_times(
             workplace.log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms
         )
-        # The index of one segment lacks the others' transactions; their rows tell.
+        # The modification time of the new segment is the latest of its sources.
         times = times._replace(mtime_ms=max(row.times.mtime_ms for row in rows))
         note = rows[-1].note
         return copy_segment(
@@ -221,13 +221,13 @@ def copy_rewritten(
 
 
 def drop_rewritten(workplace: Workplace, base_offset: int) -> None:
-    """Remove the `.cleaned` files of a segment; never raises, because an opening drops them too."""
+    """Remove the `.cleaned` files of a segment; never raises, as the next open drops them, too."""
     for suffix in files.LOG_FIRST:
         remove_quietly(workplace.context.env.files, workplace.path(base_offset, suffix))
 
 
 def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
-    """Copy the snapshot at the first one's base: earlier records are unchanged."""
+    """Copy the snapshot at the base of the first source, because earlier records are unchanged."""
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
@@ -251,13 +251,13 @@ def _add_zones(workplace: Workplace, base: int, end: int) -> None:
 
 
 def _shown(workplace: Workplace, base: int, end: int) -> ClosedSegment:
-    """Return the `.cleaned` files as a segment."""
+    """Return a segment over the `.cleaned` files."""
     overlay = files.cleaned_overlay(workplace.context.env.files, workplace.directory, base)
     return ClosedSegment(replace(workplace.context, overlay=overlay), base, end)
 
 
 def _forget(segment: ClosedSegment) -> None:
-    """Close files whose names the next segment of the same base will use."""
+    """Close files whose names the next segment with the same base will use."""
     context = segment.context
     segment.unload()
     for suffix in files.LOG_FIRST:
@@ -272,7 +272,7 @@ class Rewritten:
 
     Attributes:
         cleaned: Result of the cleaning.
-        rows: For each of its groups the segment in the store; no manifest names it yet.
+        rows: For each group, the row of the new segment in the store, which no manifest has yet.
     """
 
     cleaned: CleaningResult
@@ -299,16 +299,16 @@ class TierWorker(Protocol):
     def rewrite(
         self, job: CleaningJob, segments: Mapping[int, RemoteSegment]
     ) -> Iterator[Rewritten]:
-        """Clean and copy; yields parts that make up the job, by ascending offsets.
+        """Clean and copy the segments of a job; yield its parts by ascending offsets.
 
-        The caller puts each result into the manifest before it takes the next one.
+        The caller adds each result to the manifest before it requests the next one.
 
         Args:
             job: The job.
-            segments: Its sources by base offset, as they were when it was made.
+            segments: Sources of the job by base offset, as they were when it was made.
 
         Raises:
-            TidelogError, OSError: The job failed; earlier parts are in place.
+            TidelogError, OSError: The job failed; earlier parts remain replaced.
         """
         ...
 
@@ -365,7 +365,7 @@ class TierCleaner:
         return copy_rewritten(self.place, self.tier, self.draw_uid(), old)
 
     def _put_empty_batch(self, old: Sequence[RemoteSegment]) -> None:
-        """Write an empty batch that covers the offsets if nothing remains; no object is empty."""
+        """Write an empty batch for the offsets if nothing remains, as no object may be empty."""
         base, end = old[0].base_offset, old[-1].end_offset
         last = next((found for each in reversed(old) if (found := last_batch(each))), None)
         batch = build_empty_batch(
@@ -386,18 +386,19 @@ def compact_tier(
     """Compact the segments that only a partition's tier has, if due or requested.
 
     Args:
-        log_dir: Open for writing; nothing else may move this partition's segments meanwhile.
+        log_dir: Open for writing; no other task may move this partition's segments meanwhile.
         name: The partition.
         options: Options; `hold` is entered while segments are replaced.
         worker: Cleans and copies; this process if None.
 
     Raises:
         UnknownTopic, ReadOnly: Nothing was changed.
-        InvalidRequest: It has no tier; nothing was changed.
-        CorruptData: A batch or object is damaged, with its path; earlier passes may be in place.
+        InvalidRequest: The partition has no tier; nothing was changed.
+        CorruptData: A batch or object is damaged; the error has its path. Segments that earlier
+            passes have replaced stay replaced.
         TierConflict: Another directory writes this tier.
         CleaningAborted: The tier was changed meanwhile; the caller may retry at once.
-        StorageFailure: Disk or store failed; the old or the new segments are there.
+        StorageFailure: Disk or store failed; the manifest has the old or the new segments.
     """
     log = log_dir.log(name.topic, name.partition)
     if log.tier is None:
@@ -430,7 +431,7 @@ class _TierTarget(PartitionTarget):
         return inspect_tier(self._log_dir, self.name, is_asked=is_asked, options=self._options)
 
     def clean(self, job: CleaningJob) -> CleaningResult:
-        """Carry out the job; each part is in the manifest before the next is made."""
+        """Carry out the job; each part is in the manifest before the next part is made."""
         remote = (each for each in self._plan.sources if isinstance(each, RemoteSegment))
         segments, done = {each.base_offset: each for each in remote}, list[CleaningResult]()
         try:

@@ -1,18 +1,18 @@
 """One partition's folder in a store: its manifest, its objects, copies, checks and garbage.
 
-- The manifest is the only object that changes (`PartitionTier`). A change reads it, and writes only
-  if it was not written since; a lost race is repeated from the newer manifest. Only the holder of
-  the directory's lock changes it, so a race means a second copy of the directory: its changes are
-  refused if they contradict (`TierConflict`).
+- The manifest is the only object that changes (`PartitionTier`). A change reads it, and writes it
+  only if it was not written since; after a lost race the change is repeated on the newer manifest.
+  Only the holder of the directory's lock changes it, so a race means a second copy of the
+  directory: its changes are refused if they contradict (`TierConflict`).
 - A finished segment is verified before it is copied, then written and read back. Every batch of the
-  log is walked and its checksum verified: a damaged segment stays local, where `tidelog doctor` can
-  state what remains. So does a segment that lacks lost offsets at its end: its row would hide the
-  loss. The objects go into a folder with a new unique name. Indexes, append times and aborted
-  transactions are written as they are trusted, not as their files happen to be. Each object is read
-  back completely and compared with length and checksum. Readers ignore the folder until a manifest
-  names it, so a failed copy is an orphan.
+  log is read and its checksum verified: a damaged segment is not copied, so that `tidelog doctor`
+  can report on it. Nor is a segment with lost offsets at its end, because its row would hide the
+  loss. The objects are in a folder with a new unique name. Indexes, append times and aborted
+  transactions are written as far as they are trusted, not as they are in their files. Each object
+  is read back completely and compared with length and checksum. Readers ignore the folder until a
+  manifest names it, so a failed copy is an orphan.
 - A check compares a tier with its manifest: every object is read, or only its length is requested.
-- Garbage, which no manifest names any more, is removed after a grace period for readers.
+- Garbage (segments that the manifest no longer has) is removed after a grace period for readers.
 """
 
 import dataclasses
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 MANIFEST_KEY: Final = "manifest.json"
 
 
-# Maximum attempts against another writer that keeps winning.
+# Maximum number of attempts if another writer changes the manifest each time.
 _TRIES: Final = 10
 
 
 READ_BYTES: Final = 8 << 20
 
 
-# From the manifest in the store (None: there is none yet) to the next one.
+# Returns the next manifest, given the one in the store (None if there is none yet).
 Change = Callable[[Manifest | None], Manifest]
 
 
@@ -75,7 +75,7 @@ class PartitionTier:
         """Return the manifest and its etag; None and None if there is none.
 
         Raises:
-            CorruptFile, UnsupportedVersion: It can't be read.
+            CorruptFile, UnsupportedVersion: The manifest can't be read.
             StorageFailure: The store failed.
         """
         key = self.key(MANIFEST_KEY)
@@ -89,14 +89,14 @@ class PartitionTier:
             raise error.located(f"{self.store.url}/{key}") from error
 
     def update(self, change: Change) -> Manifest:
-        """Replace the manifest by the result of `change`; return the manifest that is there then.
+        """Replace the manifest by the result of `change`; return the new manifest.
 
         Args:
-            change: May be called several times; its errors are raised, and nothing is written then.
+            change: May be called several times; if it raises, nothing is written.
 
         Raises:
-            TierConflict: Another writer keeps winning.
-            CorruptFile, UnsupportedVersion: The present manifest can't be read.
+            TierConflict: Another writer has changed the manifest at each attempt.
+            CorruptFile, UnsupportedVersion: The current manifest can't be read.
             StorageFailure: The store failed; the new manifest may have been written anyway.
         """
         for _ in range(_TRIES):
@@ -117,7 +117,7 @@ class PartitionTier:
         """Read an object completely; return length and CRC-32C, or -1 bytes if it is missing.
 
         Args:
-            key: Below the folder.
+            key: Name of the object below the folder.
             size_limit: Stop reading after this many bytes.
         """
         size, crc = 0, 0
@@ -139,7 +139,7 @@ def _next(changed: Manifest, stored: Manifest | None) -> Manifest:
 
 
 def folder_of(name: TopicPartition, topic_id: uuid.UUID) -> str:
-    """Return the key of a partition's folder; a topic created again under its name gets another."""
+    """Return the key of a partition's folder; a topic that is created again gets another one."""
     return f"{name.topic}-{files.encode_topic_id(topic_id)}/{name.partition}"
 
 
@@ -165,7 +165,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
     Raises:
         CorruptData: The segment is damaged, or the data read back differs.
         OffsetsGone: Offsets at its end are lost (`storage.segment.gaps`).
-        InvalidRequest: It has no zone map, from which the row is made.
+        InvalidRequest: The segment has no zone map, from which the row is made.
         StorageFailure: Disk or store failed. An orphan may be left in the store.
     """
     segment = source.segment
@@ -226,7 +226,7 @@ def _sums(segment: "ClosedSegment") -> dict[str, FileSum]:
 
 
 def _write(tier: PartitionTier, row: TierSegment, segment: "ClosedSegment") -> None:
-    """Write the objects, the log last, so that a folder with a log in it is complete."""
+    """Write the objects, the log last, so that a folder with a log is complete."""
     for suffix, data in _small_objects(segment):
         tier.store.put(tier.key(row.key(suffix)), data)
     for suffix in _FILES:
@@ -238,7 +238,7 @@ def check_objects(tier: PartitionTier, row: TierSegment) -> None:
     """Read every object of a row and compare it with length and checksum.
 
     Raises:
-        CorruptFile: One is missing or differs; the error names it.
+        CorruptFile: An object is missing or differs; the error names it.
         StorageFailure: The store failed.
     """
     for suffix, expected in row.objects.items():
@@ -271,7 +271,7 @@ class Problem(NamedTuple):
         end_offset: Offset after the last one, exclusive.
         where: URL of the object, or the partition's folder.
         text: What is wrong.
-        is_local: Whether local files still hold these offsets.
+        is_local: Whether local files still have these offsets.
     """
 
     topic_partition: TopicPartition
@@ -332,10 +332,10 @@ def _verify(
 def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:
     """Remove the objects of segments that left the manifest at or before a time.
 
-    The log goes first, because a folder with a log in it counts as complete.
+    The log is removed first, because a folder with a log counts as complete.
 
     Returns:
-        Folders that are empty now; the manifest still names them as garbage.
+        Folders that are now empty; the manifest still lists them as garbage.
 
     Raises:
         StorageFailure: The store failed; objects removed before stay removed.
@@ -344,7 +344,7 @@ def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> s
     due = [one.segment for one in manifest.garbage if one.since_ms <= before_ms]
     removed = set()
     for row in due:
-        if row.folder in live:  # a part of it is still valid
+        if row.folder in live:  # a truncated row still uses the folder
             removed.add(row.folder)
             continue
         remove_all(tier, (row.key(suffix) for suffix in sorted(row.objects, key=_log_first)))
