@@ -39,3 +39,10 @@ def test_append_times_are_synced_before_the_log_and_that_before_what_is_derived(
 
 def test_a_zone_map_sums_what_lies_beside_its_log() -> None:
     assert {*files.SUMMED_SUFFIXES} == {*files.SEGMENT_SUFFIXES} - {".log", ".zones"}
+
+
+def test_a_move_to_a_tier_copies_every_file() -> None:
+    """A file that is missing there would be lost when the segment's local files are removed."""
+    tree = ast.parse((SOURCE / "storage" / "tier_manager" / "tier_store.py").read_text())
+    named = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert named & SUFFIX_NAMES == SUFFIX_NAMES
