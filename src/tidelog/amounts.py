@@ -30,7 +30,7 @@ def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) ->
     if seconds < 0:
         return f"-{duration_text(-seconds)}"
     if not isfinite(seconds):
-        return "for ever"
+        return "forever"
     tenths = rounded(seconds * 10)
     if tenths < 10 * _MINUTE_S:
         if rounded(seconds * 1000) < _KILO:

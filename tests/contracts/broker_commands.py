@@ -114,7 +114,7 @@ class Commands:
         assert (told["setting"], told["value"]) == ("retention.ms", "10800000")
         code, _, err = shell.run("config", name, "--set", "log.segment.bytes=2097152")
         assert code == ExitCode.OK, err
-        assert "note: log.segment.bytes: taken as segment.bytes=2097152" in err
+        assert "note: log.segment.bytes: used as segment.bytes=2097152" in err
         assert shell.run("config", name, "--unset", "log.retention.hours")[0] == ExitCode.OK
         assert [row["setting"] for row in shell.rows("config", name)] == ["segment.bytes"]
         code, _, err = shell.run("config", name, "--unset", "nope")

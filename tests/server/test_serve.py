@@ -158,7 +158,7 @@ def test_kafkas_own_file_is_taken(tmp_path: Path) -> None:
     with serving("--config", str(file)) as (process, _):
         process.send_signal(signal.SIGTERM)
         _, told = process.communicate(timeout=TIMEOUT_S)
-    assert "note: controller.listener.names: its listeners are left out" in told
+    assert "note: controller.listener.names: its listeners are ignored" in told
 
 
 @pytest.fixture

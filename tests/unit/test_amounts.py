@@ -31,7 +31,7 @@ _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
         (77_700, "21h35m"),
         (438_612_569.835, "5076d13h"),
         (-120, "-2m"),
-        (float("inf"), "for ever"),
+        (float("inf"), "forever"),
     ],
 )
 def test_a_duration_has_two_units(seconds: float, text: str) -> None:

@@ -49,7 +49,7 @@ def test_what_has_no_effect_is_kept_and_must_be_of_its_type() -> None:
         ({"tidelog.durability": "disk"}, "one of page-cache, fsync"),
         ({"log.roll.hours": "soon"}, "log.roll.hours"),
         ({"cleanup.policies": "x"}, "is not a broker setting"),
-        ({"ssl.cipher.suites": "x"}, "is a setting of Kafka's that this broker does not have"),
+        ({"ssl.cipher.suites": "x"}, "is a Kafka setting that this broker does not support"),
     ],
 )
 def test_refused(given: dict[str, str], text: str) -> None:
@@ -90,7 +90,7 @@ def test_more_of_kafkas_settings_are_taken_with_a_note(name: str, text: str) -> 
 @pytest.mark.parametrize("name", ["controller.listener.names", "control.plane.listener.name"])
 def test_what_becomes_of_a_controllers_listeners_is_noted(name: str) -> None:
     _, notes = BrokerConfig.parse({name: "CONTROLLER"})
-    assert [str(note) for note in notes] == [f"{name}: its listeners are left out"]
+    assert [str(note) for note in notes] == [f"{name}: its listeners are ignored"]
 
 
 def test_a_password_without_effect_is_not_kept() -> None:

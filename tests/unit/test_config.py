@@ -366,7 +366,7 @@ def test_target_codec_and_its_level(word: str, codec: Codec | None, level: int |
 
 def test_note_prints_with_the_name_that_was_written() -> None:
     _, notes = parse({"log.roll.ms": "5"})
-    assert str(notes[0]) == "log.roll.ms: taken as segment.ms=5"
+    assert str(notes[0]) == "log.roll.ms: used as segment.ms=5"
 
 
 def test_names_for_brokers_are_the_keys_own() -> None:
@@ -377,7 +377,7 @@ def test_names_for_brokers_are_the_keys_own() -> None:
         "new.in.kafka": "x",
         "compression.type": "later",
     }
-    assert [str(note) for note in notes] == ["log.retention.hours: taken as retention.ms=10800000"]
+    assert [str(note) for note in notes] == ["log.retention.hours: used as retention.ms=10800000"]
     assert plain_names({"retention.ms": "what brokers say"}) == (
         {"retention.ms": "what brokers say"},
         [],

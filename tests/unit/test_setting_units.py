@@ -80,8 +80,8 @@ def test_other_texts_stay_as_they_are(name: str, text: str | None) -> None:
         ("segment.bytes", "1G", "powers of 1000 or 1024: write 1GB or 1GiB"),
         ("segment.bytes", "64k", "write 64kB or 64KiB"),
         ("segment.bytes", "0.5B", "must be a whole number of bytes"),
-        ("segment.bytes", "5GiB", "is 5368709120 bytes, over the highest value 2147483647"),
-        ("retention.ms", "999999999999d", "over the highest value 9223372036854775807"),
+        ("segment.bytes", "5GiB", "is 5368709120 bytes; the maximum is 2147483647"),
+        ("retention.ms", "999999999999d", "the maximum is 9223372036854775807"),
     ],
 )
 def test_refused_amount_names_the_forms(name: str, text: str, advice: str) -> None:

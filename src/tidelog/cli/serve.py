@@ -90,7 +90,7 @@ class ServeOptions:
         "--accept-clock",
         is_flag=True,
         help="Accept a clock that jumped, or append times ahead of it; also after restarts."
-        " Default: appends wait.",
+        " Default: refuse appends.",
     )
     insecure: bool = option(
         "--insecure",

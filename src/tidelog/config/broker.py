@@ -102,10 +102,10 @@ BOUNDED: Final = (
 )
 
 
-_LEAST: Final = "Smallest value that a group's setting may have."
+_LEAST: Final = "Minimum value of the setting for a group."
 
 
-_MOST: Final = "Largest value that a group's setting may have."
+_MOST: Final = "Maximum value of the setting for a group."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,30 +121,33 @@ class BrokerConfig:
         given_names: Names of settings that were given, even if equal to the default.
     """
 
-    node_id: int = config_field(int32(0), "0", "The broker's number in answers.")
-    log_dirs: str = config_field(TEXTS, "", "The directory of topics, one; --data wins.")
-    log_dir: str = config_field(TEXTS, "", "The same, where log.dirs is not given.")
+    node_id: int = config_field(int32(0), "0", "The broker's id in responses.")
+    log_dirs: str = config_field(
+        TEXTS, "", "Directory of topics; only one is supported. --data overrides it."
+    )
+    log_dir: str = config_field(TEXTS, "", "Directory of topics if log.dirs is not set.")
     broker_rack: str | None = config_field(TEXT, None, "The broker's rack, as clients see it.")
 
     listeners: str = config_field(
-        TEXTS, "PLAINTEXT://127.0.0.1:9092", "Where it listens: NAME://HOST:PORT, comma separated."
+        TEXTS, "PLAINTEXT://127.0.0.1:9092", "Listeners: NAME://HOST:PORT, comma separated."
     )
     advertised_listeners: str = config_field(
         TEXTS,
         "",
-        "Addresses that clients of each listener connect to, by the same names; as"
-        " listeners where empty.",
+        "Addresses that clients of each listener connect to, with the listeners' names."
+        " Empty: the addresses in `listeners`.",
     )
     listener_security_protocol_map: str = config_field(
         TEXT,
         ",".join(f"{name}:{name}" for name in PROTOCOLS),
-        f"What each listener speaks, NAME:PROTOCOL, comma separated; {', '.join(PROTOCOLS)}.",
+        "Security protocol of each listener: NAME:PROTOCOL, comma separated;"
+        f" {', '.join(PROTOCOLS)}.",
     )
 
     sasl_enabled_mechanisms: tuple[str, ...] = config_field(
         word_list(*MECHANISMS),
         "",
-        "How clients of SASL listeners may log in; such a listener needs one or more.",
+        "SASL mechanisms that clients may use; required for a SASL listener.",
     )
     tidelog_sasl_plain_users_file: str = config_field(
         TEXT,
@@ -153,76 +156,78 @@ class BrokerConfig:
         " it changes.",
     )
     connections_max_reauth_ms: int = config_field(
-        int64(0), "0", "A client that has logged in has to do so again after so long. 0 for never."
+        int64(0), "0", "Time in ms after which a client must authenticate again; 0: never."
     )
     connection_failed_authentication_delay_ms: int = config_field(
-        int32(0), "100", "How long the answer to a failed log-in is held back."
+        int32(0), "100", "Delay in ms of the response to a failed authentication."
     )
 
     sasl_oauthbearer_jwks_endpoint_url: str = config_field(
         TEXT,
         "",
-        "Keys of those who make tokens: file:///PATH of a JSON Web Key Set, read again when it"
-        " changes, or https://HOST/...",
+        "Public keys of the token issuers: file:///PATH of a JSON Web Key Set, read"
+        " again when it changes, or https://HOST/...",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = config_field(
         int64(1),
         "3600000",
-        "How often keys are fetched from an address; for a key that is not known also between.",
+        "Time in ms between two fetches of the keys from a URL. A token with an unknown"
+        " key causes an earlier fetch.",
     )
     sasl_oauthbearer_expected_audience: str = config_field(
-        TEXTS, "", "Whom tokens are for: one of these, comma separated; any where empty."
+        TEXTS, "", "Accepted audiences of tokens, comma separated; empty: any."
     )
     sasl_oauthbearer_expected_issuer: str = config_field(
-        TEXT, "", "Issuer of the tokens; any where empty."
+        TEXT, "", "Required issuer of tokens; empty: any."
     )
     sasl_oauthbearer_clock_skew_seconds: int = config_field(
         int32(0),
         "30",
-        "How far apart the clocks of the broker and of those who make tokens may be.",
+        "Maximum clock difference in seconds between the broker and token issuers.",
     )
     sasl_oauthbearer_sub_claim_name: str = config_field(
-        TEXT, "sub", "Which claim of a token names the user."
+        TEXT, "sub", "Claim of a token that contains the user's name."
     )
     tidelog_sasl_oauthbearer_algorithms: tuple[str, ...] = config_field(
         word_list(*TOKEN_ALGORITHMS),
         ",".join(TOKEN_ALGORITHMS),
-        "By which algorithms tokens may be signed.",
+        "Accepted signature algorithms of tokens.",
     )
 
     ssl_keystore_location: str = config_field(
         TEXT, "", "The broker's key and certificates in one PEM file; read again when it changes."
     )
-    ssl_keystore_type: str = config_field(word("PEM"), "PEM", "Form of that file.")
+    ssl_keystore_type: str = config_field(word("PEM"), "PEM", "Format of ssl.keystore.location.")
     ssl_key_password: str = config_field(
         PASSWORD, "", "Password of the private key; empty for an unencrypted key."
     )
     ssl_truststore_location: str = config_field(
         TEXT,
         "",
-        "Certificates, as PEM, of those who vouch for clients; read again when it changes.",
+        "CA certificates (PEM) for client certificates; read again when the file changes.",
     )
-    ssl_truststore_type: str = config_field(word("PEM"), "PEM", "Form of that file.")
+    ssl_truststore_type: str = config_field(
+        word("PEM"), "PEM", "Format of ssl.truststore.location."
+    )
     ssl_client_auth: str = config_field(
         word("none", "requested", "required"),
         "none",
-        "Whether clients of SSL listeners show a certificate.",
+        "Whether clients of SSL listeners must present a certificate.",
     )
     ssl_enabled_protocols: tuple[str, ...] = config_field(
-        word_list("TLSv1.2", "TLSv1.3"), "TLSv1.2,TLSv1.3", "Versions of TLS that are spoken."
+        word_list("TLSv1.2", "TLSv1.3"), "TLSv1.2,TLSv1.3", "Enabled TLS versions."
     )
     ssl_principal_mapping_rules: str = config_field(
         TEXT,
         "DEFAULT",
-        "What a certificate's owner is called: RULE:pattern/replacement/[LU] or DEFAULT, comma"
-        " separated; the first rule that matches a subject applies.",
+        "Mapping of certificate subjects to user names: RULE:pattern/replacement/[LU] or"
+        " DEFAULT, comma separated; the first rule that matches a subject applies.",
     )
 
     authorizer_class_name: str = config_field(
         word("", STANDARD_AUTHORIZER),
         "",
-        "With Kafka's class name, ACLs decide who may do what; without it, everybody may do"
-        " everything.",
+        "Kafka's class name enables ACLs; empty: every client may do everything.",
     )
     super_users: str = config_field(
         TEXT, "", "Principals that may do everything: User:NAME;User:NAME."
@@ -232,7 +237,7 @@ class BrokerConfig:
     )
 
     num_partitions: int = config_field(
-        int32(1), "1", "Partitions of a topic that is created without a number."
+        int32(1), "1", "Number of partitions of a topic that is created without one."
     )
     default_replication_factor: int = config_field(
         int32(1, 1), "1", "Replicas of a new topic; one broker holds one."
@@ -240,104 +245,111 @@ class BrokerConfig:
     auto_create_topics_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether asking for a topic that is not there creates it, where the client allows it.",
+        "Whether a Metadata request for an unknown topic creates it, if the client allows it.",
     )
     delete_topic_enable: bool = config_field(FLAG, "true", "Whether topics can be deleted.")
 
     socket_request_max_bytes: int = config_field(
         int32(1),
         "104857600",
-        "Largest request; a longer one closes its connection before anything is allocated.",
+        "Maximum size of a request in bytes; a larger one closes the connection before"
+        " memory is allocated.",
     )
     socket_send_buffer_bytes: int = config_field(
         int32(1, extra=-1),
         "102400",
-        "What the system holds of answers for each connection, which bounds what is on its way to a"
-        " far client. -1 for as much as the system finds fit, as on the loopback where nothing is"
-        " set.",
+        "Size in bytes of a connection's socket send buffer, which limits the data in"
+        " flight to a distant client. -1: chosen by the system, which is also the default"
+        " on the loopback.",
     )
     queued_max_request_bytes: int = config_field(
         int64(1, extra=-1),
         "268435456",
-        "Bytes of requests and answers in flight over all connections; no more is read above it."
-        " -1 for no bound.",
+        "Maximum bytes of requests and responses in flight, over all connections; above"
+        " it, reading pauses. -1: no limit.",
     )
     max_connections: int = config_field(
-        int32(1), str(INT32_MAX), "Connections; more are closed at once."
+        int32(1),
+        str(INT32_MAX),
+        "Maximum number of connections; additional ones are closed at once.",
     )
     max_connections_per_ip: int = config_field(
-        int32(0), str(INT32_MAX), "Connections from one address."
+        int32(0), str(INT32_MAX), "Maximum number of connections from one address."
     )
     max_connections_per_ip_overrides: tuple[str, ...] = config_field(
-        address_limits(), "", "Other numbers for some addresses: ADDRESS:COUNT,ADDRESS:COUNT."
+        address_limits(),
+        "",
+        "Maximum number of connections for single addresses: ADDRESS:COUNT,ADDRESS:COUNT.",
     )
     connections_max_idle_ms: int = config_field(
         int64(1, extra=-1),
         "600000",
-        "A connection that is idle for this time is closed. -1: never.",
+        "A connection that is idle for this time in ms is closed. -1: never.",
     )
 
     fetch_max_bytes: int = config_field(
-        int32(1024), "57671680", "Largest answer to a fetch, in bytes."
+        int32(1024), "57671680", "Maximum size of a Fetch response in bytes."
     )
     max_incremental_fetch_session_cache_slots: int = config_field(
-        int32(0), "1000", "Fetch sessions kept."
+        int32(0), "1000", "Maximum number of fetch sessions."
     )
     min_incremental_fetch_session_eviction_ms: int = config_field(
         int64(0),
         "120000",
-        "A fetch session that is unused for this time can be replaced by a new one.",
+        "A fetch session that is unused for this time in ms can be replaced by a new one.",
     )
 
     group_min_session_timeout_ms: int = config_field(
-        int32(1), "6000", "Shortest session of a group's member."
+        int32(1), "6000", "Minimum session timeout of a group's member, in ms."
     )
     group_max_session_timeout_ms: int = config_field(
-        int32(1), "1800000", "Longest session of a member."
+        int32(1), "1800000", "Maximum session timeout of a group's member, in ms."
     )
     group_initial_rebalance_delay_ms: int = config_field(
         int32(0),
         "3000",
-        "How long an empty group waits for more members before its first rebalance.",
+        "Time in ms for which an empty group waits for more members before its first rebalance.",
     )
-    group_max_size: int = config_field(int32(1), str(INT32_MAX), "Members of a group.")
+    group_max_size: int = config_field(
+        int32(1), str(INT32_MAX), "Maximum number of members of a group."
+    )
 
     group_consumer_session_timeout_ms: int = config_field(
         int32(1),
         "45000",
-        "A member of the consumer protocol without a heartbeat for this time is removed.",
+        "A member of the consumer protocol without a heartbeat for this time in ms is removed.",
     )
     group_consumer_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
     group_consumer_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
     group_consumer_heartbeat_interval_ms: int = config_field(
         int32(1),
         "5000",
-        "How often members of the consumer protocol must send heartbeats.",
+        "Time in ms between heartbeats of a member of the consumer protocol.",
     )
     group_consumer_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
     group_consumer_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
     group_consumer_assignment_interval_ms: int = config_field(
-        int32(0), "1000", "A group gets a new assignment at most so often; 0 for at once."
+        int32(0), "1000", "Minimum time in ms between two assignments of a group; 0: none."
     )
     group_consumer_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
     group_consumer_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
     group_consumer_max_size: int = config_field(
-        int32(1), str(INT32_MAX), "Members of a consumer protocol group."
+        int32(1), str(INT32_MAX), "Maximum number of members of a consumer protocol group."
     )
     group_consumer_assignors: tuple[str, ...] = config_field(
         words_once("uniform", "range"),
         "uniform,range",
-        "Assignors of the broker; the first one where members ask for none.",
+        "Server-side assignors; the first one is used if members choose none.",
     )
     group_consumer_migration_policy: MigrationPolicy = config_field(
         MIGRATION_POLICY,
         "bidirectional",
-        "Which way a group may change its protocol while it is used.",
+        "Allowed protocol changes of a group with members.",
     )
     group_consumer_regex_refresh_interval_ms: int = config_field(
         int32(10_000),
         "600000",
-        "Expressions that groups subscribed to are looked up again after so long at the latest.",
+        "Maximum time in ms until new topics are matched against groups' regular expressions.",
     )
 
     offsets_topic_num_partitions: int = config_field(
@@ -346,43 +358,49 @@ class BrokerConfig:
     offsets_topic_replication_factor: int = config_field(
         whole_number("short", 1),
         "3",
-        "Replicas of __consumer_offsets; one broker holds one, whatever is written here.",
+        "Replicas of __consumer_offsets; always one, whatever the value is.",
     )
     offsets_topic_segment_bytes: int = config_field(
-        int32(1), "104857600", "segment.bytes of that topic."
+        int32(1), "104857600", "segment.bytes of __consumer_offsets."
     )
     offsets_topic_compression_codec: int = config_field(
-        int32(0, 4), "0", "Codec of what is written there: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."
+        int32(0, 4),
+        "0",
+        "Compression codec of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     offsets_retention_minutes: int = config_field(
-        int32(1), "10080", "Offsets of a group without members are forgotten after so long."
+        int32(1),
+        "10080",
+        "Time in minutes after which the offsets of a group without members expire.",
     )
     offsets_retention_check_interval_ms: int = config_field(
-        int64(1), "600000", "Time between checks of offsets' retention."
+        int64(1), "600000", "Time in ms between checks of offsets' retention."
     )
     offset_metadata_max_bytes: int = config_field(
-        int32(0), "4096", "Text kept with a committed offset."
+        int32(0), "4096", "Maximum length of the metadata of a committed offset, in characters."
     )
 
     group_share_session_timeout_ms: int = config_field(
-        int32(1), "45000", "A member of a share group without a heartbeat for this time is removed."
+        int32(1),
+        "45000",
+        "A member of a share group without a heartbeat for this time in ms is removed.",
     )
     group_share_min_session_timeout_ms: int = config_field(int32(1), "45000", _LEAST)
     group_share_max_session_timeout_ms: int = config_field(int32(1), "60000", _MOST)
     group_share_heartbeat_interval_ms: int = config_field(
-        int32(1), "5000", "How often members of a share group must send heartbeats."
+        int32(1), "5000", "Time in ms between heartbeats of a member of a share group."
     )
     group_share_min_heartbeat_interval_ms: int = config_field(int32(1), "5000", _LEAST)
     group_share_max_heartbeat_interval_ms: int = config_field(int32(1), "15000", _MOST)
     group_share_assignment_interval_ms: int = config_field(
-        int32(0), "1000", "A share group gets a new assignment at most so often; 0 for at once."
+        int32(0), "1000", "Minimum time in ms between two assignments of a share group; 0: none."
     )
     group_share_min_assignment_interval_ms: int = config_field(int32(0), "0", _LEAST)
     group_share_max_assignment_interval_ms: int = config_field(int32(0), "15000", _MOST)
     group_share_record_lock_duration_ms: int = config_field(
         int32(1000, 3_600_000),
         "30000",
-        "Time for which a member holds a record's acquisition lock.",
+        "Time in ms for which a member holds a record's acquisition lock.",
     )
     group_share_min_record_lock_duration_ms: int = config_field(
         int32(1000, 30_000), "15000", _LEAST
@@ -398,22 +416,24 @@ class BrokerConfig:
     group_share_partition_max_record_locks: int = config_field(
         int32(100, 10_000),
         "2000",
-        "Records of a partition between the first that a share group is not done with and the last"
-        " that it was given.",
+        "Maximum number of in-flight records of a partition in a share group: from the"
+        " first unacknowledged one to the last delivered one.",
     )
     group_share_min_partition_max_record_locks: int = config_field(int32(100, 2000), "100", _LEAST)
     group_share_max_partition_max_record_locks: int = config_field(
         int32(2000, 10_000), "4000", _MOST
     )
-    group_share_max_size: int = config_field(int32(1, 1000), "200", "Members of a share group.")
+    group_share_max_size: int = config_field(
+        int32(1, 1000), "200", "Maximum number of members of a share group."
+    )
     group_share_max_share_sessions: int = config_field(
-        int32(1), "2000", "Share sessions of the broker."
+        int32(1), "2000", "Maximum number of share sessions of the broker."
     )
     share_coordinator_state_topic_num_partitions: int = config_field(
         int32(1), "50", "Partitions of __share_group_state."
     )
     share_coordinator_state_topic_segment_bytes: int = config_field(
-        int32(1), "104857600", "segment.bytes of that topic."
+        int32(1), "104857600", "segment.bytes of __share_group_state."
     )
     share_coordinator_snapshot_update_records_per_snapshot: int = config_field(
         int32(0, 500),
@@ -422,85 +442,90 @@ class BrokerConfig:
     )
 
     transaction_max_timeout_ms: int = config_field(
-        int32(1), "900000", "Longest timeout of a transaction."
+        int32(1), "900000", "Maximum timeout of a transaction, in ms."
     )
     transactional_id_expiration_ms: int = config_field(
         int32(1),
         "604800000",
-        "A transactional id that is unused for this time is removed.",
+        "A transactional id that is unused for this time in ms is removed.",
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "10000", "Time between checks of transactions' timeouts."
+        int32(1), "10000", "Time in ms between checks of transactions' timeouts."
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = config_field(
-        int32(1), "3600000", "Time between checks of transactional ids' expiration."
+        int32(1), "3600000", "Time in ms between checks of transactional ids' expiration."
     )
     transaction_state_log_num_partitions: int = config_field(
         int32(1), "50", "Partitions of __transaction_state."
     )
     transaction_state_log_segment_bytes: int = config_field(
-        int32(1), "104857600", "segment.bytes of that topic."
+        int32(1), "104857600", "segment.bytes of __transaction_state."
     )
 
     log_retention_check_interval_ms: int = config_field(
-        int64(1), "300000", "Time between checks of segments' retention."
+        int64(1), "300000", "Time in ms between checks of segments' retention."
     )
     log_initial_task_delay_ms: int = config_field(
-        int64(0), "30000", "Delay before the first run of background work."
+        int64(0), "30000", "Delay in ms before the first run of background work."
     )
     log_flush_offset_checkpoint_interval_ms: int = config_field(
-        int32(0), "60000", "How often recovery points are written."
+        int32(0), "60000", "Time in ms between two writes of recovery points."
     )
     producer_id_expiration_ms: int = config_field(
-        int32(1), "86400000", "The state of a producer that is idle for this time is removed."
+        int32(1), "86400000", "The state of a producer that is idle for this time in ms is removed."
     )
     producer_id_expiration_check_interval_ms: int = config_field(
-        int32(1), "600000", "Time between checks of producers' expiration."
+        int32(1), "600000", "Time in ms between checks of producers' expiration."
     )
 
-    log_cleaner_enable: bool = config_field(FLAG, "true", "Whether compacted topics are compacted.")
+    log_cleaner_enable: bool = config_field(
+        FLAG, "true", "Whether the broker compacts compacted topics."
+    )
     log_cleaner_threads: int = config_field(
-        int32(0), "1", "How many partitions are compacted at a time, each in a process of its own."
+        int32(0),
+        "1",
+        "Number of partitions that are compacted at the same time, each in its own process.",
     )
     log_cleaner_dedupe_buffer_size: int = config_field(
         int64(1_048_576),
         "134217728",
-        "Memory of the offset maps of all threads together, in bytes; at least 1 MiB each.",
+        "Memory of the offset maps of all threads, in bytes; at least 1 MiB for each thread.",
     )
     log_cleaner_io_buffer_load_factor: float = config_field(
         LOAD_FACTOR,
         "0.9",
-        "Part of an offset map's slots that is used before a compaction goes on in another pass.",
+        "Maximum load of the offset map; beyond it, a compaction needs another pass.",
     )
     log_cleaner_io_max_bytes_per_second: float = config_field(
         RATE,
         "1.7976931348623157E308",
-        "What compactions read and write at most, all threads together.",
+        "Maximum bytes per second that compactions read and write, over all threads.",
     )
     log_cleaner_backoff_ms: int = config_field(
         int64(0),
         "15000",
-        "How long to wait where nothing is to be compacted; also before a partition whose"
-        " compaction has failed is tried again, twice as long each time, up to an hour.",
+        "Pause in ms if nothing is due for compaction. A failed compaction is retried"
+        " after this time, doubled each time up to an hour.",
     )
 
     tidelog_durability: Durability = config_field(
         DURABILITY,
         "page-cache",
-        "What an acknowledgement with acks=all means: `page-cache`, as Kafka's on one node, or"
-        " `fsync`, a group commit of records and append times.",
+        "Meaning of an acknowledgement with acks=all: `page-cache`, as in Kafka on one"
+        " node, or `fsync`, a group commit of records and append times.",
     )
     tidelog_legacy_clients: bool = config_field(
-        FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are served too."
+        FLAG, "false", "Whether Produce v0-v2, Fetch v0-v3 and ListOffsets v0 are supported."
     )
     tidelog_metrics_listen: str = config_field(
-        TEXT, "", "Where /metrics, /healthz and /readyz are served: HOST:PORT; nowhere where empty."
+        TEXT, "", "Address HOST:PORT of /metrics, /healthz and /readyz; empty: not served."
     )
     tidelog_busy_poll_us: int = config_field(
         int32(0, 1000),
         "200",
-        "How long the loop looks for the next request before it sleeps, where small ones come"
-        " close upon each other: they are answered sooner, for more CPU. 0 for never.",
+        "Time in µs for which the event loop polls for the next request before it"
+        " sleeps, if small requests follow each other quickly: they are answered sooner,"
+        " but use more CPU. 0: no polling.",
     )
 
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
@@ -558,7 +583,7 @@ class BrokerConfig:
         low, value, high = (int(self.text(text)) for text in texts)
         if not low <= value <= high:
             raise ConfigError(
-                texts[1], str(value), f"must lie between {texts[0]}={low} and {texts[2]}={high}"
+                texts[1], str(value), f"must be between {texts[0]}={low} and {texts[2]}={high}"
             )
 
     def text(self, name: str) -> str:
@@ -611,13 +636,13 @@ class _Given:
         value = text.strip() if key is None else text_of(key_value(key, text))
         self.idle[name] = "" if key is not None and key.kind is PASSWORD else value
         is_place = name in (CONTROLLER_LISTENERS, CONTROL_PLANE)
-        reason = "its listeners are left out" if is_place else "has no effect here"
+        reason = "its listeners are ignored" if is_place else "has no effect here"
         self.notes.append(ConfigNote(NoteKind.NO_EFFECT, name, reason))
 
 
 def _not_served(name: str) -> ConfigError:
     """Build the error for a Kafka setting that is refused, because users rely on its effect."""
-    return ConfigError(name, None, "is a setting of Kafka's that this broker does not have")
+    return ConfigError(name, None, "is a Kafka setting that this broker does not support")
 
 
 def _unknown(name: str) -> ConfigError:

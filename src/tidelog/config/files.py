@@ -157,7 +157,7 @@ def _unescaped(text: str) -> str:
         if match[1]:
             return chr(int(match[1], 16))
         if match[2] == "u":
-            raise ValueError(r"behind \u stand four hexadecimal digits")
+            raise ValueError(r"\u must be followed by four hexadecimal digits")
         return _CONTROLS.get(match[2], match[2])
 
     # Java's characters have 16 bits: two escapes may form one character.

@@ -94,12 +94,17 @@ _BEHIND_BROKERS: Final = (
 
 GROUP_CONFIGS: Final = (
     *(_key(name) for name in _BEHIND_BROKERS),
-    _own(SHARE_RESET, RESET, "latest", "Where a share group begins that has not begun."),
+    _own(
+        SHARE_RESET,
+        RESET,
+        "latest",
+        "Start of a share group in a partition that it has not read yet.",
+    ),
     _own(
         SHARE_ISOLATION,
         word("read_committed", "read_uncommitted"),
         "read_uncommitted",
-        "Whether a share group is given records of open and aborted transactions.",
+        "Whether a share group receives records of open and aborted transactions.",
     ),
     _own(SHARE_RENEW, FLAG, "true", "Whether members of a share group may renew locks."),
 )

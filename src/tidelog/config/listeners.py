@@ -195,7 +195,7 @@ class ListenerPlan(NamedTuple):
             reason = f"is needed by ssl.client.auth={config.ssl_client_auth}"
             raise ConfigError("ssl.truststore.location", None, reason)
         if self.protocol.has_sasl and not config.sasl_enabled_mechanisms:
-            reason = f"has to name one or more for listener {self.name}"
+            reason = f"must name one or more mechanisms for listener {self.name}"
             raise ConfigError("sasl.enabled.mechanisms", None, reason)
 
 
@@ -214,7 +214,7 @@ def plan_listeners(config: BrokerConfig) -> tuple[ListenerPlan, ...]:
     protocols = _protocols(config.listener_security_protocol_map)
     for name in advertised:
         if name not in endpoints:
-            raise ConfigError("advertised.listeners", name, "is no name in listeners")
+            raise ConfigError("advertised.listeners", name, "is not a name in listeners")
     plans = tuple(
         ListenerPlan(name, _protocol_of(protocols, name), endpoint, advertised.get(name))
         for name, endpoint in endpoints.items()
@@ -238,13 +238,13 @@ def ensure_private(config: BrokerConfig, plans: Iterable[ListenerPlan], way_out:
     for plan in plans:
         if not plan.is_safe(config) and not plan.place.is_loopback:
             reason = (
-                "can be reached by other machines, and is not encrypted or doesn't authenticate"
-                f" clients; let it be SASL_SSL, listen on 127.0.0.1, or say {way_out}"
+                "is reachable from other machines without encryption or authentication; use"
+                f" SASL_SSL, listen on 127.0.0.1, or pass {way_out}"
             )
             raise ConfigError("listeners", str(plan.place), reason)
     pages = metrics_place(config)
     if pages is not None and not pages.is_loopback:
-        reason = f"can be reached by other machines; let it be on 127.0.0.1, or say {way_out}"
+        reason = f"is reachable from other machines; listen on 127.0.0.1, or pass {way_out}"
         raise ConfigError("tidelog.metrics.listen", str(pages), reason)
 
 
@@ -272,7 +272,7 @@ def _advertised(text: str) -> dict[str, Endpoint]:
     endpoints = _places("advertised.listeners", text, host="")
     for name, endpoint in endpoints.items():
         if endpoint.is_wildcard:
-            allowed = "is no address to connect to; name one that clients can reach"
+            allowed = "is not an address that clients can connect to; give one that they can reach"
             raise ConfigError("advertised.listeners", f"{name}://{endpoint}", allowed)
     return endpoints
 

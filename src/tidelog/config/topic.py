@@ -97,23 +97,23 @@ class TopicConfig:
     message_timestamp_type: TimestampType = config_field(
         TIMESTAMP_TYPE,
         "CreateTime",
-        "Whose time a record shows: the producer's (CreateTime) or the log's at the append"
-        " (LogAppendTime). The producer's own time stays in the file either way.",
+        "Origin of a record's timestamp: the producer (CreateTime) or the log at the"
+        " append (LogAppendTime). The producer's timestamp stays in the file either way.",
         synonyms=(Synonym("log.message.timestamp.type"),),
     )
     message_timestamp_before_max_ms: int = config_field(
         int64(0),
         _INT64_MAX_TEXT,
-        "How far a create time may be behind the log's clock, in ms; a record further behind"
-        " is refused. Not looked at on LogAppendTime topics.",
+        "Maximum time in ms by which a create time may be before the log's clock; an"
+        " earlier record is refused. Ignored on LogAppendTime topics.",
         synonyms=(Synonym("log.message.timestamp.before.max.ms"),),
     )
     message_timestamp_after_max_ms: int = config_field(
         int64(0),
         "3600000",
-        "How far a create time may lie ahead of the log's clock, in ms; a record further ahead"
-        " is refused, since a time in the future keeps its segment alive. Not looked at on"
-        " LogAppendTime topics.",
+        "Maximum time in ms by which a create time may be after the log's clock; a later"
+        " record is refused, because a time in the future keeps its segment alive."
+        " Ignored on LogAppendTime topics.",
         synonyms=(Synonym("log.message.timestamp.after.max.ms"),),
     )
 
@@ -124,19 +124,20 @@ class TopicConfig:
         synonyms=(Synonym("log.segment.bytes"),),
     )
     internal_segment_bytes: int | None = config_field(
-        int32(1), None, "Takes the place of segment.bytes without its lower limit. For tests only."
+        int32(1), None, "Overrides segment.bytes, without its lower limit. For tests only."
     )
     segment_ms: int = config_field(
         int64(1),
         "604800000",
-        "Span of record time in ms after which a segment is rolled, from its first record's"
-        " timestamp; by the wall clock where records have none.",
+        "Time span in ms after which a segment is rolled, counted in record time from"
+        " its first record; by the wall clock if records have no timestamp.",
         synonyms=(Synonym("log.roll.ms"), Synonym("log.roll.hours", HOUR_MS)),
     )
     segment_jitter_ms: int = config_field(
         int64(0),
         "0",
-        "Largest random time in ms taken off segment.ms, so that not all roll at once.",
+        "Maximum random time in ms by which segment.ms is reduced, so that segments"
+        " don't all roll at once.",
         synonyms=(Synonym("log.roll.jitter.ms"), Synonym("log.roll.jitter.hours", HOUR_MS)),
     )
     segment_index_bytes: int = config_field(
@@ -155,35 +156,37 @@ class TopicConfig:
     preallocate: bool = config_field(
         FLAG,
         "false",
-        "Kafka extends a new segment's file to its full size at once. Files written here grow.",
+        "Kafka extends a new segment's file to its full size at once. Files of this log"
+        " grow as they are written.",
         synonyms=(Synonym("log.preallocate"),),
         has_effect=False,
     )
     flush_messages: int = config_field(
         int64(1),
         _INT64_MAX_TEXT,
-        "How many records may be appended before the log is synced to the disk.",
+        "Maximum number of unsynced records of a log; then it is synced to the disk.",
         synonyms=(Synonym("log.flush.interval.messages"),),
     )
     flush_ms: int = config_field(
         int64(0),
         _INT64_MAX_TEXT,
-        "Longest time in ms that an appended record stays unsynced.",
+        "Maximum time in ms for which an appended record stays unsynced.",
         synonyms=(Synonym("log.flush.interval.ms"), Synonym("log.flush.scheduler.interval.ms")),
     )
 
     cleanup_policy: tuple[str, ...] = config_field(
         word_list(CLEANUP_COMPACT, CLEANUP_DELETE),
         CLEANUP_DELETE,
-        "How old data goes: `delete` whole segments by size and time, `compact` to the last"
-        " record of each key, both, or (empty) neither. A compacted topic refuses null keys.",
+        "Cleanup of old data: `delete` whole segments by size and time, `compact` to the"
+        " last record of each key, both, or (empty) neither. A compacted topic refuses"
+        " null keys.",
         synonyms=(Synonym("log.cleanup.policy"),),
     )
     retention_ms: int = config_field(
         int64(-1),
         "604800000",
-        "A segment goes when its largest timestamp is older than this many ms; -1: never."
-        " tidelog.retention.clock says how timestamps count.",
+        "Age in ms at which a segment is deleted, counted from its largest timestamp;"
+        " -1: never. tidelog.retention.clock selects the time that counts.",
         synonyms=(
             Synonym("log.retention.ms"),
             Synonym("log.retention.minutes", MINUTE_MS),
@@ -193,59 +196,61 @@ class TopicConfig:
     retention_bytes: int = config_field(
         int64(None),
         "-1",
-        "The oldest segments go while the partition is larger than this many bytes without"
-        " them; negative is no limit.",
+        "The oldest segments are deleted as long as the remaining ones still have at"
+        " least this many bytes; a negative value means no limit.",
         synonyms=(Synonym("log.retention.bytes"),),
     )
     file_delete_delay_ms: int = config_field(
         int64(0),
         "60000",
-        "How long in ms a deleted segment's files stay, renamed, for those who read them.",
+        "Time in ms for which the renamed files of a deleted segment are kept for"
+        " readers that have them open.",
         synonyms=(Synonym("log.segment.delete.delay.ms"),),
     )
 
     delete_retention_ms: int = config_field(
         int64(0),
         "86400000",
-        "How long in ms a tombstone stays after the first compaction that met it, also on a log"
-        " that takes no more records; it goes with a run at most a tenth of that later (by"
-        " generations at most 1.1 times that).",
+        "Minimum time in ms that a tombstone is kept after the first compaction that"
+        " read it, even if nothing more is appended. A compaction at most a tenth of this"
+        " time later removes it (at most 1.1 times this time with"
+        " tidelog.compaction.scheduler=generational).",
         synonyms=(Synonym("log.cleaner.delete.retention.ms"),),
     )
     min_cleanable_dirty_ratio: float = config_field(
         RATIO,
         "0.5",
-        "Part of the log that must be uncompacted before a compaction is worth it.",
+        "Minimum share of uncompacted bytes in a log for a compaction.",
         synonyms=(Synonym("log.cleaner.min.cleanable.ratio"),),
     )
     min_compaction_lag_ms: int = config_field(
         int64(0),
         "0",
-        "How long in ms a record stays out of compaction, counted from its timestamp, but not"
-        " from later than its append time unless tidelog.retention.clock is `record`. May not be"
-        " over max.compaction.lag.ms.",
+        "Minimum time in ms before a record can be compacted, counted from its"
+        " timestamp, or from its append time if that is earlier and"
+        " tidelog.retention.clock is not `record`. Must not exceed max.compaction.lag.ms.",
         synonyms=(Synonym("log.cleaner.min.compaction.lag.ms"),),
     )
     max_compaction_lag_ms: int = config_field(
         int64(1),
         _INT64_MAX_TEXT,
-        "How long in ms a record may wait for compaction; on compacted topics it lowers"
-        " segment.ms. A broker also rolls an idle segment for it.",
+        "Maximum time in ms that a record waits for compaction; on compacted topics it"
+        " lowers segment.ms. A broker also rolls an idle segment for it.",
         synonyms=(Synonym("log.cleaner.max.compaction.lag.ms"),),
     )
     tidelog_compaction_min_dirty_bytes: int = config_field(
         int64(1, None, -1),
         "-1",
-        "Uncompacted bytes from which on a compaction is worth it whatever"
-        " min.cleanable.dirty.ratio says; -1 for none.",
+        "Uncompacted bytes that cause a compaction regardless of"
+        " min.cleanable.dirty.ratio; -1: none.",
         synonyms=(Synonym("tidelog.compaction.min.dirty.bytes"),),
     )
     tidelog_compaction_strategy: CompactionStrategy = config_field(
         COMPACTION_STRATEGY,
         "offset",
-        "Which record of a key stays: the one with the highest `offset`, as in Kafka, the"
-        " highest record `timestamp`, or the highest version in a `header`; of equal ones the one"
-        " with the highest offset.",
+        "Property that decides which record of a key is kept: the highest `offset`, as"
+        " in Kafka, the highest record `timestamp`, or the highest version in a `header`;"
+        " among equal ones the highest offset.",
         synonyms=(Synonym("tidelog.compaction.strategy"),),
     )
     tidelog_compaction_strategy_header: str = config_field(
@@ -258,70 +263,73 @@ class TopicConfig:
     tidelog_compaction_scheduler: CompactionScheduler = config_field(
         COMPACTION_SCHEDULER,
         "brute-force",
-        "What a compaction rewrites: `brute-force` everything, as Kafka, when"
-        " min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes asks for it;"
-        " `generational` the segments with the most garbage for the bytes that move, when"
-        " tidelog.compaction.space.factor is reached: far less is written, more is read.",
+        "Segments that a compaction rewrites: `brute-force`: all, as in Kafka, when"
+        " min.cleanable.dirty.ratio or tidelog.compaction.min.dirty.bytes is reached;"
+        " `generational`: the segments with the most garbage per rewritten byte, when"
+        " tidelog.compaction.space.factor is reached. It writes far less and reads more.",
         synonyms=(Synonym("tidelog.compaction.scheduler"),),
     )
     tidelog_compaction_space_factor: float = config_field(
         SPACE_FACTOR,
         "2.0",
-        "With tidelog.compaction.scheduler=generational: how many times its live size a log may"
-        " take, its active segment included, before it is compacted.",
+        "With tidelog.compaction.scheduler=generational: maximum size of a log,"
+        " including its active segment, as a multiple of the size of its live records."
+        " The log is compacted before it grows larger.",
         synonyms=(Synonym("tidelog.compaction.space.factor"),),
     )
     tidelog_cleaner_hash: KeyHash = config_field(
         KEY_HASH,
         "siphash",
-        "How a compaction hashes keys to 128 bits: `siphash` with a secret that is drawn for"
-        " each run, or `md5`.",
+        "Hash of keys in a compaction, to 128 bits: `siphash` with a secret that is"
+        " drawn for each run, or `md5`.",
         synonyms=(Synonym("tidelog.cleaner.hash"),),
     )
     tidelog_cleaner_verify_keys: bool = config_field(
         FLAG,
         "false",
-        "Compare the keys themselves before a record is dropped, so that not even two keys of"
-        " equal hashes are treated as one; the keys then take their room from the offset map's.",
+        "Compare the keys themselves before a record is dropped, so that not even two"
+        " keys of equal hashes are treated as one; the memory for the keys is part of the"
+        " offset map's.",
         synonyms=(Synonym("tidelog.cleaner.verify.keys"),),
     )
 
     max_message_bytes: int = config_field(
         int32(0),
         "1048588",
-        "Largest batch in bytes as it lies in the file, header and compression included.",
+        "Maximum size of a batch in bytes, as stored: compressed, with its header.",
         synonyms=(Synonym("message.max.bytes"),),
     )
     compression_type: CompressionType = config_field(
         COMPRESSION,
         "producer",
-        "Codec of the batches in the file; `producer` keeps what was sent.",
+        "Codec of stored batches; `producer` keeps the producer's.",
         synonyms=(Synonym("compression.type"),),
     )
     compression_gzip_level: int = config_field(
         int32(1, 9, extra=-1),
         "-1",
-        "Level for gzip, where the log itself compresses; -1 is zlib's default.",
+        "gzip level if the log compresses batches itself; -1 is zlib's default.",
         synonyms=(Synonym("compression.gzip.level"),),
     )
     compression_lz4_level: int = config_field(
         int32(1, 17),
         "9",
-        "Level for lz4, where the log itself compresses; 9 is the fast compressor.",
+        "lz4 level if the log compresses batches itself; 9 is the fast compressor.",
         synonyms=(Synonym("compression.lz4.level"),),
     )
     compression_zstd_level: int = config_field(
         int32(-131_072, 22),
         "3",
-        "Level for zstd, where the log itself compresses.",
+        "zstd level if the log compresses batches itself.",
         synonyms=(Synonym("compression.zstd.level"),),
     )
 
     tidelog_append_time_enable: bool = config_field(
         FLAG,
         "true",
-        "Whether each record's append time is kept (BASE.appendtime). Without it every"
-        " question on the append clock answers `unknown` for what is appended meanwhile.",
+        "Whether append times are stored (BASE.appendtime). While it is false, they are"
+        " not, so lookups by append time return `unknown` for records appended in that"
+        " period.",
     )
     tidelog_append_time_granularity_ms: int = config_field(
         int64(1),
@@ -333,30 +341,33 @@ class TopicConfig:
     tidelog_retention_clock: RetentionClock = config_field(
         RETENTION_CLOCK,
         "record-capped",
-        "Which time retention.ms counts from. `record`: the largest timestamp, Kafka's rule;"
-        " `append`: the largest append time; `record-capped`: the largest timestamp, each counted"
-        " at most as its record's append time, so that one in the future keeps nothing forever."
-        " If an append time is not known, the earlier of the segment's modification time and the"
-        " time at which it was first seen is used.",
+        "Time from which retention.ms counts. `record`: the largest timestamp, Kafka's"
+        " rule; `append`: the largest append time; `record-capped`: the largest"
+        " timestamp, each counted at most as its record's append time, so that a"
+        " timestamp in the future does not keep a segment forever. If an append time is"
+        " not known, the earlier of the segment's modification time and the time at which"
+        " it was first seen is used.",
     )
     tidelog_lookup_clock: ClockName = config_field(
         LOOKUP_CLOCK,
         "record",
-        "Which of a record's two times a broker's lookups (ListOffsets, offsetsForTimes) go by"
-        " and answer with: `record`, as Kafka, or `append`.",
+        "Time by which a broker looks up records (ListOffsets, offsetsForTimes), and"
+        " which it returns: `record`, as in Kafka, or `append`.",
     )
     tidelog_expose_append_time: bool = config_field(
         FLAG,
         "false",
-        "Whether a broker adds each record's append time to what it answers to fetches, as the"
-        " header `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are"
-        " rebuilt for it, which costs time; formats 0 and 1 have no headers and stay as they are.",
+        "Whether Fetch responses contain each record's append time, as the header"
+        " `tidelog.append.time`: ms since the epoch, 8 bytes, big-endian. Batches are"
+        " rebuilt for it, which costs time; formats 0 and 1 have no headers and stay"
+        " unchanged.",
     )
     tidelog_max_clock_jump_ms: int = config_field(
         int64(1),
         "3600000",
-        "Largest jump ahead of the wall clock in ms that the append clock follows by itself;"
-        " beyond it appends wait for an explicit accept, since append time never runs back.",
+        "Maximum jump of the wall clock into the future, in ms, that appends accept."
+        " After a larger one, appends are refused until an operator accepts the clock,"
+        " because append times never decrease.",
     )
 
     min_insync_replicas: int = config_field(
@@ -382,8 +393,9 @@ class TopicConfig:
     remote_storage_enable: bool = config_field(
         FLAG,
         "false",
-        "Whether `tidelog tier` copies finished segments to the store of tidelog.tier.url, and"
-        " local.retention.* apply; see docs/tiers.md. Kafka's own broker opens the local part.",
+        "Whether `tidelog tier` copies finished segments to the store of"
+        " tidelog.tier.url, and local.retention.* apply; see docs/tiers.md. Apache Kafka"
+        " can open the local part.",
     )
     remote_log_copy_disable: bool = config_field(
         FLAG,
@@ -393,28 +405,30 @@ class TopicConfig:
     remote_log_delete_on_disable: bool = config_field(
         FLAG,
         "false",
-        "Where remote.storage.enable is false: delete what only the tier has, the log then"
-        " starts with its local part. Else it stays readable.",
+        "If remote.storage.enable is false: whether records that are only in the tier"
+        " are deleted, so that the log starts with its local part. Otherwise they stay"
+        " readable.",
     )
     local_retention_ms: int = config_field(
         int64(-2),
         "-2",
-        "Local files that the tier has too go when they are older than this many ms; -2 means"
-        " as long as retention.ms, -1: forever.",
+        "Local files that are also in the tier are deleted when they are older than this"
+        " many ms; -2: retention.ms; -1: never.",
         synonyms=(Synonym("log.local.retention.ms"),),
     )
     local_retention_bytes: int = config_field(
         int64(-2),
         "-2",
-        "Local files that the tier has too go while local segments are larger than this many"
-        " bytes without them; -2 means retention.bytes, -1 is no limit.",
+        "Local files that are also in the tier are deleted, oldest first, as long as the"
+        " remaining local segments have at least this many bytes; -2: retention.bytes;"
+        " -1: no limit.",
         synonyms=(Synonym("log.local.retention.bytes"),),
     )
     tidelog_tier_url: str = config_field(
         STORE_URL,
         "",
-        "Where the tier is: `s3://bucket/prefix`, or another store of docs/objects.md. Never"
-        " credentials; those come from the environment.",
+        "URL of the tier: `s3://bucket/prefix`, or another store of docs/objects.md. It"
+        " must not contain credentials, which come from the environment.",
     )
 
     @classmethod
@@ -526,14 +540,15 @@ TWO_SIDED_LIMITS: Final = (
 TWO_SIDED_LIMIT_KEYS: Final = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 
 _FORMATS: Final = (
-    "records are written in format 2, those of old clients (`tidelog.legacy.clients`) in their own"
+    "records are stored in format 2; with `tidelog.legacy.clients`, records of old clients keep"
+    " their format"
 )
 # Retired name -> the reason why the setting has no effect.
 RETIRED: Final = {
     "message.format.version": _FORMATS,
     "log.message.format.version": _FORMATS,
-    "message.downconversion.enable": "batches are handed out as they lie in the file",
-    "log.message.downconversion.enable": "batches are handed out as they lie in the file",
+    "message.downconversion.enable": "batches are sent as they are stored",
+    "log.message.downconversion.enable": "batches are sent as they are stored",
     "time.index.interval": "the density of the time index follows index.interval.bytes",
 }
 
@@ -670,13 +685,13 @@ def _read(key: ConfigKey, name: str, text: str, factor: int = 1) -> ConfigValue:
 def _notes(setting: Setting, winner: Setting) -> Iterator[ConfigNote]:
     key = setting.key
     if setting is not winner:
-        text = f"{winner.given} wins over it for {key.name}"
+        text = f"{winner.given} takes precedence for {key.name}"
         yield ConfigNote(NoteKind.SHADOWED, setting.given, text)
     elif setting.given != key.name:
-        text = f"taken as {key.name}={text_of(setting.value)}"
+        text = f"used as {key.name}={text_of(setting.value)}"
         yield ConfigNote(NoteKind.RENAMED, setting.given, text)
     if not key.has_effect and text_of(setting.value) != key.default:
-        text = "kept for Kafka's sake, it changes nothing here"
+        text = "accepted for compatibility with Kafka; has no effect"
         yield ConfigNote(NoteKind.NO_EFFECT, setting.given, text)
 
 
@@ -701,7 +716,10 @@ def _advice(config: TopicConfig, settings: Mapping[str, Setting]) -> Iterator[Co
         yield ConfigNote(NoteKind.ADVICE, settings["segment.jitter.ms"].given, text)
     # KAFKA-4092: only whole segments are deleted, so the limit can't be kept.
     if 0 <= config.retention_bytes < config.segment_size_limit and "retention.bytes" in settings:
-        text = f"less than a segment ({config.segment_size_limit} bytes), which goes only whole"
+        text = (
+            f"smaller than a segment ({config.segment_size_limit} bytes); only whole segments are"
+            " deleted"
+        )
         yield ConfigNote(NoteKind.ADVICE, settings["retention.bytes"].given, text)
 
 

@@ -135,7 +135,7 @@ def _plain(name: str, text: str, unit: _Unit) -> str:
     key = TOPIC_CONFIG_BY_NAME.get(name) or _broker_keys().get(name)
     most = None if key is None else INTEGER_MAX.get(key.kind.type_name)
     if most is not None and number > most:
-        raise ConfigError(name, text, f"is {number} {unit.name}, over the highest value {most}")
+        raise ConfigError(name, text, f"is {number} {unit.name}; the maximum is {most}")
     return str(number)
 
 

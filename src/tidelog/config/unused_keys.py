@@ -27,7 +27,7 @@ from tidelog.config.values import (
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
 
-DOC: Final = "Taken for Kafka's sake; it has no effect here."
+DOC: Final = "Accepted for compatibility with Kafka; has no effect."
 
 
 _INTS: Final[Mapping[str, str | None]] = {

@@ -53,7 +53,7 @@ def printed(
         (86_399.9, "1d"),
         (435_456_000, "5040d"),
         (-119.808, "-2m"),
-        (float("inf"), "for ever"),
+        (float("inf"), "forever"),
     ],
 )
 def test_durations_have_at_most_two_units(seconds: float, text: str) -> None:

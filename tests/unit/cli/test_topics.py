@@ -16,7 +16,7 @@ def test_create_makes_the_directory_and_says_so(cli: Cli) -> None:
 
 def test_create_says_what_became_of_an_older_name(cli: Cli) -> None:
     result = cli.ok("create", "flights", "-c", "log.retention.hours=5")
-    assert "log.retention.hours: taken as retention.ms=18000000" in result.err
+    assert "log.retention.hours: used as retention.ms=18000000" in result.err
 
 
 def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> None:

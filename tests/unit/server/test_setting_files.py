@@ -83,7 +83,7 @@ def test_a_byte_order_mark_is_skipped() -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("a=1\n=3", ":2: the setting has no name"), (r"a=\u12", r":1: behind \u stand four")],
+    [("a=1\n=3", ":2: the setting has no name"), (r"a=\u12", r":1: \u must be followed")],
 )
 def test_properties_that_cannot_be(content: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -75,18 +75,18 @@ def test_what_may_be_reached_by_others(listener: str, client_auth: str, *, is_sa
         ({"listeners": "SSL://"}, "HOST:PORT"),
         ({"advertised_listeners": "PLAINTEXT://a"}, "HOST:PORT"),
         ({"advertised_listeners": "a"}, "HOST:PORT"),
-        ({"advertised_listeners": "0.0.0.0:1"}, "name one that clients can reach"),
+        ({"advertised_listeners": "0.0.0.0:1"}, "give one that they can reach"),
         ({"advertised_listeners": "a:1,b:2"}, "NAME://HOST:PORT"),
         (
             {"listeners": "PLAINTEXT://a:1,SSL://b:2", "advertised_listeners": "a:1"},
             "NAME://HOST:PORT",
         ),
-        ({"advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "name one that clients can reach"),
-        ({"advertised_listeners": "PLAINTEXT://[::]:1"}, "name one that clients can reach"),
+        ({"advertised_listeners": "PLAINTEXT://0.0.0.0:1"}, "give one that they can reach"),
+        ({"advertised_listeners": "PLAINTEXT://[::]:1"}, "give one that they can reach"),
         ({"controller_listener_names": "PLAINTEXT"}, "listeners"),
         ({"listeners": "MINE://a:1"}, "no protocol for listener MINE"),
         ({"listener_security_protocol_map": "PLAINTEXT:TLS"}, "NAME:PROTOCOL"),
-        ({"advertised_listeners": "SSL://a:1"}, "is no name in listeners"),
+        ({"advertised_listeners": "SSL://a:1"}, "is not a name in listeners"),
         ({"listeners": "SSL://a:1", "ssl_keystore_location": ""}, "ssl.keystore.location"),
         (
             {
@@ -148,7 +148,7 @@ def test_clients_are_told_what_they_can_use(place: str, advertised: str, told: s
 )
 def test_what_others_can_reach_is_refused(given: dict[str, str], key: str) -> None:
     found = config(**given)
-    with pytest.raises(ConfigError, match=r"can be reached by other machines.*say so") as caught:
+    with pytest.raises(ConfigError, match=r"is reachable from other machines.*pass so") as caught:
         ensure_private(found, plan_listeners(found), "so")
     assert caught.value.key == key
 
