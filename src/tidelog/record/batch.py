@@ -56,20 +56,20 @@ class RecordBatch:
     Safe to read from several threads. The buffer must hold the whole batch, which `walk` ensures.
 
     Attributes:
-        at: Place of the batch in the buffer.
-        size_bytes: Size of the whole batch, including the header.
+        at: Position of the batch in the buffer.
+        size_bytes: Size of the whole batch in bytes, including the header.
         base_offset: Offset that the records' offset deltas are relative to.
         leader_epoch: Epoch of the leader that appended it, -1 if unknown.
         magic: 2.
         crc: Value in the header.
         attributes: All 16 bits, signed.
         last_offset_delta: `last_offset` - `base_offset`; a cleaner that drops records keeps it.
-        base_timestamp: Time in ms that the timestamp deltas are relative to; neither the smallest
-            nor, with a delete horizon, any record's.
+        base_timestamp: Time in ms that the timestamp deltas are relative to. It need not be the
+            smallest timestamp; with a delete horizon it is no record's timestamp.
         max_timestamp: Largest record timestamp in ms, or the append time of a LogAppendTime batch.
-        producer_id: -1 for none.
-        producer_epoch: -1 for none.
-        base_sequence: -1 for none.
+        producer_id: Id of the idempotent producer, -1 for none.
+        producer_epoch: Epoch of the producer, -1 for none.
+        base_sequence: Sequence of offset delta 0, -1 for none.
         record_count: Value in the header; not trusted until the records are decoded.
     """
 
@@ -204,7 +204,7 @@ class RecordBatch:
         """Ensure that the CRC is right.
 
         Raises:
-            CorruptBatch: It is not, or the batch is shorter than its header.
+            CorruptBatch: The CRC is wrong, or the batch is shorter than its header.
         """
         if self.size_bytes < HEADER_SIZE:
             raise self._corrupt(f"{self.size_bytes} bytes, a header alone has {HEADER_SIZE}")
@@ -227,7 +227,7 @@ class RecordBatch:
                 memory.
 
         Raises:
-            CorruptStream: It does not decompress; StreamTooLong if it exceeds `limit`.
+            CorruptStream: The records do not decompress; StreamTooLong if they exceed `limit`.
             UnsupportedCompression: The codec is unknown.
         """
         section, codec = self.view[HEADER_SIZE:], self.codec
@@ -277,12 +277,12 @@ class RecordBatch:
     ) -> bytearray:
         """Return the batch with some of its records, or with replaced records.
 
-        Offsets, leader epoch, producer, codec, append time and delete horizon stay. Not for control
-        batches.
+        Offsets, leader epoch, producer, codec, append time and delete horizon are kept. Not for
+        control batches.
 
         Args:
-            records: In offset order, at least one.
-            offsets: Offset of each, within the batch.
+            records: The records in offset order, at least one.
+            offsets: Offset of each record, within the batch.
             default_timestamp: Time in ms for records whose timestamp is None.
 
         Raises:
@@ -330,10 +330,10 @@ class RecordBatch:
 
 
 def _forget_lost_times(records: list[Record]) -> Iterator[Record]:
-    """Return the records, without create times if all of these equal the append time.
+    """Return the records, without create times if all of them equal the append time.
 
-    Kafka's cleaner rewrites a LogAppendTime batch with the visible times; tidelog's keeps the
-    producer's. If all create times equal the append time, it is unknown which cleaner wrote the
+    Kafka's cleaner rewrites a LogAppendTime batch with the visible times; tidelog's cleaner keeps
+    the producer's. If all create times equal the append time, it is unknown which cleaner wrote the
     batch, so the create times are unknown, too.
     """
     is_lost = all(record.create_timestamp == record.timestamp for record in records)

@@ -75,7 +75,7 @@ def view_batch(buffer: Buffer, at: int = 0) -> Batch:
 
 
 def walk(buffer: Buffer, at: int = 0, end: int | None = None) -> Iterator[Batch]:
-    """Iterate over the batches from `at` to `end`, back to back; stops at a partial batch.
+    """Iterate over the batches from `at` to `end`, without gaps; stop at a partial batch.
 
     Args:
         buffer: Bytes that begin with a batch at `at`.

@@ -16,7 +16,7 @@ _STEP_BYTES: Final = 64 << 10
 
 
 class Scratch:
-    """A buffer that is reused once no view of it exists. Safe for several threads."""
+    """A buffer that is reused once no view of it exists. Thread-safe."""
 
     def __init__(self) -> None:
         # At most one. `pop` and `append` of a list are atomic: the thread that pops the buffer owns
@@ -43,7 +43,7 @@ class Scratch:
 
 
 def is_free(buffer: bytearray) -> bool:
-    """Whether no view of a buffer exists; the caller must be the only user meanwhile."""
+    """Whether no view of a buffer exists; no other thread may use it during the call."""
     if not buffer:
         return True
     try:
@@ -58,8 +58,8 @@ def is_free(buffer: bytearray) -> bool:
 OPENED_BYTES: Final = 4 << 20
 
 
-# Additional memory for the last body of a group; a body that needs more is decompressed elsewhere
-# first.
+# Additional memory for the last body of a group; a body that needs more is first decompressed to
+# other memory.
 _SPARE_BYTES: Final = 1 << 20
 
 
@@ -78,7 +78,7 @@ class BodyBuffer(Scratch):
         self.used = 0
 
     def clear(self) -> None:
-        """Start a new group: its bodies overwrite the former ones."""
+        """Start a new group, whose bodies overwrite the former ones."""
         self.used = 0
 
     def take(self, size_bytes: int) -> memoryview:
@@ -88,9 +88,9 @@ class BodyBuffer(Scratch):
         return self._room[self.used : self.used + size_bytes]
 
     def put(self, body: Buffer) -> bool:
-        """Add a body, which may be at the start of the memory taken last.
+        """Add a body, which may be at the start of the memory that `take` returned last.
 
-        Return False if it is full.
+        Returns False if the buffer is full.
         """
         end = self.used + len(body)
         if end > len(self._bytes):
@@ -103,5 +103,5 @@ class BodyBuffer(Scratch):
 
     @property
     def content(self) -> memoryview:
-        """All bodies, back to back."""
+        """All bodies, one after the other."""
         return self._room[: self.used]

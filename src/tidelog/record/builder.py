@@ -63,14 +63,14 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
     """Build one sealed magic-2 batch of `records`, which must not be empty.
 
     Args:
-        records: In offset order. Headers and nulls are kept.
+        records: The records in offset order. Headers and nulls are kept.
         base_offset: Offset of the first record (of offset delta 0, if deltas are given).
         leader_epoch: Epoch of the leader that appends it, -1 if unknown.
         codec: Compression of the records.
         level: The codec's level, None for Kafka's default.
         timestamp_type: Whether the producer or the log sets the visible timestamps.
         append_time_ms: Time in ms of all records; required for LogAppendTime, refused otherwise.
-            The records' own timestamps stay on disk in the deltas.
+            The records' own timestamps are kept on disk in the deltas.
         producer_id: Id of an idempotent producer, -1 for none.
         producer_epoch: The producer's epoch, -1 for none.
         base_sequence: The producer's sequence for offset delta 0, -1 for none.
@@ -85,7 +85,8 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         InvalidRecord: A record or the batch is larger than the format allows, or a header key is
             not valid text.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
-        InvalidRequest: No records, conflicting arguments, or a level that the codec does not have.
+        InvalidRequest: There are no records, arguments conflict, or the codec does not have the
+            level.
         UnsupportedCompression: The codec is none of Kafka's.
     """
     if not records:
@@ -177,7 +178,7 @@ def build_end_marker(  # noqa: PLR0913 - as above
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """Build the control batch that ends a producer's transaction; it takes one offset.
+    """Build the control batch that ends a producer's transaction; it uses one offset.
 
     Args:
         commit: True to commit, False to abort.

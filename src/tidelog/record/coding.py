@@ -48,7 +48,7 @@ def read_varint(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
         end: End of the readable bytes, exclusive.
 
     Raises:
-        CorruptRecord: It extends beyond `end`, or is wider than 32 bits.
+        CorruptRecord: The number extends beyond `end`, or is wider than 32 bits.
     """
     if at < end and (byte := buffer[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -59,7 +59,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
     """Return the int64 at `at`, and the place after it; arguments as in `read_varint`.
 
     Raises:
-        CorruptRecord: It extends beyond `end`, or is wider than 64 bits.
+        CorruptRecord: The number extends beyond `end`, or is wider than 64 bits.
     """
     if at < end and (byte := buffer[at]) < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -67,7 +67,7 @@ def read_varlong(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
 
 
 def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int, int]:
-    """Read any number of groups, for both readers."""
+    """Read a varint of any number of groups, for both readers."""
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:
@@ -114,13 +114,13 @@ def _short_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Encoded forms of small numbers, which most lengths, deltas and counts are.
+# Number of small values with a precomputed encoding; most lengths, deltas and counts are small.
 SHORT_VARINTS_COUNT: Final = 1024
 SHORT_VARINTS: Final = tuple(map(_short_varint, range(SHORT_VARINTS_COUNT)))
 
 
 def encode_varlong(value: int) -> bytes:
-    """Return the int64 `value` in as few bytes as possible; an int32 equals a varint."""
+    """Return the int64 `value` as a varlong; for an int32 the bytes equal those of a varint."""
     if 0 <= value < SHORT_VARINTS_COUNT:
         return SHORT_VARINTS[value]
     out = bytearray()

@@ -1,9 +1,9 @@
 """Codecs of record batches, with Kafka's framing and a hard limit on the decompressed size.
 
 `compress` writes the form of Kafka's clients, `decompress` reads every form that they read. Lengths
-in the input are not trusted: frames are walked first, so memory is allocated only for sizes that
+in the input are not trusted: frames are examined first, so memory is allocated only for sizes that
 the input can really produce, and never beyond the limit. Bytes after the end of a stream are an
-error; Kafka's readers drop them silently.
+error; Kafka's readers ignore them.
 
 Each framing has its own module (`snappy_stream`, `lz4_frame`, `zstd_frame`), which is imported,
 with its library, at the first batch of that codec.
@@ -24,8 +24,8 @@ APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
 
 # Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
-# the others relative to another base. Each record grows by at most 10 bytes, however often that is
-# done, and has at least 7.
+# the others relative to another base. Each record has at least 7 bytes and grows by at most 10,
+# however often that is done.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
 
@@ -59,7 +59,7 @@ def compress(codec: Codec, data: Buffer, *, level: int | None = None, magic: int
             2 allows zstd.
 
     Raises:
-        UnsupportedCompression: zstd in magic 0 or 1.
+        UnsupportedCompression: The codec is zstd, with magic 0 or 1.
         InvalidRequest: The level is outside the codec's range.
     """
     _check_level(codec, level)
@@ -91,7 +91,7 @@ def decompress(
 ) -> bytes | memoryview:
     """Decompress `data` to at most `limit` bytes.
 
-    Memory stays within `limit` and a small constant, whatever size the input declares.
+    Memory is limited to `limit` and a small constant, whatever size the input declares.
 
     Args:
         codec: The codec; NONE returns a view of the bytes.
@@ -101,9 +101,9 @@ def decompress(
         scratch: Memory to decompress to, if the caller keeps no view of it; None for new memory.
 
     Raises:
-        CorruptBatch: Malformed, truncated, or followed by other bytes.
-        StreamTooLong: More than `limit` bytes.
-        UnsupportedCompression: zstd in magic 0 or 1.
+        CorruptBatch: The stream is malformed, truncated, or followed by other bytes.
+        StreamTooLong: It decompresses to more than `limit` bytes.
+        UnsupportedCompression: The codec is zstd, with magic 0 or 1.
     """
     assert limit >= 0
     match codec:

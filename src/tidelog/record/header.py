@@ -1,8 +1,8 @@
 """Header fields of magic-2 batches and of magic-0 and magic-1 messages: positions, masks, updates.
 
-Magic 2: 61 bytes. The CRC covers everything from the attributes on. Base offset and leader epoch
-precede it, so a leader sets them without recomputing the CRC. Magic 0 and 1: the CRC covers
-everything from the magic on; offset and length precede it.
+Magic 2: 61 bytes. The CRC covers all bytes from the attributes on. Base offset and leader epoch are
+before them, so a leader sets them without recomputing the CRC. Magic 0 and 1: the CRC covers all
+bytes from the magic on; offset and length are before it.
 
 Source: docs/format.md#batch, #magic-0-and-1; KIP-31, KIP-32, KIP-98, KIP-534 (delete horizon).
 """
@@ -127,7 +127,7 @@ KNOWN_ATTRIBUTES: Final = 0x7F
 def assign_offset(
     buffer: bytearray | memoryview, at: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Set offset and leader epoch of the magic-2 batch at `at`, in place; its CRC stays right.
+    """Set offset and leader epoch of the magic-2 batch at `at`, in place; its CRC remains right.
 
     Args:
         buffer: Writable bytes that hold the whole batch.
@@ -142,8 +142,8 @@ def assign_offset(
 def stamp_append_time(buffer: bytearray | memoryview, at: int, append_time_ms: int) -> None:
     """Make the magic-2 batch at `at` a LogAppendTime batch, in place, with a new CRC.
 
-    Base timestamp and deltas keep the producer's own times, hidden from Kafka's readers. Attribute
-    bits without a meaning are cleared, as in Kafka.
+    Base timestamp and deltas keep the producer's own times, which Kafka's readers don't see.
+    Attribute bits without a meaning are cleared, as in Kafka.
 
     Args:
         buffer: Writable bytes that hold the whole batch.

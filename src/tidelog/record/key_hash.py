@@ -1,6 +1,6 @@
 """Hash of a key for compaction: 128 bits, seeded, one key at a time.
 
-SipHash-2-4 with a 128-bit result. Without the seed, keys with equal hashes can't be constructed,
+SipHash-2-4 with a 128-bit result. Without the seed a client can't construct keys with equal hashes,
 unlike with plain MD5. `kernels.hashes` computes the same for many keys.
 
 Source: J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF" (2012).

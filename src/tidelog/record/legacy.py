@@ -6,9 +6,10 @@ wrapper's frame is that of its last inner message:
 - magic 0: inner offsets are absolute;
 - magic 1: inner offsets are relative; absolute = outer - last inner + inner. An outer offset of 0
   means a base of 0, whatever the last inner offset is (an old librdkafka wrote this). The outer
-  timestamp is the largest inner one, or with LogAppendTime the time of all.
+  timestamp is the largest inner one, or with LogAppendTime that of all messages.
 
-Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); no other mix is.
+Inner messages of magic 0 in a magic-1 wrapper are read (KAFKA-4298); other mixed formats are
+refused.
 
 Source: docs/format.md#magic-0-and-1; KIP-31 (relative offsets), KIP-32 (timestamps).
 """
@@ -73,8 +74,8 @@ def build_legacy_message(
     """Build one message with its frame and CRC.
 
     Args:
-        key: None for none; a wrapper has none.
-        value: None for none; in a wrapper, the compressed message set.
+        key: The key, None for none; a wrapper has no key.
+        value: The value, None for none; in a wrapper, the compressed message set.
         magic: 0 or 1.
         offset: Offset in the frame.
         timestamp: In ms; -1 means "has no time" and is required in magic 0.
@@ -82,7 +83,7 @@ def build_legacy_message(
 
     Raises:
         UnsupportedForMessageFormat: A timestamp in magic 0.
-        InvalidRecord: Larger than the format allows.
+        InvalidRecord: The message is larger than the format allows.
     """
     assert magic in (0, 1)
     if magic == 0 and timestamp != NO_TIMESTAMP:
@@ -139,7 +140,7 @@ def build_legacy_set(
     append_time_ms: int | None = None,
     default_timestamp: int = NO_TIMESTAMP,
 ) -> bytearray:
-    """Build messages back to back, or one wrapper if there is a codec.
+    """Build messages, one after the other, or one wrapper if there is a codec.
 
     Args:
         records: At least one, without headers; magic 0 drops timestamps.
@@ -151,9 +152,9 @@ def build_legacy_set(
 
     Raises:
         UnsupportedForMessageFormat: A record has headers, or an append time in magic 0.
-        UnsupportedCompression: zstd.
-        InvalidRequest: No records.
-        InvalidRecord: Larger than the format allows.
+        UnsupportedCompression: The codec is zstd.
+        InvalidRequest: There are no records.
+        InvalidRecord: A message is larger than the format allows.
         InvalidTimestamp: A timestamp does not fit into 64 bits.
     """
     if not records:
@@ -344,7 +345,7 @@ class LegacyBatch:
         """Ensure that the CRC is right.
 
         Raises:
-            CorruptBatch: It is not, or the message is too short for its magic.
+            CorruptBatch: The CRC is wrong, or the message is too short for its magic.
         """
         if not self.is_valid():
             raise self._corrupt(CorruptBatch, f"CRC-32 {self.crc:#010x} does not match")
@@ -355,7 +356,7 @@ class LegacyBatch:
         A message that is no wrapper is returned unchanged.
 
         Raises:
-            CorruptStream: It does not decompress within the limit.
+            CorruptStream: The message set does not decompress within the limit.
             CorruptRecord: The wrapper has no value, or is damaged.
             UnsupportedCompression: The codec is unknown, or zstd.
         """
@@ -398,7 +399,7 @@ class LegacyBatch:
         return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
-        """Return the record of an inner message; errors have this wrapper's place."""
+        """Return the record of an inner message; errors have this wrapper's position."""
         try:
             message.ensure_valid()
             return message._record(base + message.last_offset, self)  # noqa: SLF001 - own class
@@ -440,7 +441,7 @@ class LegacyBatch:
 
         Args:
             body: The decompressed wrapper.
-            at: Place in it to begin at.
+            at: Position in it to begin at.
 
         Raises:
             CorruptRecord: There is no message, or a frame, magic or codec is invalid.

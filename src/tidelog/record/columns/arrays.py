@@ -1,13 +1,13 @@
 """Arrow arrays over the buffers that kernels fill, and the reuse of their memory.
 
-A -1 that stands for "missing" in a fixed-width column becomes null. A column without nulls has no
+A -1 that means "missing" in a fixed-width column becomes null. A column without nulls has no
 validity bitmap.
 
 The system takes as long to zero fresh pages as a kernel takes to fill them, and Arrow's pool
-returns memory that another thread frees, as readers usually do. So freed pages are kept and the
-most recently freed one, which is still in a CPU cache, is used first. At most `FREE_BYTES_MAX` are
-kept; the rest goes back to Arrow's pool. A page is freed, by any thread, when the last array or
-buffer over it is gone.
+returns memory to the system if another thread frees it, as readers usually do. So freed pages are
+kept, and the most recently freed one, which is still in a CPU cache, is used first. At most
+`FREE_BYTES_MAX` are kept; other pages are returned to Arrow's pool. A page is freed, by any thread,
+when the last array or buffer over it is deleted.
 """
 
 import ctypes
@@ -39,7 +39,7 @@ from tidelog.record.kernels.records import (
 from tidelog.record.kernels.times import fill_append_times
 from tidelog.types import INT32_MAX, TimestampType
 
-# Size of the columns of some record batches.
+# Maximum size of the kept pages: the columns of several record batches.
 FREE_BYTES_MAX: Final = 64 << 20
 
 
@@ -52,7 +52,7 @@ _STEPS: Final = 4
 
 
 class FreeMemory:
-    """Unused pages by size; safe for several threads, because each step is atomic in Python."""
+    """Unused pages by size; thread-safe, because each step is atomic in Python."""
 
     def __init__(self, bytes_max: int = FREE_BYTES_MAX) -> None:
         self._by_size: dict[int, list[memoryview]] = {}
@@ -64,7 +64,7 @@ class FreeMemory:
         return sum(size * len(memories) for size, memories in list(self._by_size.items()))
 
     def take(self, size: int) -> memoryview:
-        """Return memory of this size: the page given last, or a new one."""
+        """Return memory of this size: the page of that size that was freed last, or a new one."""
         try:
             return self._by_size[size].pop()
         except LookupError:
@@ -84,7 +84,7 @@ FREE: Final = FreeMemory()
 
 
 class _Page(ctypes.Array[ctypes.c_ubyte]):
-    """A page during one use; its deletion gives the memory back."""
+    """A page during one use; when it is deleted, its memory is kept for reuse."""
 
     _type_ = ctypes.c_ubyte
     _length_ = 0
@@ -297,7 +297,7 @@ def _binary(kind: pa.DataType, rows: int, column: Binary, null_count: int) -> "C
 
 
 def _bytes(chunk: Chunk, column: Binary, null_count: int) -> "Column":
-    """Return keys or values: copies in an array of their own, or views of the log's bytes."""
+    """Return keys or values: copies in a new array, or views of the log's bytes."""
     if not column.views.size:
         return _binary(pa.binary(), chunk.rows, column, null_count)
     valid = _share(column.valid[: (chunk.rows + 7) >> 3]) if null_count else None

@@ -1,12 +1,12 @@
 """Batch tables of log bytes: frames, checksums, decompressed bodies, and batches to skip.
 
-A batch is skipped only for values of a header whose CRC is right. In a group that is decoded
+A batch is skipped only because of values in a header whose CRC is right. In a group that is decoded
 completely, the decoder checks each CRC just before it decodes the batch.
 
-Bodies of compressed and of legacy batches are written side by side into one scratch buffer. Their
-`BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` stays the batch's
-position in the log. Uncompressed lz4 frames are located by a table, because one Python object per
-batch costs more than decompressing 16 KB.
+Bodies of compressed and of legacy batches are written one after the other into one scratch buffer.
+Their `BODY_START` and `BODY_END` are positions in that buffer, while `POSITION` is still the
+batch's position in the log. Uncompressed lz4 frames are located by a table, because one Python
+object per batch costs more than decompressing 16 KB.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Longs
 
 
-# Decompressed bytes to join before they are decoded: limits memory, however much the batches expand
-# (a single one may be as large as its own limit allows).
+# Decompressed bytes to join before they are decoded. This limits memory, however much the batches
+# expand (a single batch may be as large as its own limit allows).
 SCRATCH_BYTES: Final = 1 << 20
 
 
@@ -73,7 +73,7 @@ def join_bodies(
     Raises:
         CorruptBatch: A batch does not decompress within its limit, or a message's CRC is wrong.
         CorruptRecord: A legacy message breaks a rule.
-        UnsupportedCompression: An undefined codec.
+        UnsupportedCompression: The codec is undefined.
     """
     view = log.data
     parts: list[Buffer] = []
@@ -134,7 +134,7 @@ if TYPE_CHECKING:
     Mask = npt.NDArray[np.bool_]
 
 
-# Headers to walk over at a time: many, since their table is small compared to the batches.
+# Headers to read at a time: many, since their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
 
@@ -143,12 +143,13 @@ SCAN_BATCHES: Final = 4096
 GROUP_BYTES: Final = 4 << 20
 
 
-# Bytes to decode at a time if the decoder checks each batch just before: caches don't matter then.
+# Bytes to decode at a time if the decoder checks each batch just before it decodes it: then caches
+# don't matter.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
 
-# A table is split between plain batches and others; with more changes than this, groups would be
-# too small.
+# A table is split between plain batches and others. With more changes between them than this,
+# groups would be too small.
 _CHANGES_MAX: Final = 8
 
 
@@ -163,15 +164,15 @@ class DecodeStats:
     """Statistics of a decode so far; complete when its iterator is exhausted.
 
     Attributes:
-        batches: Batches walked over.
+        batches: Batches whose headers were read.
         batches_opened: Batches whose records were examined.
         rows: Rows returned.
         without_time: Records inside the offset range that have no time, if there is a time range.
             Records of batches that can't match are not counted, since these are not opened.
-        end_at: Place after the last batch walked over; before the buffer's end if that cuts a
-            batch.
-        next_offset: Offset after that batch; -1 if none was walked over.
-        first_offset: Base offset of the first batch walked over, -1 if none was.
+        end_at: Position after the last batch whose header was read; it is before the buffer's end
+            if the buffer ends inside of a batch.
+        next_offset: Offset after that batch; -1 if there was none.
+        first_offset: Base offset of the first batch whose header was read, -1 if there was none.
         records: Number of records in the headers of those batches, as far as their magic has it.
     """
 
@@ -205,12 +206,13 @@ class Selection:
         offset_end: End of the offsets, exclusive.
         record_time: Select only records whose timestamp in ms is in [a, b); b of INT64_MAX means no
             end. Records without a time are in no range and are counted in the statistics.
-        opens_all: Also open batches that can't match by their header's times: to count records
-            without a time.
+        opens_all: Whether to also open batches that can't match by their header's times, to count
+            records without a time.
         include_control: Whether to include the records of control batches.
         drop_batch: Returns which batches of a table (`kernels.layout`) to leave out.
         opens_from: Open each batch that ends at or after this offset, instead of `offset_start`.
-        between: Smallest offset that the first batch may have, and the offset that none reaches.
+        between: Smallest offset that the first batch may have, and the exclusive upper limit of all
+            offsets.
     """
 
     offset_start: int = 0
@@ -286,7 +288,7 @@ def groups(
 
 
 def _parted(table: "Longs", selection: Selection) -> Iterator[tuple["Longs", bool]]:
-    """Yield parts of a table, in order, and whether all batches of a part are opened in place."""
+    """Yield parts of a table, in order, each with whether its batches are all opened in place."""
     is_left = is_plain(table) & _select(table, selection)
     changes = np.flatnonzero(is_left[1:] != is_left[:-1]) + 1
     if len(changes) > _CHANGES_MAX:
@@ -327,7 +329,7 @@ def _cut(table: "Longs", rows: int, size_max: int) -> Iterator[tuple[int, int]]:
 def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None:
     """Return the error of the first magic-2 batch with a wrong CRC.
 
-    Legacy ones are checked later.
+    Legacy batches are checked later.
     """
     if HAS_INSTRUCTION:
         slot, crc = find_checksum_mismatch(log, table, shifts())
@@ -353,7 +355,7 @@ def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
 
 
 def _select(table: "Longs", selection: Selection) -> "Mask":
-    """Return which batches may contain selected records; legacy ones are judged by their frame."""
+    """Return which batches may contain selected records; legacy batches have only a frame."""
     is_wanted = table[:, layout.LAST_OFFSET] >= selection.first_opened
     is_wanted &= table[:, layout.BASE_OFFSET] < selection.offset_end
     if not selection.include_control:
@@ -376,7 +378,7 @@ def _may_match(table: "Longs", start_ms: int, end_ms: int) -> "Mask":
 
 
 def lz4_frames(table: "Longs") -> list[slice | None]:
-    """Return the place of the frame of each lz4-compressed batch; None for other batches."""
+    """Return the slice of the frame of each lz4-compressed batch; None for other batches."""
     codec = table[:, layout.ATTRIBUTES] & CODEC_MASK
     is_lz4 = (table[:, layout.MAGIC] == MAGIC_2) & (codec == int(Codec.LZ4))
     starts = (table[:, layout.POSITION] + HEADER_SIZE).tolist()

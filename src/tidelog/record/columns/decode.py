@@ -1,9 +1,9 @@
 """Decodes log bytes to Arrow record batches, and reduces them to the last record of each key.
 
-This module chooses batches and shapes the result; `tidelog.record.kernels` does the work on
-records, by the rules of `tidelog.record.batch_walk`. Bodies that lie uncompressed in the log are
-decoded in place. If one batch of a group is compressed or of magic 0 or 1, all bodies of the group
-are first put side by side (`batch_table`), so that one kernel decodes them all.
+This module chooses batches and shapes the result; `tidelog.record.kernels` processes the records,
+by the rules of `tidelog.record.batch_walk`. Bodies that are uncompressed in the log are decoded in
+place. If one batch of a group is compressed or of magic 0 or 1, all bodies of the group are first
+copied into one buffer (`batch_table`), so that one kernel decodes them all.
 
 Columns (only requested ones are computed):
 
@@ -77,7 +77,7 @@ _CAPACITY_BYTES: Final = 8 << 20
 
 
 class Decoder:
-    """State that all groups share. Not for two threads at once."""
+    """State shared by all groups. For one thread at a time."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ def _batch_at(table: "Longs", at: int) -> "Longs":
 
 
 def corrupt(status: int, at: int, batch: "Longs", *, is_joined: bool) -> CorruptRecord:
-    """Return the error with its place in the log."""
+    """Return the error with its position in the log."""
     reason, offset = REASONS[status], int(batch[layout.BASE_OFFSET])
     if not is_joined:
         return CorruptRecord(reason, at=at, offset=offset)
@@ -284,7 +284,7 @@ def fold_group(
 ) -> None:
     """Fold the records of a group.
 
-    Raises the errors of `Decoder.decode` after the records before.
+    Raises the errors of `Decoder.decode` after the records before the error are folded.
     """
     row_filter = filter_of(selection)
     if not group.is_checked:
@@ -372,8 +372,8 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
     """Decode a run of batches, in order, to Arrow record batches of at most `rows` rows.
 
     Args:
-        buffer: Batches of any magic and codec, back to back; a cut one at the end is left out.
-            Referenced while the iterator lives, and with `views` by the results.
+        buffer: Batches of any magic and codec, without gaps; an incomplete one at the end is left
+            out. Referenced while the iterator lives, and with `views` by the results.
         selection: Which records to return.
         columns: Names from `ALL_COLUMNS`, in the requested order.
         append_times: First offset (ascending) and append time in ms (-1 unknown) of each run of
@@ -386,7 +386,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
     Raises:
         CorruptBatch, CorruptRecord: A frame, an offset, a checksum, a compressed stream or a record
             is wrong; everything before it was yielded. `at` counts from the buffer's first byte.
-        UnsupportedCompression: An undefined codec.
+        UnsupportedCompression: The codec is undefined.
         InvalidRequest: At the first step: an unknown column, or `rows` out of range.
     """
     kind = schema(columns, views=views)
@@ -439,7 +439,7 @@ def fold(
     *,
     check_crc: bool = True,
 ) -> None:
-    """Let a kernel process the records that `decode` would return, without copying them.
+    """Pass the records that `decode` would return to a fold's kernel, without copying them.
 
     Arguments are those of `decode`. No reference to `buffer` is kept.
 
@@ -455,7 +455,7 @@ def fold(
 
 
 def _merge_small(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows with small batches merged: a narrow filter leaves few rows of each chunk.
+    """Yield the same rows with small batches merged: a selective filter leaves few rows of a chunk.
 
     Batches that are at least half full pass unchanged, so at most half of the rows are copied.
     """
@@ -487,8 +487,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 
-# More records than this are left to plain Python code: 16 MiB of ordinary records have fewer, and
-# each needs a row of 64 bytes.
+# More records than this are left to plain Python code: 16 MiB of ordinary records are fewer than
+# this, and each record needs a row of 64 bytes.
 RECORDS_MAX: Final = 1 << 19
 
 
@@ -496,10 +496,10 @@ SECRET_BYTES: Final = 16
 
 
 class LatestFinder:
-    """Finds the last record of each key, in one run of batches after the other."""
+    """Finds the last record of each key, in one sequence of batches after another."""
 
     def __init__(self, secret: bytes) -> None:
-        """Create it with the 16 secret bytes of the key hash, unknown to producers."""
+        """Create a finder with 16 bytes for the key hash that must be secret from producers."""
         assert len(secret) == SECRET_BYTES
         self._seeds = np.frombuffer(secret, "<i8").astype(np.int64)
 
@@ -511,8 +511,8 @@ class LatestFinder:
             table: Their rows, from `scan_batches`: magic 2, uncompressed.
 
         Returns:
-            None if something is wrong, or a record has no key: then plain Python code must process
-            them.
+            None if the data is damaged, or a record has no key: then plain Python code must process
+            it.
         """
         count = _record_count(table)
         if count is None:

@@ -50,15 +50,15 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", bound=np.generic)
 
 
-# Bytes and batches written by one call of the kernel: enough to amortize the call, few enough to
-# stay in the cache until they are checksummed and copied.
+# Bytes and batches written by one call of the kernel: enough to amortize the call, few enough that
+# they are still in the cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
 
 _OUT_BATCHES: Final = 256
 
 
-# Initial room for one batch; extended if its records need more.
+# Initial size of the memory for one batch; extended if its records need more.
 _BATCH_ROOM: Final = 1 << 24
 
 
@@ -222,8 +222,8 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
     return _frozen(numbers.fill_null(now_ms).to_numpy(zero_copy_only=False))
 
 
-# The type of `arrays.HEADERS`, but names may be null: our own check of them has a better error than
-# a cast.
+# The type of `arrays.HEADERS`, except that names may be null: our own check for null has a better
+# error than a cast.
 _PAIRS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -248,7 +248,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     keys, values = pairs.flatten()
     if keys.null_count:
         raise InvalidRecord("a header without a key")
-    # Counted again: a null list may span values, which `flatten` has left out.
+    # Counted again, because a null list may have values, which `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
         raise InvalidRecord(f"{most} headers, a record takes at most {HEADERS_MAX}")
@@ -304,7 +304,7 @@ def _cast_binary(column: "Column", name: str) -> "Column":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """Make the array read-only: so all sources have one type and need one compiled kernel."""
+    """Make the array read-only, so that all sources have one type and need one compiled kernel."""
     array.flags.writeable = False
     return array
 

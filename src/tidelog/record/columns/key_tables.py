@@ -1,12 +1,11 @@
 """Tables of one row for each key: reducing records to rows, and joining tables.
 
-Owns the table by key (`KeyTable`), the reduction of one partition's records (`Reducer`), and the
-sums of records and digests by span of create time (`TimeSpans`). Not owned: the rows' fields and
-the kernels (`record.kernels.key_rows`).
+This module owns the table by key (`KeyTable`), the reduction of one partition's records
+(`Reducer`), and the sums of records and digests by span of create time (`TimeSpans`).
+`record.kernels.key_rows` owns the rows' fields and the kernels.
 
 Invariants: memory is limited. A full table returns its rows and starts again; rows of one partition
-that were returned in the order of their offsets combine to the same result. Nothing here is safe
-for two threads.
+that were returned in the order of their offsets combine to the same result. Not thread-safe.
 """
 
 import struct
@@ -49,7 +48,7 @@ _LINE_BYTES: Final = 64
 _COPY_ROWS: Final = 1 << 14
 
 
-# Last time of the initial, empty span.
+# Value for the last time of the initial span, which is empty.
 _NO_SPAN_YET: Final = -1
 
 
@@ -82,7 +81,7 @@ class KeyTable:
     """
 
     def __init__(self, rows_max: int = ROWS_MAX) -> None:
-        """Create an empty table; memory is used as it fills."""
+        """Create an empty table; its memory is used as the table fills."""
         self._table: Longs = np.empty((rows_max, key_rows.FIELDS), np.int64)
         self._index: Ints = np.zeros(_INDEX_MIN, np.int32)
         self._state: Longs = np.zeros(key_rows.STATE, np.int64)
@@ -103,8 +102,8 @@ class KeyTable:
         Args:
             rows: int64[n, FIELDS].
             start: First row to add.
-            across: Whether they are of another partition than the table's; otherwise their offsets
-                are higher.
+            across: Whether the rows are of another partition than the table's; otherwise their
+                offsets must be higher.
         """
         self._state[key_rows.NEXT], self._state[key_rows.END] = start, len(rows)
         while key_rows.merge(rows, int(across), self._table, self._index, self._state) == FULL:
@@ -147,8 +146,7 @@ class TimeSpans:
 
     Attributes:
         span_ms: Length of a span.
-        found: From the number of a span to its records, and the sum of their digests as a signed
-            word.
+        found: Number of records and sum of their digests (a signed word) by number of the span.
     """
 
     LIMIT: Final = 1 << 16
@@ -166,7 +164,7 @@ class TimeSpans:
             self.widen(2 * self.span_ms)
 
     def widen(self, span_ms: int) -> None:
-        """Merge spans to longer ones; `span_ms` is a multiple of the present length."""
+        """Merge spans to longer ones; `span_ms` is a multiple of the current length."""
         factor, before = span_ms // self.span_ms, self.found
         self.span_ms, self.found = span_ms, {}
         self.add(
@@ -273,7 +271,7 @@ class Reducer:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Free the spans, and move the window's rows to the table."""
+        """Clear the spans after storing them, and move the window's rows to the table."""
         self._take_spans()
         while key_rows.take_window(self._into) == FULL:
             used = int(self._into.state[key_rows.ROW_USED])
@@ -294,7 +292,7 @@ class Reducer:
             rows: Longs = np.empty((used, key_rows.FIELDS), np.int64)
             filled = self._into.rows[: used * key_rows.ROW_WORDS].reshape(used, key_rows.ROW_WORDS)
             order = np.argsort(filled[:, key_rows.HASH_HIGH].copy().view(np.uint64), kind="stable")
-            for start in range(0, used, _COPY_ROWS):  # at once it would need twice the memory
+            for start in range(0, used, _COPY_ROWS):  # in parts, to limit memory
                 part = slice(start, start + _COPY_ROWS)
                 rows[part, : key_rows.PARTITION] = filled[order[part]]
             rows[:, key_rows.PARTITION] = self._partition
@@ -328,7 +326,7 @@ def _aligned(words: int) -> "Longs":
 
 
 def _cells(column: "Column") -> Cells:
-    """Return a binary column in the form of the kernel; without nulls nothing is copied."""
+    """Return a binary column in the kernel's form; a column without nulls is not copied."""
     _, ends, data = column.buffers()
     count = len(column)
     assert ends is not None
@@ -351,7 +349,7 @@ def _times(column: "Column") -> "Longs":
 
 
 def _frozen(array: "npt.NDArray[Number]") -> "npt.NDArray[Number]":
-    """Return a read-only view: one array type for the kernel, whatever Arrow returns."""
+    """Return a read-only view, so that the kernel gets one array type, whatever Arrow returns."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 24
 _FORMS: Final = {"int32": ">i4", "int64": ">i8", "double": ">f8"}
-# Checked value by value, like their deserializers.
+# Encodings whose values are checked one by one, as by their deserializers.
 _TEXTS: Final = ("uuid", "json")
 COLUMN_KINDS: Final[dict[str, pa.DataType]] = {
     "bytes": pa.binary(),
@@ -150,7 +150,7 @@ def _encode_numbers(column: "Column", encoding: str) -> "Column":
     converted = _cast(column, COLUMN_KINDS[encoding], encoding)
     is_null = np.asarray(converted.is_null())
     numbers: npt.NDArray[np.generic] = np.zeros(len(column), form)
-    # Nulls may have any number below their mask; numpy has no null to cast.
+    # Nulls keep any number, because numpy can't cast a null.
     numbers[~is_null] = np.asarray(converted.drop_null()).astype(form)
     if encoding == "double":
         # The form in which Java writes every NaN.

@@ -1,8 +1,8 @@
 """Scans batch headers: one row of the batch table per batch, without decoding records.
 
-Reads magic-2 headers completely. For a legacy message (magic 0 and 1) it reads only the frame;
-plain Python code reads the rest. Checks the frame and the order of offsets (`record.offset_order`),
-not the CRC.
+The scan reads magic-2 headers completely. For a legacy message (magic 0 and 1) it reads only the
+frame; plain Python code reads the rest. It checks the frame and the order of offsets
+(`record.offset_order`), not the CRC.
 
 Source: docs/format.md; Kafka's ByteBufferLogInputStream for the rules of the frame.
 """
@@ -124,7 +124,7 @@ def scan_batches(
         end: End of the readable bytes, exclusive.
         out: The table.
         next_offset: Smallest offset that the first batch may have.
-        end_offset: Offset that no batch reaches.
+        end_offset: Exclusive upper limit of all offsets.
 
     Shape:
         log: uint8[>= end].
@@ -132,10 +132,10 @@ def scan_batches(
             for that of a batch with BAD_ORDER.
 
     Returns:
-        The number of batches, the place after the last one, and why it stopped there: DONE at
-            `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
-            BAD_ORDER the row of the bad batch is filled, too: the batch that is out of order, or
-            the one before it if that one has too large offsets for both to be right.
+        The number of batches, the position after the last one, and why the scan stopped there: DONE
+        at `end`, FULL if the table is full, PARTIAL at an incomplete batch, or a BAD_ status. For
+        BAD_ORDER the row of the bad batch is filled, too: the batch that is out of order, or the
+        batch before it if its offsets are too large for both to be right.
     """
     at, count = start, 0
     first, last, before = next_offset, next_offset - 1, next_offset
@@ -173,10 +173,10 @@ def _take_header(  # noqa: PLR0913 - as `read_header`, and the offsets that are 
 def shows_jump(  # noqa: PLR0913 - what lies there, and the batch before it
     log: Bytes, at: int, end: int, first: int, last: int, before: int, end_offset: int
 ) -> bool:
-    """Whether the batch at `at`, of which the header suffices, proves an offset jump before it.
+    """Whether the batch at `at`, of which only the header is needed, proves a jump before it.
 
     It does if the batch before it, with offsets `first` to `last`, did not begin at the next offset
-    (`before`), and the batch at `at` would be in order without that one.
+    (`before`), and the batch at `at` would be in order without that batch.
     """
     remaining = end - at
     if first == before or remaining < FRAME_PREFIX_SIZE:

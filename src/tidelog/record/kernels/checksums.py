@@ -1,7 +1,7 @@
 """CRC-32C of whole batches and of concatenated parts, without the GIL.
 
 The CPU's CRC-32C instruction has a latency of three cycles and a throughput of one, so three runs
-of bytes are processed side by side. Appending zeros to a run is linear in the bits of the register,
+of bytes are processed in parallel. Appending zeros to a run is linear in the bits of the register,
 so four table look-ups combine the three registers. Without the instruction (`HAS_INSTRUCTION` is
 False) a byte-wise loop computes the same, and callers use a library instead.
 
@@ -46,7 +46,7 @@ _X86: Final = ("x86_64", "AMD64")
 
 
 def _has_instruction() -> bool:
-    """Whether Numba compiles for this machine's CPU, and the CPU has the instruction."""
+    """Return whether Numba compiles for this machine's CPU, and the CPU has the instruction."""
     if getattr(config, "CPU_NAME", None) or getattr(config, "CPU_FEATURES", None):
         return False  # configured for another CPU
     try:
@@ -228,7 +228,7 @@ def count_chained(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are its checksum.
-        crc: The checksum that the first row's continues.
+        crc: The checksum that the first row's checksum continues.
         table: Filled by `fill_tables`.
     """
     at = 0
@@ -263,7 +263,7 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 
     Shape:
         rows: uint8[n * row_size]; the last 4 bytes of a row are written.
-        crc: The checksum that the first row's continues.
+        crc: The checksum that the first row's checksum continues.
         table: Filled by `fill_tables`.
 
     Returns:
@@ -279,8 +279,8 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
     return crc
 
 
-# Bytes of each of three runs. Short ones: the CPU's prefetcher does not follow three distant runs
-# (runs of 1024 bytes are half as fast from memory).
+# Bytes of each of three runs. They are short because the CPU's prefetcher does not follow three
+# distant runs (with runs of 1024 bytes, reading from memory is half as fast).
 FAR: Final = 256
 
 
@@ -302,7 +302,7 @@ _NEAR_AT: Final = TABLE_SIZE
 _LINE: Final = 64
 
 
-# Bytes of a body to prefetch at once; the L1 cache holds them.
+# Bytes of a body to prefetch at once; they fit into the L1 cache.
 _BODY_MAX: Final = 32 << 10
 
 
@@ -313,7 +313,7 @@ _AHEAD: Final = 1024
 NONE_BAD: Final = -1
 
 
-# In place of `shifts()`: checksums are not checked.
+# Value instead of `shifts()` if checksums are not checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)
 
 
@@ -357,7 +357,7 @@ def _shift(crc: int, table: Longs, at: int) -> int:
 
 @inlined
 def fetch_body(data: Bytes, start: int, end: int) -> None:
-    """Prefetch a body: the CPU does not foresee steps from record to record."""
+    """Prefetch a body, because the CPU does not predict the steps from record to record."""
     for at in range(start, min(end, start + _BODY_MAX), _LINE):
         fetch(data, at)
 
@@ -406,7 +406,7 @@ def sum_batch(data: Bytes, batch: Longs, table: Longs) -> int:
 
 @inlined
 def has_right_sum(data: Bytes, at: int, size: int) -> bool:
-    """Whether the checksum of a magic-2 batch is right; for few bytes, needs no table."""
+    """Whether the checksum of a magic-2 batch is right; without a table, for small batches."""
     crc, position, end = UINT32_MAX, at + ATTRIBUTES_AT, at + size
     while end - position >= WORD_SIZE:
         crc = add_word(crc, data, position)

@@ -6,13 +6,13 @@ returns a status instead of raising, and never reads or writes past an array.
 
 Compiled code is cached beside the source if that is writable, else in the user's cache folder, else
 not at all (a Spark worker then chooses a folder, see `tidelog.spark.workers`). `NUMBA_CACHE_DIR`
-overrides all. If it names one folder on every node, Spark workers load (0.1 s) instead of compiling
-(seconds). Entries are keyed by CPU, so different machines can share a folder. The folder contains
-executable code: only its owner may have write access.
+overrides this. If it names a folder that all nodes share, Spark workers load (0.1 s) instead of
+compiling (several seconds). Entries are keyed by CPU, so different machines can share a folder. The
+folder contains executable code, so only its owner may have write access.
 """
 
 import hashlib
-import pickle  # noqa: TID251 - only its error class, to survive a damaged cache file
+import pickle  # noqa: TID251 - only its error class, to handle a damaged cache file
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import resources
@@ -45,7 +45,7 @@ def _fingerprint() -> str:
     """Return a hash of all source files of this package.
 
     Numba checks only the kernel's own file, but helpers and constants of the other files are
-    compiled into it: after an upgrade that changes only those, old code would keep running.
+    compiled into it: after an upgrade that changes only those, the old code would still be used.
     """
     digest = hashlib.sha256()
     for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):

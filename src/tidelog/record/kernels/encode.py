@@ -1,7 +1,8 @@
 """Encodes columns as magic-2 records: as many batches as fit into the output, without headers.
 
-Each batch is preceded by `HEADER_SIZE` free bytes for the caller, who writes the header and
-compresses. A record is measured before it is written, so nothing is written beyond the output.
+Each batch is preceded by `HEADER_SIZE` free bytes for the header, which the caller writes after
+compressing the records. A record is measured before it is written, so nothing is written beyond the
+output.
 
 Source: docs/format.md#record.
 """
@@ -36,7 +37,7 @@ class BinarySource(NamedTuple):
         ends: int32[rows + 1]; value n is `data[ends[n]:ends[n + 1]]`. Empty: all null.
         data: uint8[...].
         valid: uint8[...], one bit per value; empty if none is null.
-        valid_at: Bit of value 0 in `valid`.
+        valid_at: Index of the bit of value 0 in `valid`.
     """
 
     ends: Ints
@@ -101,7 +102,7 @@ def _encode_batch(
 ) -> tuple[int, int, int, int]:
     """Write one batch.
 
-    Return a status, the next row, the end written or needed, the largest time.
+    Returns a status, the next row, the end written or needed, and the largest time.
     """
     at, row = start + HEADER_SIZE, start_row
     base_timestamp = largest = source.timestamps[start_row]

@@ -1,11 +1,11 @@
 """Hashes of keys and values, and Kafka's partition hash, for the kernels that walk over records.
 
 - Keys: SipHash-2-4 with 128 bits and a secret seed; plain reference `tidelog.record.key_hash`.
-- Values: 16 bytes at a time are two words; secret words are added, the two sums are multiplied to
-  128 bits and accumulated (NH). SipHash-1-3 of the accumulated sums (one per 256 bytes) and the
-  size is the hash. Two different values of one size collide with a probability of at most 2^-64
-  while the seed is secret. The multiplications are independent, so they run in parallel, while
-  SipHash alone needs a dependent round for every 8 bytes. Plain reference:
+- Values: each 16 bytes are two words; secret words are added, the two sums are multiplied to 128
+  bits and accumulated (NH). The hash is SipHash-1-3 of the accumulated sums (one per 256 bytes) and
+  the size. Two different values of one size collide with a probability of at most 2^-64 while the
+  seed is secret. The multiplications are independent, so they run in parallel, while SipHash alone
+  needs a dependent round for every 8 bytes. Plain reference:
   `tests/worlds/records/plain_digests.py`.
 - Partitions: murmur2; plain reference `tidelog.record.partitioner`.
 
@@ -70,7 +70,7 @@ class Hasher(NamedTuple):
         seed: The secret, 16 bytes.
         seed_low: Its first 8 bytes as a little-endian number.
         seed_high: Its last 8 bytes as a little-endian number.
-        mask_low: Bits of the hash's first half to use: -1 for all. Tests use fewer.
+        mask_low: Bits of the hash's first half to use; -1 for all, fewer in tests.
         mask_high: Bits of the hash's second half to use.
         sines: int64[64], the constants of md5.
         block: int64[16], md5's memory for the words of a block.
@@ -115,7 +115,7 @@ def hash_keys(data: Bytes, ends: Longs, hasher: Hasher, out: Longs) -> None:
 
 @inlined
 def hash_key(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
-    """Return the two halves of a key's hash, never both 0: that marks an empty slot of a map."""
+    """Return the two halves of a key's hash, never both 0, which marks an empty slot of a map."""
     if hasher.algorithm == SIPHASH:
         low, high = siphash(data, at, size, hasher.seed_low, hasher.seed_high)
     else:
@@ -329,7 +329,7 @@ _SIZE_BYTES: Final = 7
 
 @inlined
 def hash_value(data: Bytes, at: int, size: int, words: Longs) -> int:
-    """Return the hash of `data[at:at + size]`, 1 instead of 0."""
+    """Return the hash of `data[at:at + size]`; 1 if it would be 0."""
     seed_low, seed_high = get_long(words, VALUE_SEED), get_long(words, VALUE_SEED + 1)
     a, b = seed_low ^ SOMEPSEU, seed_high ^ DORANDOM
     c, d = seed_low ^ LYGENERA, seed_high ^ TEDBYTES

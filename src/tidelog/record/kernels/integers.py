@@ -1,12 +1,12 @@
 """Wrapping int64 arithmetic and zig-zag varints, with equal results compiled and interpreted.
 
-Compiled integers wrap silently where the interpreter's grow, so kernels compare values with their
+Compiled integers wrap silently where Python's integers grow, so kernels compare values with their
 bounds before they add. Timestamps wrap on purpose: Kafka's producers compute deltas in machine
 words, and adding them in machine words restores the time.
 
-A varint reader never fails at once. It returns the next position, or `INVALID` if the bytes end
-early or the number is too long; reading from a poisoned position returns `INVALID` again. So a
-caller reads all fields of a record and compares the position once.
+A varint reader does not fail at once. It returns the next position, or `INVALID` if the bytes end
+early or the number is too long; reading from `INVALID` returns `INVALID` again. So a caller reads
+all fields of a record and checks the position once.
 """
 
 from typing import Final
@@ -152,7 +152,7 @@ def _bit_length(value):  # type: ignore[no-untyped-def] # noqa: ARG001 - numba's
     return lambda value: _count_bits(value)  # type: ignore[call-arg] # noqa: PLW0108 - numba's API
 
 
-# A place beyond every array, with room to add sizes below 2**31 many times.
+# A position beyond every array, to which sizes below 2**31 can be added many times.
 INVALID: Final = 1 << 62
 
 

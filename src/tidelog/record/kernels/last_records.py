@@ -112,7 +112,7 @@ def fold_rows(
         used: int64[USED_FIELDS], used entries and bytes; updated.
 
     Returns:
-        The row for whose key there is no room; the number of rows if all were added.
+        The first row whose key did not fit; the number of rows if all were added.
     """
     for row in range(first, rows.offsets.size):
         if rows.sides[row] == 0 or rows.hashes[row] & mask != share:
@@ -186,17 +186,17 @@ def _is_key(into: WinnerMap, entry: int, keys: Bytes, start: int, end: int) -> b
 
 @kernel
 def keep_share(into: WinnerMap, used: Longs, mask: int, share: int) -> None:
-    """Drop the entries whose hash has another share; `link_slots` must be called afterwards."""
+    """Drop the entries whose hash is not in the share; call `link_slots` afterwards."""
     row_count, key_at = 0, 0
     for entry in range(used[ENTRIES]):
         if into.hashes[entry] & mask != share:
             continue
         start, end = int(into.key_ends[entry]), int(into.key_ends[entry + 1])
-        # Copied to lower places, whose bytes were read already; the two ranges may overlap.
+        # Copied to lower positions, whose bytes were already read; the two ranges may overlap.
         for at in range(start, end):
             into.keys[key_at + at - start] = into.keys[at]
         key_at += end - start
-        # Ends that are still to be read are at higher indexes.
+        # Ends that were not read yet are at higher indexes.
         into.key_ends[row_count + 1] = key_at
         into.hashes[row_count] = into.hashes[entry]
         for side in range(into.offsets.shape[0]):
@@ -355,7 +355,7 @@ def _row_of(data: Bytes, at: int, size: int, seeds: Longs, out: LatestRows) -> i
 
 @inlined
 def _is_latest_key(data: Bytes, at: int, size: int, row: Longs) -> bool:
-    """Whether a row's key equals the one at that place."""
+    """Whether a row's key equals the `size` bytes at `at`."""
     latest_at = int(row[KEY_AT])
     if row[KEY_END] - latest_at != size:
         return False

@@ -2,7 +2,7 @@
 
 A batch table is `int64[n, BATCH_FIELDS]` with one row per batch, made by `scan_batches`; the column
 constants are its second index. `POSITION`, `BODY_START` and `BODY_END` are positions in the array
-that holds the bytes. The body of a decompressed batch is in another array than its header.
+with the bytes. The body of a decompressed batch is in another array than its header.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -171,7 +171,7 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
         at: Place of the damaged batch.
         status: The returned status.
         next_offset: Smallest offset that the first batch of the table could have.
-        end_offset: Offset that no batch could reach.
+        end_offset: Exclusive upper limit of the offsets.
     """
     if count:
         next_offset = int(table[count - 1, LAST_OFFSET]) + 1

@@ -1,8 +1,9 @@
-"""Loads, stores and copies of raw bytes: each as a plain function and in compiled form.
+"""Loads, stores and copies raw bytes; each function has a plain and a compiled form.
 
-The plain functions assert that they stay inside their arrays. The compiled ones check nothing: the
-caller compares every position with the end first. They load through the array's data pointer,
-because Numba's indexing tests each index for a negative value and has no wide or big-endian load.
+The plain functions assert that they stay inside their arrays. The compiled ones check nothing, so
+the caller must first compare every position with the end. They load through the array's data
+pointer, because Numba's indexing tests each index for a negative value and has no wide or
+big-endian load.
 """
 
 import sys
@@ -191,7 +192,7 @@ def _choose_put_long(data, slot, value):
 
 
 def _hinter(is_write, locality=3):
-    """Return a prefetch hint for `locality` (3: all caches); it never fails, whatever the place."""
+    """Return a prefetch hint for `locality` (3: all caches); it never fails at any position."""
 
     def hint(typing_context, data, slot):
         def generate(context, builder, signature, arguments):

@@ -1,14 +1,16 @@
 """Offset map of compaction: the latest record of each key, built from whole batches in one pass.
 
-Two parallel arrays hold the key's hash and the number of its record, counted over all records of
-the map. When a record replaces another of its key, the bit of the replaced one is set, so no later
-search for winners is needed. On request there are also versions (the highest wins instead of the
-last record, KIP-280) and the keys themselves (which distinguish different keys with equal hashes).
+Two parallel arrays have the key's hash and the number of its record, counted over all records of
+the map. When a record replaces another one of its key, the bit of the replaced record is set, so no
+later search for superseded records is needed. On request there are also versions (the highest wins
+instead of the last record, KIP-280) and the keys themselves (which distinguish different keys with
+equal hashes).
 
 The first 32 bits of a key's hash give the first slot. The search continues with the next slots
-until it finds the key or an empty slot. Records first enter a window of two halves: while the
-records of one half are read and hashed, the slots of the other half are prefetched. Each field of
-the window's records is a column, because several hashes computed side by side take the time of one.
+until it finds the key or an empty slot. Records are first added to a window of two halves: while
+the records of one half are read and hashed, the slots of the other half are prefetched. Each field
+of the window's records is a column, because several hashes computed in parallel take the time of
+one.
 
 A sample of keys contains those whose hash ends with enough zero bits.
 
@@ -105,7 +107,7 @@ _WORD: Final = 10
 _FIELDS: Final = 11
 
 
-# Records of a half: enough that their slots are prefetched when the next half is full.
+# Records of a half: enough that the prefetch of their slots is done when the other half is full.
 HALF_ROWS: Final = 64
 
 
@@ -115,14 +117,14 @@ _ROWS: Final = 2 * HALF_ROWS
 WINDOW_SIZE: Final = _FIELDS * _ROWS
 
 
-# Instead of a slot: the record has no key.
+# Value instead of a slot if the record has no key.
 NO_SLOT: Final = -1
 
 
 _WORD_SIZE: Final = 8
 
 
-# Keys are hashed side by side if that takes at most this factor of the necessary steps.
+# Keys are hashed in parallel if that takes at most this factor of the necessary steps.
 _WASTE_MAX: Final = 2
 
 
@@ -182,7 +184,7 @@ def _hash_one_by_one(data: Bytes, start: int, end: int, hasher: Hasher, window: 
 def _hash_side_by_side(
     data: Bytes, start: int, end: int, steps: int, hasher: Hasher, window: Longs
 ) -> None:
-    """Compute `siphash` for each row. Each loop over rows does the same for all: no branches."""
+    """Compute `siphash` for each row, with loops over rows that have no branches."""
     a, b, c, d = begin_sip(hasher.seed_low, hasher.seed_high)
     for row in range(start, end):
         put_fact(window, HASH_LOW, row, a)
@@ -245,7 +247,7 @@ BY_TIMESTAMP: Final = 1
 BY_HEADER: Final = 2
 
 
-# The version of a record without one: lower than all others.
+# Version of a record without a version; lower than all others.
 NO_VERSION: Final = -(2**63)
 
 
@@ -280,7 +282,7 @@ def record_version(
 def _header_version(data: Bytes, at: int, end: int, header: Bytes) -> int:
     """Return the value of the last header of that name, if it has 8 bytes.
 
-    `parse_record` has checked all headers.
+    `parse_record` must have checked all headers.
     """
     version = NO_VERSION
     count, at = read_varint(data, at, end)
@@ -307,7 +309,7 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
     return same == size and size == name.size
 
 
-# Instead of a record's number: the winner is before the mapped records.
+# Value instead of a record's number if the winner is before the mapped records.
 OUTSIDE: Final = -1
 
 
@@ -370,9 +372,9 @@ class KeyRules(NamedTuple):
         header: The version header's name, in UTF-8.
         offset_start: First offset to process; records outside the range are left unchanged.
         offset_end: End of the offsets to process, exclusive.
-        log_start: Records below it lose, whatever their key.
-        is_look_up: 0: put records into the map. 1: only compare them with it; records must be older
-            than all in the map.
+        log_start: Log start; records below it are superseded, whatever their key.
+        is_look_up: 0: add records to the map. 1: only compare them with it; such records must be
+            older than all records in the map.
         shifts: Tables of `checksums`, to check each batch's checksum just before its records are
             read; also of skipped batches. Then headers must be in the data. int64[0] for no check.
     """
@@ -390,8 +392,9 @@ class Marks(NamedTuple):
     """Output of a call.
 
     Shape:
-        lost: One bit for each record that is or was in the map, set if it lost.
-        own: One bit for each record of this call; the same as `lost` if they are put into the map.
+        lost: One bit for each record that is or was in the map, set if it is superseded.
+        own: One bit for each record of this call; the same array as `lost` if they are added to the
+            map.
         tombstones: int32[batches], number of tombstones in each batch.
     """
 
@@ -404,7 +407,7 @@ class Marks(NamedTuple):
 def map_batches(
     data: Bytes, table: Longs, numbers: Longs, rules: KeyRules, keys: KeyMap, marks: Marks
 ) -> int:
-    """Put the records of batches into the map, or compare them with it.
+    """Add the records of batches to the map, or compare them with it.
 
     Shape:
         data: uint8[>= every BODY_END of the table].
@@ -505,7 +508,7 @@ def _map_batch(
 
 @inlined
 def _mark(superseded: Bytes, number: int) -> None:
-    """Mark a record as lost."""
+    """Mark a record as superseded."""
     store_byte(superseded, number >> 3, load_byte(superseded, number >> 3) | 1 << (number & 7))
 
 
@@ -513,7 +516,8 @@ def _mark(superseded: Bytes, number: int) -> None:
 def _prefetch_row(row: int, keys: KeyMap) -> None:
     """Prefetch the slot of a hashed record.
 
-    One per record that is read: many at once would block the CPU's other memory accesses.
+    This is done for one slot per record that is read, because many prefetches at once would block
+    the CPU's other memory accesses.
     """
     if row & (HALF_ROWS - 1) < keys.state[WAITING]:
         slot = max(get_fact(keys.window, SLOT, row), 0)
@@ -570,7 +574,7 @@ def _find(data: Bytes, row: int, slot: int, keys: KeyMap) -> tuple[int, bool]:
 
 @inlined
 def _is_same_key(data: Bytes, row: int, slot: int, keys: KeyMap) -> bool:
-    """Whether the key itself is the same; true if the map has no keys."""
+    """Whether the key itself is the same; True if the map stores no keys."""
     if keys.key_positions.size == 0:
         return True
     at, size = get_fact(keys.window, KEY_AT, row), get_fact(keys.window, KEY_SIZE, row)
@@ -594,7 +598,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
         needed, used = size + _LENGTH_SIZE, keys.state[ARENA_USED]
         if needed > keys.arena.size:
             keys.state[TOO_LONG] += 1
-            return True  # it is kept, and so are its older records
+            return True  # the record is kept, and so are older records of its key
         if needed > keys.arena.size - used:
             return False
         store_int32(keys.arena, used, size)
@@ -612,7 +616,7 @@ def _insert(data: Bytes, row: int, slot: int, rules: KeyRules, keys: KeyMap) -> 
 
 @inlined
 def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Bytes) -> None:
-    """Compare a later record of a key with the one in the map; the loser is marked."""
+    """Compare a later record of a key with the one in the map; mark the superseded one."""
     number, loser = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy != BY_OFFSET:
         version = get_fact(keys.window, VERSION, row)
@@ -626,14 +630,14 @@ def _replace(row: int, slot: int, rules: KeyRules, keys: KeyMap, superseded: Byt
 
 @inlined
 def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -> None:
-    """Compare a record from before the mapped ones with its key's latest; the loser is marked."""
+    """Compare a record before the mapped ones with its key's latest; mark the superseded one."""
     number, winner = get_fact(keys.window, NUMBER, row), get_long(keys.numbers, slot)
     if rules.strategy == BY_OFFSET:
         _mark(marks.own, number)
         return
     version, winning = get_fact(keys.window, VERSION, row), get_long(keys.versions, slot)
-    # Among equal versions the later record wins: one in the map, or this one if the winner is
-    # before the mapped records, too.
+    # Among equal versions the later record wins: the one in the map, or this one if the winner so
+    # far is also before the mapped records.
     if version < winning or (version == winning and winner != OUTSIDE):
         _mark(marks.own, number)
         return

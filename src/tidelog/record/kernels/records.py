@@ -1,13 +1,13 @@
-"""Decodes bodies of magic-2 batches: to columns, to counts, to headers; and validates them.
+"""Decodes bodies of magic-2 batches to columns, counts or headers, and validates them.
 
 Every length is compared with the remaining bytes before it is used, and a record is accepted only
 if its fields end exactly where it ends. Decoding stops when the columns are full. Rows outside the
 filter are checked like the others and left out.
 
 Counting reads only a record's length and its two deltas; the batch's checksum covers the rest.
-Headers are decoded for records that `decode_batches` accepted. Reads stay bounded by `end`, because
-the bytes can change if a mapped file is truncated. Validation follows
-`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of that.
+Headers are decoded for records that `decode_batches` accepted. Reads are always limited by `end`,
+because the bytes can change if a mapped file is truncated. Validation follows
+`tidelog.storage.log.record_rules`, the plain reference; storage calls `check_body` instead of it.
 
 Source: docs/format.md#record. Plain reference: `tidelog.record.record`.
 """
@@ -57,7 +57,7 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 RECORD_HEADER_SIZE_MIN: Final = 2
 
 
-# Instead of the header count's place, if the count is 0.
+# Value instead of the position of the header count if the count is 0.
 NO_HEADERS: Final = -1
 
 
@@ -108,11 +108,11 @@ WITHOUT_TIME: Final = 12
 PROGRESS_FIELDS: Final = 13
 
 
-# `progress[AT]` of a batch that was not begun.
+# Value of `progress[AT]` if the batch was not begun.
 UNOPENED: Final = -1
 
 
-# Modes of keys and of values: left out, a column of copies, or one of views.
+# Modes of keys and of values: left out, a column of copies, or a column of views.
 LEFT_OUT: Final = 0
 
 
@@ -342,7 +342,7 @@ def _decode_records(
 def _count_oddities(
     progress: Longs, key_size: int, value_size: int, timestamp: int, created: int, headers_at: int
 ) -> None:
-    """Count rare values, so that columns without them need no search for them."""
+    """Count rare values, so that columns without such values need no search for them."""
     if key_size < 0:
         progress[KEY_NULLS] += 1
     if value_size < 0:

@@ -2,9 +2,9 @@
 
 A rewritten batch keeps offsets, keys, values, headers and times of its records; its header keeps
 base and last offset, leader epoch, producer fields and flags. Record bytes are copied unchanged
-unless the base timestamp changes. Output is uncompressed and without CRC: the caller compresses and
-seals. Index entries follow `tidelog.storage.segment.derived_files.IndexBuilder`, the plain
-reference.
+unless the base timestamp changes. Output is uncompressed and without CRC: the caller compresses it
+and adds the CRC. Index entries follow `tidelog.storage.segment.derived_files.IndexBuilder`, the
+plain reference.
 
 Source: Kafka 4.x MemoryRecords.filterTo and LogSegment; docs/format.md#batch; KIP-534.
 """
@@ -142,7 +142,7 @@ IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by i
 WRITTEN_FIELDS: Final = 9
 
 
-# A time may grow from 1 byte to 10, and then the record's length field by one.
+# A timestamp delta may grow from 1 byte to 10, and then the record's length field by one.
 GROWTH_MAX: Final = 10
 
 
@@ -182,11 +182,12 @@ class Sources(NamedTuple):
 
 @kernel
 def count_remaining(counts: Longs, numbers: Longs, superseded: Bytes, out: Longs) -> None:
-    """Count the records of each batch that have not lost.
+    """Count the records of each batch that are not superseded.
 
     Shape:
         counts: int64[batches], records of each.
-        numbers: int64[batches], the first record's number in `superseded`; -1: none has lost.
+        numbers: int64[batches], the first record's number in `superseded`; -1 if none is
+            superseded.
         out: int64[batches].
     """
     for slot in range(counts.size):
@@ -473,7 +474,8 @@ class IndexRules(NamedTuple):
     """Rules of index entries.
 
     Attributes:
-        interval_bytes: An entry is made after more than this since the last indexed position.
+        interval_bytes: An entry is added after more bytes than this since the last indexed
+            position.
         offset_entry_limit: Maximum number of entries in the offset index.
         time_entry_limit: Maximum number of entries in the time index, without the closing one.
     """

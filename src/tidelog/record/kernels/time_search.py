@@ -1,10 +1,10 @@
 """Searches one segment by record time: time index, offset index, batch headers, records.
 
-The kernel itself: it works on the bytes of the segment's three files and keeps no state;
-`storage/segment/time_search_kernels` calls it. For a compressed or legacy batch
-it returns the position, and the caller decompresses the batch. The CRC is checked for the first
-`PASSED_BYTES` of batches that are skipped by the largest timestamp of their header, but not for a
-batch that a time index entry confirms. The caller checks the batch that holds the result.
+This is the kernel itself: it reads the bytes of the segment's three files and keeps no state;
+`storage/segment/time_search_kernels` calls it. For a compressed or legacy batch it returns the
+position, and the caller decompresses the batch. The CRC is checked for the first `PASSED_BYTES` of
+batches that are skipped because of the largest timestamp in their header, but not for a batch that
+a time index entry confirms. The caller checks the batch that contains the result.
 
 Index entries are big-endian and sorted. Offset index: int32 relative offset, int32 position. Time
 index: int64 timestamp, int32 relative offset. A floor search returns the last entry at or below the
@@ -74,7 +74,7 @@ def find_time_in_segment(
         log: All whole batches of the log file.
         index: Exactly the entries of the offset index.
         time_index: Exactly the entries of the time index.
-        between: The segment's base offset, and the offset that no batch of it reaches.
+        between: The segment's base offset, and the exclusive upper limit of its offsets.
         target: Time in ms.
         floor_offset: First offset, inclusive.
 
@@ -99,7 +99,8 @@ def find_time(
     Args:
         log: Bytes.
         position: Place of a batch.
-        between: Smallest offset that this batch may have, and the offset that none reaches.
+        between: Smallest offset that this batch may have, and the exclusive upper limit of all
+            offsets.
         target: Time in ms.
         floor_offset: First offset, inclusive.
     """
@@ -156,7 +157,8 @@ def _search_segment(
         return BAD_INDEX, NOTHING, NOTHING, position
     if position != 0 and not _ends_at(log, position, offset):
         # Old brokers made one entry for an append of several batches. The search then begins at the
-        # entry before, so that the result is not the first batch, whose offsets nothing confirms.
+        # entry before it, so that the result is not the first batch, whose offsets nothing
+        # confirms.
         offset, position = floor_position_for(index, base_offset, min(offset, first) - 1)
         if position != 0 and not _leads_to_batch(log, position, offset):
             return BAD_INDEX, NOTHING, NOTHING, position
@@ -184,7 +186,8 @@ def _ends_at(log: Bytes, position: int, offset: int) -> bool:
 def _leads_to_batch(log: Bytes, position: int, offset: int) -> bool:
     """Whether an entry's position has a batch that ends at or before the entry's offset.
 
-    It may end before it, because old brokers made one entry for an append of several batches.
+    It may end before that offset, because old brokers made one entry for an append of several
+    batches.
     """
     if position < 0 or position >= log.size:
         return False
@@ -246,7 +249,8 @@ def _search_batches(
             if status == FOUND:
                 return FOUND, offset, timestamp, at
             if status == NOT_FOUND and load_int64(log, at) >= floor_offset:
-                # The header promises a match: the records are damaged, or a cleaner removed them.
+                # According to the header there is a match: the records are damaged, or a cleaner
+                # removed them.
                 status = NEED_PLAIN
         elif status == NOT_FOUND and last >= floor_offset and last > confirmed and unchecked > 0:
             # Skipped by its largest timestamp, which the checksum covers.
@@ -281,10 +285,10 @@ def _held_to_order(
 
 @inlined
 def _judge(log: Bytes, at: int, target: int, floor_offset: int) -> int:
-    """Judge a batch by its header: FOUND if it may contain a match, NOT_FOUND, or NEED_PLAIN."""
+    """Return FOUND if a batch's header allows a match, else NOT_FOUND, or NEED_PLAIN if unknown."""
     offset = load_int64(log, at)
     if load_byte(log, at + MAGIC_AT) < MAGIC_2:
-        # The offset of a legacy message or wrapper is its last record's.
+        # The offset of a legacy message or wrapper is that of its last record.
         return NOT_FOUND if offset < floor_offset else NEED_PLAIN
     last_delta = load_int32(log, at + LAST_OFFSET_DELTA_AT)
     if offset < 0 or last_delta < 0 or offset > INT64_MAX - last_delta:

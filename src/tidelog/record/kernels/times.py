@@ -116,8 +116,8 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
     return bool(append_time != NO_TIMESTAMP)
 
 
-# Slots for spans of time, a power of two; the caller takes the spans away when it is full. A span's
-# number determines its slot.
+# Slots for spans of time, a power of two; the caller removes the spans when the slots are full. A
+# span's number determines its slot.
 SLOTS: Final = 256
 
 
@@ -168,7 +168,7 @@ FACTS: Final = 8
 
 
 class HourCounts(NamedTuple):
-    """Latencies by span of one clock's time; the caller takes them away and clears them.
+    """Latencies by span of one clock's time; the caller copies and clears them.
 
     Attributes:
         step_ms: Length of a span.
@@ -211,12 +211,12 @@ def count_times(
         facts: int64[FACTS].
 
     Returns:
-        DONE; FULL if one clock's spans have no room: the caller takes both away and calls again.
+        DONE; FULL if one clock's spans are full: the caller clears those of both and calls again.
     """
     number, largest = facts[AT], facts[LARGEST]
     smallest, timed, both = facts[SMALLEST], 0, 0
     append_slot, create_slot, status = -1, -1, DONE
-    # The last spans used, [start, end): most records are in these.
+    # The spans used last, [start, end), which contain most records.
     append_start = append_end = create_start = create_end = 0
     while number < append_ms.size:
         append, create = append_ms[number], create_ms[number]
@@ -251,7 +251,7 @@ def count_times(
 
 @inlined
 def _slot_of(time_ms: int, hours: HourCounts) -> int:
-    """Return the slot of a time's span; -1 without room."""
+    """Return the slot of a time's span; -1 if there is no room."""
     number, spans = time_ms // hours.step_ms, hours.spans
     for probe in range(_PROBES):
         slot = (number + probe) & (SLOTS - 1)
@@ -292,7 +292,7 @@ def _count_late(late: LateCounts, facts: Longs, late_ms: int) -> None:
     late.passed[passed] += 1
 
 
-# Larger latencies count as this one, in ms (2,200 years), so that no sum exceeds 63 bits.
+# Larger latencies count as this latency in ms (2,200 years), so that no sum exceeds 63 bits.
 LATENCY_MAX = 1 << 46
 
 

@@ -54,7 +54,7 @@ ZONE_MAX_APPEND: Final = 13
 ZONE_CRC: Final = 14
 ZONE_FIELDS: Final = 15
 
-# Spans of append time whose latencies are counted before the caller takes them away.
+# Number of spans of append time whose latencies are counted before the caller clears them.
 SPANS: Final = 8
 SPAN: Final = 0
 SPAN_MIN: Final = 1
@@ -66,8 +66,8 @@ BUCKETS: Final = 2 * BUCKET_MAX + 1
 _EXACT_BITS: Final = 6
 _PER_DOUBLING: Final = 32
 
-# Places in `progress`: the next batch, its next record, the place of that, the delta before it, the
-# current run of append times, the number of used spans.
+# Positions in `progress`: the next batch, its next record, the position of that record, the offset
+# delta before it, the current run of append times, the number of used spans.
 BATCH: Final = 0
 RECORD: Final = 1
 AT: Final = 2
@@ -78,7 +78,7 @@ PROGRESS_FIELDS: Final = 6
 
 
 class Runs(NamedTuple):
-    """Append times: for each run of offsets, up to the end of all runs.
+    """Append times of runs of offsets.
 
     Shape:
         starts: int64[runs], first offset of each run, ascending; the first is at or below all.
@@ -121,8 +121,8 @@ def describe_batches(
         table: int64[batches, BATCH_FIELDS], magic 2, bodies uncompressed.
         out: int64[batches, ZONE_FIELDS]; checksums are left unchanged.
         progress: int64[PROGRESS_FIELDS], for the first call of a table zeros except `RUN`, which
-            continues from the last table, and `USED_SPANS`, which the caller resets when it takes
-            latencies away.
+            continues from the last table, and `USED_SPANS`, which the caller resets when it clears
+            the latencies.
 
     Returns:
         DONE; FULL if there is no room for another span; else a BAD_ status.
@@ -283,7 +283,8 @@ def bucket_of(latency_ms: int) -> int:
 def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
     """Fill in each batch's checksum over all of its bytes, using the one in its header.
 
-    The header's must have been verified: it stands for the bytes that it covers.
+    The header's checksum must have been verified, because it is used instead of the bytes that it
+    covers.
 
     Shape:
         log: uint8[>= every POSITION + SIZE], contains the batches.
@@ -299,7 +300,7 @@ def sum_batches(log: Bytes, table: Longs, rows: Longs, sums: SumTables) -> None:
 
 @kernel
 def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Longs) -> int:
-    """Merge batches to zones, the first ones to the last existing zone; return the number of zones.
+    """Merge batches into zones, beginning with the last existing zone; return the number of zones.
 
     Shape:
         rows: int64[batches, ZONE_FIELDS], in order.
@@ -322,7 +323,7 @@ def fold_zones(rows: Longs, zones: Longs, count: int, limits: Longs, powers: Lon
 
 @kernel
 def sum_zones(zones: Longs, width: int, out: Longs, powers: Longs) -> None:
-    """Merge every `width` zones to one.
+    """Merge every `width` consecutive zones into one.
 
     Shape:
         zones: int64[n, ZONE_FIELDS].

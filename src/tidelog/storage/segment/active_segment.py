@@ -169,7 +169,7 @@ class TailSegment(Segment):
                 if start == first > 0:
                     if batch.last_offset > first_key:
                         self._misfit = misfit(self.log_path, first_key, first)
-                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are unknown
+                    sound_part.end_offset = first_known_offset(batch)  # earlier ones are unread
                 sound_part.take(batch, start)
                 self._take(batch, start)
         except CorruptData as error:
