@@ -141,6 +141,22 @@ class TestAnswersAreOfNow:
         assert reader.partition("t", 0).segments[1].zones is not None
         writer.close()
 
+    def test_append_times_that_appear_change_or_go(self) -> None:
+        env, writer = written(PLAIN)
+        writer.close()
+        path = f"{PATH}/t-0/00000000000000000004.appendtime"
+        reader = Directory.open(PATH, env=env)
+        known = reader.partition("t", 0).append_time_of(4)
+        for number in range(3):
+            env.clock.advance(SETTLED_MS)
+            env.files.rename(path, f"{path}.{number}")
+            assert reader.partition("t", 0).append_time_of(4) is None
+            assert reader.without_append_time(NAME) == 4
+            env.clock.advance(SETTLED_MS)
+            env.files.rename(f"{path}.{number}", path)
+            assert reader.partition("t", 0).append_time_of(4) == known is not None
+            assert reader.without_append_time(NAME) == 0
+
     def test_a_directory_that_was_removed(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
         Directory.open(path, writable=True).close()

@@ -78,13 +78,15 @@ class ClosedSegment(Segment):
             return True
 
     def forget_stale_files(self) -> None:
-        """Drop maps and indexes if another file has the log's name by now.
+        """Drop maps and indexes if another file has the log's name, and append times if changed.
 
         Also look again for a missing zone map, which is written some time after the roll.
         """
         if self.was_replaced():
             self.unload()
-        elif self._zones is None:
+            return
+        self._forget_changed_times()
+        if self._zones is None:
             self._zones_loaded = False
 
     def go_aside(self) -> None:

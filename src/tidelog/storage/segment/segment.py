@@ -173,6 +173,10 @@ class LastBatches(NamedTuple):
     error: CorruptData | None
 
 
+# Stands for the status of a file that append times were not loaded from.
+_GIVEN: Final = "given"
+
+
 class Segment(ABC):
     """Interface of a log's segment for lookups and reads, in any state.
 
@@ -205,6 +209,8 @@ class Segment(ABC):
         self._log_path = context.path(base_offset, files.LOG_SUFFIX)
         self._txn_index: TxnIndex | None = None
         self._append_times: AppendTimes | None = None
+        # Status of the file of the loaded append times.
+        self._times_stamp: FileStat | str | None = _GIVEN
 
     # -- size ----------------------------------------------------------------------------------
 
@@ -368,15 +374,29 @@ class Segment(ABC):
         return self._load_append_times() if times is None else times
 
     def _load_append_times(self) -> AppendTimes:
+        stamp = self._stamp_of_times()
         times = self.read_append_times()
         if self.limit_times is not None:
             self.limit_times(self, times)
-        self._append_times = times
+        self._append_times, self._times_stamp = times, stamp
         return times
+
+    def _stamp_of_times(self) -> FileStat | None:
+        """Return the status of the `.appendtime` file; None if there is none."""
+        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+        try:
+            return self.context.env.files.stat(path)
+        except FileNotFoundError:
+            return None
+
+    def _forget_changed_times(self) -> None:
+        """Drop loaded append times if their file has appeared, was replaced or removed since."""
+        if self._times_stamp != _GIVEN and self._times_stamp != self._stamp_of_times():
+            self._append_times, self._times_stamp = None, _GIVEN
 
     def set_append_times(self, times: AppendTimes) -> None:
         """Use these verified times instead of the file."""
-        self._append_times = times
+        self._append_times, self._times_stamp = times, _GIVEN
 
     def read_append_times(self) -> AppendTimes:
         """Read the valid part of the `.appendtime` file; damage is reported, not raised."""
