@@ -16,11 +16,16 @@ from tests.worlds.made_pages import made_pages
 
 WIDTHS: Final = (1280, 390)
 SCHEMES: Final = ("light", "dark")
-# Returns pages wider than the screen, and texts below 11 px or outside their picture.
+UNFOLD: Final = "for (const one of document.querySelectorAll('details')) one.open = true"
+# Returns pages and tables wider than the screen, and texts below 11 px or outside their picture.
 CHECK: Final = """() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
   if (wide > 0) found.push(`page is ${wide} px too wide`);
+  for (const node of document.querySelectorAll('.scroll')) {
+    const hidden = node.scrollWidth - node.clientWidth;
+    if (hidden > 0) found.push(`${hidden} px out of sight: ${node.getAttribute('aria-label')}`);
+  }
   for (const node of document.querySelectorAll('svg text')) {
     const svg = node.closest('svg'), frame = svg.getBoundingClientRect();
     if (!frame.width) continue;
@@ -61,8 +66,9 @@ def main() -> int:
                     size = {"width": width, "height": 900}
                     page = browser.new_page(viewport=size, color_scheme=scheme)
                     page.goto(path.absolute().as_uri())
-                    found = list(page.evaluate(CHECK))
                     page.screenshot(path=given.out / f"{name}-{width}-{scheme}.png", full_page=True)
+                    page.evaluate(UNFOLD)
+                    found = list(page.evaluate(CHECK))
                     if given.axe is not None:
                         page.add_script_tag(path=given.axe)
                         axe = page.evaluate("axe.run()")

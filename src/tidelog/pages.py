@@ -42,6 +42,12 @@ class Align(Enum):
 _NUMBER: Final = re.compile(r"[<>≤]?=?-?[\d,.]+( ?(%|[a-zA-Z]{1,5}))?([\d.]+[a-z]+)?( / [\d,.]+)?")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d.*|\d\d?:\d\d")
 _NONE: Final = ("-", "")
+# Times and options in sentences, which a line break would split at a hyphen or a space.
+_UNBROKEN: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?: \d\d:\d\d(?::\d\d)?)?|(?<!\S)--?[a-z][a-z-]{0,30}(?!\S)"
+)
+# Number of characters in a row that fit a phone; a table with longer rows has a block for each.
+_PHONE_WIDTH: Final = 38
 # Parts of URLs that are secret: the user, and a password as a parameter.
 _USER: Final = re.compile(r"://[^/\s]*@")
 _PASSWORD: Final = re.compile(
@@ -59,7 +65,7 @@ class Text:
 
     def html(self) -> str:
         """Return the paragraph as HTML."""
-        return f"<p>{shown(self.text)}</p>"
+        return f"<p>{_prose(self.text)}</p>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +87,12 @@ class Items:
 
 
 def _list(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{shown(line)}</li>' for line in lines)}</ul>"
+    return f"<ul>{''.join(f'<li>{_prose(line)}</li>' for line in lines)}</ul>"
+
+
+def _prose(text: str) -> str:
+    """Escape a sentence; times and options in it stay on one line."""
+    return _UNBROKEN.sub(r'<span class="d">\g<0></span>', shown(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +131,12 @@ class Table:
         if count > ROWS_MAX:
             parts.append(
                 f'<p class="note">{ROWS_MAX:,} of {count:,} rows are on this page;'
-                f" <code>{shown(self.whole)}</code> prints all.</p>"
+                f" <code>{_prose(self.whole)}</code> prints all.</p>"
             )
         if self.hidden:
             parts.append(
                 f'<p class="note">Not shown: {shown(", ".join(self.hidden))};'
-                f" <code>{shown(self.whole)}</code> prints them.</p>"
+                f" <code>{_prose(self.whole)}</code> prints them.</p>"
             )
         return "".join(parts)
 
@@ -137,11 +148,20 @@ class Table:
             f'<th scope="col" class="{align.value}">{shown(name)}</th>'
             for name, align in zip(self.columns, aligned, strict=True)
         )
-        body = "".join(f"<tr>{''.join(map(_cell, row, aligned))}</tr>" for row in rows)
+        names = self.columns if self._is_wide() else [""] * len(self.columns)
+        body = "".join(f"<tr>{''.join(map(_cell, row, aligned, names))}</tr>" for row in rows)
+        kind = ' class="blocks"' if self._is_wide() else ""
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{shown(name)}">'
-            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
+
+    def _is_wide(self) -> bool:
+        """Return whether the rows are too long for a phone."""
+        widths = [max(map(len, name.split()), default=0) for name in self.columns]
+        for row in self.rows[:ROWS_MAX]:
+            widths = [max(w, min(len(c), CELL_MAX)) for w, c in zip(widths, row, strict=True)]
+        return sum(widths) + 2 * len(widths) > _PHONE_WIDTH
 
 
 def _align(cells: Sequence[str]) -> Align:
@@ -153,17 +173,19 @@ def _align(cells: Sequence[str]) -> Align:
     return Align.NUMBER if is_number else Align.TEXT
 
 
-def _cell(text: str, align: Align) -> str:
+def _cell(text: str, align: Align, name: str) -> str:
+    """Return a cell; a name is shown before the text on narrow screens."""
+    opened = f'<td class="{align.value}"' + (f' data-name="{shown(name)}"' if name else "")
     if not text:
-        return f'<td class="{align.value}">(empty)</td>'
+        return f"{opened}>(empty)</td>"
     text = visible(text)
     if len(text) <= CELL_MAX:
-        return f'<td class="{align.value}">{escape(text)}</td>'
+        return f"{opened}>{escape(text)}</td>"
     whole = text if len(text) <= _WHOLE_MAX else f"{text[:_WHOLE_MAX]}…"
     cut = escape(f"{text[: CELL_MAX - 1]}…") if align is not Align.TEXT or " " not in text else None
     if cut is None:  # the browser breaks the text between words
-        return f'<td class="{align.value}">{escape(whole)}</td>'
-    return f'<td class="{align.value}" title="{escape(whole)}">{cut}</td>'
+        return f"{opened}>{escape(whole)}</td>"
+    return f'{opened} title="{escape(whole)}">{cut}</td>'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,9 +216,9 @@ class Provenance:
             ("Range", self.span or "everything"),
             ("Times", f"in {self.zone}"),
         ]
-        items = "".join(f"<dt>{shown(name)}</dt><dd>{shown(text)}</dd>" for name, text in lines)
+        items = "".join(f"<dt>{shown(name)}</dt><dd>{_prose(text)}</dd>" for name, text in lines)
         if self.command:
-            items += f"<dt>Command</dt><dd><code>{shown(self.command)}</code></dd>"
+            items += f"<dt>Command</dt><dd><code>{_prose(self.command)}</code></dd>"
         return f"<footer><dl>{items}</dl></footer>"
 
 
@@ -236,15 +258,16 @@ class Report:
     def html(self) -> str:
         """Return the page as one HTML document."""
         span = self.origin.span if self.origin is not None else ""
-        title = shown(", ".join(filter(None, (self.title, span))))
-        verdict = f'<p class="verdict">{shown(self.verdict)}</p>\n' if self.verdict else ""
+        title = ", ".join(filter(None, (self.title, span)))
+        verdict = f'<p class="verdict">{_prose(self.verdict)}</p>\n' if self.verdict else ""
         body = "\n".join(_parts(self.sections))
         footer = self.origin.html() if self.origin is not None else ""
         return (
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            f"<title>{shown(title)}</title>"
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>\n{verdict}{body}\n</main>"
-            f"{footer}</body></html>\n"
+            f"<style>{STYLE}</style></head>\n<body><main><h1>{_prose(title)}</h1>\n{verdict}"
+            f"{body}\n</main>{footer}</body></html>\n"
         )
 
 
@@ -297,9 +320,18 @@ summary { cursor: pointer; padding: .3rem 0; color: var(--s0); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; }
 th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; } th { vertical-align: bottom; }
-.n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
-.d { white-space: nowrap; } td.t { overflow-wrap: anywhere; min-width: 6.5rem; max-width: 24rem; }
+.n { text-align: right; white-space: nowrap; } .d { white-space: nowrap; }
+th.n, th.d { white-space: normal; } td.t { overflow-wrap: break-word; max-width: 24rem; }
 th { overflow-wrap: normal; } td + td, th + th { padding-left: .3rem; }
+@media (max-width: 600px) { table { font-size: .82rem; }
+  .blocks, .blocks tbody { display: block; }
+  .blocks thead { position: absolute; width: 1px; height: 1px; overflow: hidden;
+    clip-path: inset(50%); }
+  .blocks tr { display: flex; flex-wrap: wrap; gap: 0 .9rem; padding: .3rem 0;
+    border-bottom: 1px solid var(--line); }
+  .blocks tr > td { border: 0; padding: 0; text-align: left; max-width: 100%;
+    overflow-wrap: anywhere; white-space: normal; }
+  .blocks td::before { content: attr(data-name) " "; color: var(--soft); } }
 li { margin: .2rem 0; } code { font-size: .92em; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft);
   font-size: .88rem; }

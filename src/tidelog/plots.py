@@ -503,7 +503,8 @@ _NARROW: Final = 344
 # Width of small panels, three of which fit beside each other in a page.
 _SMALL: Final = 308
 _HEIGHT: Final = 230
-_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 14, 18, 40
+# The right margin has room for the value of the last point.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 54, 18, 40
 _FONT_PX: Final = 12
 _TICK_PX: Final = 76
 # Dashes of lines, so that series differ without colors.
@@ -722,22 +723,31 @@ class _Drawing:
             )
 
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
-        """Write values at points; labels that would cover others are left out."""
+        """Write values at points; labels that would cover others are left out.
+
+        The value of the last point is to its right, where no mark is; others are above theirs.
+        """
         taken: list[tuple[float, float]] = []
+        edges = dict(zip(self._xs(), self._edges(), strict=True))
         for x, y, value in labels:
             px, py = self.axes.transData.transform((x, y))
             if any(abs(px - a) < _LABEL_WIDTH and abs(py - b) < _LABEL_HEIGHT for a, b in taken):
                 continue
             taken.append((px, py))
-            is_right = px > self.width - _RIGHT - _LABEL_WIDTH / 2
+            text = self.panel.plot.unit.text(value)
+            end = edges[x][1] if self.panel.plot.is_stacked else x
+            right = self.axes.transData.transform((end, y))[0] + 4
+            is_last = x == max(one[0] for one in labels)
+            is_beside = is_last and right + len(text) * _FONT_PX * 0.6 <= self.width
+            is_right = px > self.width - len(text) * _FONT_PX * 0.3
             side = "left" if px < _LEFT + _LABEL_WIDTH / 2 else "right" if is_right else "center"
             self.axes.annotate(
-                self.panel.plot.unit.text(value),
+                text,
                 (x, y),
-                xytext=(0, 4),
+                xytext=(right - px, 0) if is_beside else (0, 4),
                 textcoords="offset points",
-                ha=side,
-                va="bottom",
+                ha="left" if is_beside else side,
+                va="center" if is_beside else "bottom",
                 color=_INK,
                 fontsize=_FONT_PX,
             )
@@ -789,10 +799,13 @@ class _Drawing:
         return [float(x) for x in ticks], [visible(axis.name(x)) for x in ticks]
 
     def _time_ticks(self, axis: Steps) -> tuple[list[float], list[str]]:
-        from matplotlib.dates import AutoDateLocator
+        from matplotlib.dates import HOURLY, MONTHLY, AutoDateLocator
 
         most = max(3, self.width // _TICK_PX)
         locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call]
+        # Without these steps, two days and two years in a narrow picture are a warning on stderr.
+        locator.intervald[HOURLY] = [1, 2, 3, 4, 6, 12, 24]
+        locator.intervald[MONTHLY] = [1, 2, 3, 4, 6, 12]
         first, last = self.grid[0], axis.next(self.grid[-1])
         start, end = (datetime.fromtimestamp(ms / 1000, axis.tz) for ms in (first, last))
         ticks = locator.tick_values(start, end)  # type: ignore[no-untyped-call]

@@ -68,8 +68,33 @@ def test_a_long_table_shows_its_first_rows_and_names_what_prints_all() -> None:
     assert head.count("<tr>") == ROWS_FIRST + 1
     assert f"{ROWS_MAX - ROWS_FIRST} more rows" in rest
     assert "1,000 of 5,135 rows" in rest
-    assert "<code>--show hours -o csv</code>" in rest
+    assert "<code>--show hours -o csv</code>" in _joined(rest)
     assert page.count("<td") == ROWS_MAX
+
+
+def _joined(page: str) -> str:
+    """Return a page without the marks that keep times and options on one line."""
+    return re.sub('<span class="d">|</span>', "", page)
+
+
+def test_times_and_options_stay_on_one_line() -> None:
+    text = "from 2013-01-01 00:00:00 to before 2014-01-01, --zone UTC -o csv a-b <i>"
+    assert Text(text).html() == (
+        '<p>from <span class="d">2013-01-01 00:00:00</span> to before'
+        ' <span class="d">2014-01-01</span>, <span class="d">--zone</span> UTC'
+        ' <span class="d">-o</span> csv a-b &lt;i&gt;</p>'
+    )
+
+
+def test_rows_too_long_for_a_phone_become_blocks_with_the_names_of_their_columns() -> None:
+    columns = ["topic", "<hour>", "records", "p50", "p99"]
+    wide = Table(columns, [["flights", "2013-01-01 00:00:00", "10", "1m", ""]]).html()
+    assert '<table class="blocks">' in wide
+    assert '<td class="d" data-name="&lt;hour&gt;">2013-01-01 00:00:00</td>' in wide
+    assert 'data-name="p99">(empty)</td>' in wide
+    small = Table(["topic", "records"], [["flights", "10"]]).html()
+    assert "blocks" not in small
+    assert "data-name" not in small
 
 
 def test_a_table_without_rows_is_a_sentence() -> None:
@@ -92,11 +117,12 @@ def test_text_is_left_and_numbers_are_right() -> None:
 def test_keys_are_shown_as_in_the_terminal_and_cut_with_the_whole_beside() -> None:
     page = audit_page().html()
     assert visible(ODD) == r"a\x00\x1b[31m\u202eb\tc\nd"
+    key = '<td class="t" data-name="key"'
     for text in (r"\x00\x1b[31mred", r"evil\u202egpj.exe", r"a\tb\nc", "(empty)", "日本語🛫"):
-        assert f'<td class="t">{text}</td>' in page
-    assert '<td class="t">{&quot;base64&quot;: &quot;//4A&quot;}</td>' in page
+        assert f"{key}>{text}</td>" in page
+    assert f"{key}>{{&quot;base64&quot;: &quot;//4A&quot;}}</td>" in page
     assert "&lt;script&gt;" in page
-    assert f'<td class="t" title="{"k" * 1_000}…">{"k" * 39}…</td>' in page
+    assert f'{key} title="{"k" * 1_000}…">{"k" * 39}…</td>' in page
 
 
 def test_what_cannot_be_seen_is_shown_as_escapes() -> None:
@@ -125,7 +151,7 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
 
 
 def test_a_page_says_where_it_comes_from() -> None:
-    page = audit_page().html()
+    page = _joined(audit_page().html())
     footer = page[page.index("<footer>") :]
     for text in ("by tidelog 0.1.0", "America/New_York", "from 2013-01-01", "--report"):
         assert text in footer

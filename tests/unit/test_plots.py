@@ -208,3 +208,29 @@ def test_values_that_are_not_finite_are_gaps(unit: Unit, is_stacked: bool) -> No
     few = html({0: math.nan, 1: 4.0})
     assert "<svg" not in few
     assert "Left out: 1 value without" in few
+
+
+def test_the_last_value_stands_beside_its_mark_and_not_on_a_taller_one() -> None:
+    values = dict.fromkeys(range(20), 1_680.0) | {20: 160.0}
+    for picture in pictures(drawn(values, is_stacked=True)):
+        (last,) = [node for node in picture.iter(f"{SVG}text") if node.text == "160"]
+        bars = [node.get("d", "") for node in picture.iter(f"{SVG}path") if node.get("clip-path")]
+        right = max(float(x) for x in re.findall(r"[ML] ([\d.]+)", bars[-1]))
+        assert right < float(last.get("x", "0")) < right + 10
+        assert "text-anchor: start" in last.get("style", "")
+
+
+def test_the_value_of_a_wide_last_mark_stays_inside_its_picture() -> None:
+    values = {n: 123_456_789_012_146.0 + n for n in range(200)}
+    for picture in pictures(drawn(values)):
+        (last,) = [one for one in picture.iter(f"{SVG}text") if one.text == "123,456,789,012,345"]
+        assert "text-anchor: end" in last.get("style", "")
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("hours", [2, 30, 41, 47, 60, 24 * 60, 24 * 80, 24 * 600, 24 * 720])
+def test_an_axis_of_any_span_has_ticks(hours: int) -> None:
+    axis = steps_for([0, hours], "UTC")
+    values = Series("a", joined(dict.fromkeys(range(0, hours, 1 + hours // 90), 1.0), axis, max))
+    page = Plot(panels={"": [values]}, y_title="records", axis=axis).html()
+    assert all("1970" in " ".join(texts(one)) for one in pictures(page))
