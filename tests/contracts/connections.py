@@ -376,7 +376,7 @@ class Suite:
     def test_what_a_broker_has_compacted_nobody_knows(self, log: RemoteDirectory) -> None:
         name = fresh(log, cleanup_policy="compact")
         log.append(name, [NewRecord(key=b"a", value=b"1", timestamp=T0)])
-        with pytest.raises(InexactTable, match="brokers don't say what that took away"):
+        with pytest.raises(InexactTable, match="brokers don't report which records were removed"):
             log.table(name, at=T0).to_table()
         marked = log.table(name, at=T0, inexact="mark")
         assert len(marked.doubts()) == 1

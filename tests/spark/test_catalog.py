@@ -58,7 +58,7 @@ def test_a_table_that_could_not_be_read_is_refused_before_anything_is_written(
         ),
     }
     for name, write in writes.items():
-        said = "only appended to" if name == "createOrReplace" else "CREATE TEMPORARY VIEW"
+        said = "only appends" if name == "createOrReplace" else "CREATE TEMPORARY VIEW"
         with pytest.raises(Exception, match=said) as raised:
             write()
         assert "Traceback" not in str(raised.value)

@@ -197,14 +197,14 @@ BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"topic": TOPIC}, "neither is there"),
+        ({"topic": TOPIC}, "neither is given"),
         (BROKER | {"path": "/x"}, "not both"),
         (BROKER | {"lockWaitMs": "1"}, "brokers have no lock"),
         (BROKER | {"clock.ms": "1"}, "their own clock"),
         ({"path": "/x", "markerTopic": "m"}, "applies to brokers only"),
         ({"path": "/x", "kafka.acks": "all"}, "kafka.acks applies to brokers only"),
         ({"path": "/x", "delivery": "idempotent"}, "always written exactly"),
-        ({"path": "s3://b/x"}, "can only be read"),
+        ({"path": "s3://b/x"}, "is read-only"),
         (BROKER | {"delivery": "twice"}, "one of idempotent, exactly-once"),
         (BROKER | {"txnAppId": "a"}, "belong together"),
         (BROKER | {"txnAppId": "a", "txnVersion": "-1"}, "from 0 on"),
@@ -227,7 +227,7 @@ def test_options_of_streams() -> None:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     schema = StructType([StructField("value", BinaryType())])
-    with pytest.raises(InvalidRequest, match="a query counts itself"):
+    with pytest.raises(InvalidRequest, match="a streaming query numbers its"):
         make_stream_writer(BROKER | {"txnAppId": "a", "txnVersion": "1"}, schema)
     with pytest.raises(InvalidRequest, match="appended"):
         make_writer(BROKER, schema, overwrite=True)

@@ -215,7 +215,7 @@ def test_offsets_by_partition(spark: "SparkSession", roots: dict[int, str]) -> N
     frame = load(spark, roots[21], startingOffsets=starts, endingOffsets=ends, **ALL)
     want = [row for row in expected(roots[21]) if row.partition == 1 or 5 <= row.offset < 30]
     assert rows_of(frame) == want
-    with pytest.raises(Exception, match="tides-1 is missing, all must be named"):
+    with pytest.raises(Exception, match="lacks tides-1; give a value for each partition"):
         load(spark, roots[21], startingOffsets=json.dumps({TOPIC: {"0": 5}})).count()
 
 

@@ -148,5 +148,7 @@ def test_typed_columns_are_written_by_the_name_of_their_serializer(
         (struct.pack(">q", 2), b"{}"),
     }
     text = spark.createDataFrame([("a", "b")], "key string, value string").write
-    with pytest.raises(Exception, match="column key is string, integer or long or short is needed"):
+    with pytest.raises(
+        Exception, match="column key has type string; it must be integer or long or short"
+    ):
         text.format("tidelog").mode("append").options(**options).save()

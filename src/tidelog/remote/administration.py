@@ -116,7 +116,7 @@ def scram_users(client: "Cluster") -> list[ScramUser]:
     """Return all SCRAM credentials, by user and mechanism; raises NotAuthorized, ClusterFailure."""
     with _typed("list users") as operation:
         future = client.admin().describe_user_scram_credentials(request_timeout=client.timeout_s)
-        assert not isinstance(future, dict), "users were named"
+        assert not isinstance(future, dict), "the request lists users by name"
         described = client.results(operation, {operation: future})[operation]
     return sorted(
         (
@@ -385,8 +385,8 @@ def _connection(client: "Cluster") -> "Iterator[BrokerConnection]":
 
     if not client.is_plain_text:
         raise InvalidRequest(
-            f"{client.bootstrap}: quotas are changed over a listener without TLS and SASL;"
-            " use such a listener, or Kafka's kafka-configs"
+            f"{client.bootstrap}: quotas can only be read and changed on a listener without"
+            " TLS and SASL; connect to such a listener, or use Kafka's kafka-configs"
         )
     connect = partial(connect_socket, timeout_s=client.timeout_s)
     servers = client.bootstrap.split(",")

@@ -113,10 +113,10 @@ class Patience:
             TimeoutError: The deadline has passed.
         """
         if self.is_stopped():
-            raise InterruptedError(f"stopped while waiting for {what}")
+            raise InterruptedError(f"stopped while waiting for a {what}")
         remaining_s = deadline - self._now()
         if remaining_s <= 0:
-            raise TimeoutError(f"{what} did not come within {self.timeout_s:g} s")
+            raise TimeoutError(f"no {what} within {self.timeout_s:g} s")
         return min(remaining_s, _SLICE_S)
 
     def _now(self) -> float:
@@ -144,7 +144,7 @@ class SocketTransport:
     def receive(self, max_bytes: int) -> bytes:
         """Wait for bytes and return at most that many; empty at the end of the stream."""
         while True:
-            self._socket.settimeout(self._patience.left(self._deadline, "a whole answer"))
+            self._socket.settimeout(self._patience.left(self._deadline, "complete response"))
             try:
                 data = self._socket.recv(max_bytes)
             except TimeoutError:
@@ -167,7 +167,7 @@ def connect_socket(
     """Open a TCP connection with this timeout; raises OSError."""
     patience = Patience(timeout_s=timeout_s, is_stopped=is_stopped)
     deadline = patience.deadline()
-    failure = OSError(f"{host} has no address")
+    failure = OSError(f"host {host} has no IP address")
     for family, kind, protocol, _, address in _addresses(host, port):
         connection = socket.socket(family, kind, protocol)
         try:
@@ -183,11 +183,11 @@ def connect_socket(
 
 def _addresses(host: str, port: int) -> Sequence[_Address]:
     if not 0 < port < 1 << 16:
-        raise OSError(f"port {port} can't be: 1 to 65535 is needed")
+        raise OSError(f"invalid port {port}: give 1 to 65535")
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except ValueError as error:  # a UnicodeError: a label of the host name is empty or too long
-        raise OSError(f"{host!r} is no name of a host: {error}") from error
+        raise OSError(f"{host!r} is not a valid host name: {error}") from error
 
 
 def _connect(
@@ -198,7 +198,7 @@ def _connect(
     if code == errno.EINPROGRESS:
         poll = select.poll()
         poll.register(connection, select.POLLOUT)
-        while not poll.poll(1000 * patience.left(deadline, "a connection")):
+        while not poll.poll(1000 * patience.left(deadline, "connection")):
             pass
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if code:
@@ -268,7 +268,9 @@ class BrokerConnection:
         if version < max(api.first, lowest, least):
             spoken = f"{lowest} to {highest}" if highest >= 0 else "none"
             needed = f"{api.name} {max(api.first, least)} to {min(api.last, most)}"
-            raise UnsupportedVersion(f"{self.place}: {needed} is needed, it speaks {spoken}")
+            raise UnsupportedVersion(
+                f"{self.place}: {needed} is needed, but the broker supports {spoken}"
+            )
         return version
 
     def send(
@@ -290,7 +292,7 @@ class BrokerConnection:
         except OSError as error:
             raise self._broken(api, f"{error}") from error
         except CorruptMessage as error:
-            raise self._broken(api, f"its answer breaks the protocol: {error}") from error
+            raise self._broken(api, f"the response is invalid: {error}") from error
         assert isinstance(answer, api.response)
         return answer
 

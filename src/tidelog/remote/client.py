@@ -79,7 +79,7 @@ def check_bootstrap(bootstrap: object) -> None:
         ConfigError: The text doesn't have this form; the message has the invalid server.
     """
     if not isinstance(bootstrap, str) or not bootstrap.strip():
-        allowed = "write HOST:PORT, several with commas between"
+        allowed = "give HOST:PORT[,HOST:PORT...]"
         raise ConfigError("bootstrap", repr(bootstrap), allowed)
     for server in bootstrap.split(","):
         _check_server(server.strip())
@@ -89,7 +89,7 @@ def _check_server(server: str) -> None:
     host, _, port = server.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 1 <= int(port) <= PORT_MAX
     if not host or not is_port:
-        allowed = f"write HOST:PORT, with a port from 1 to {PORT_MAX}"
+        allowed = f"give HOST:PORT, with a port from 1 to {PORT_MAX}"
         raise ConfigError("bootstrap", repr(server), allowed)
 
 
@@ -100,7 +100,7 @@ def check_timeout(timeout_s: float) -> None:
         ConfigError: It is not a number, or outside the range.
     """
     if not _TIMEOUT_MIN_S <= timeout_s <= TIMEOUT_MAX_S:
-        allowed = f"a request may take from a millisecond to {TIMEOUT_MAX_S:g} seconds"
+        allowed = f"give a timeout from {_TIMEOUT_MIN_S:g} to {TIMEOUT_MAX_S:g} seconds"
         raise ConfigError("timeout", f"{timeout_s} s", allowed)
 
 
@@ -502,11 +502,12 @@ _ADVICE: Final[dict[int, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "; raise the topic's max.message.bytes, and for a single large"
     " record the producer's message.max.bytes (in Spark the option kafka.max.request.size)",
     ErrorCode.INVALID_TIMESTAMP: "; the topic's message.timestamp.before.max.ms and"
-    " message.timestamp.after.max.ms say which times it takes",
-    ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses so while its clock can't be believed:"
-    " its log says why, and `tidelog accept-clock --data DIR` on its machine lets appends go on",
-    ErrorCode.INVALID_RECORD: "; a compacted topic takes no record without a key",
-    ErrorCode.PRODUCER_FENCED: "; another attempt of the same writer writes in its place",
+    " message.timestamp.after.max.ms limit which times are accepted",
+    ErrorCode.POLICY_VIOLATION: "; a tidelog broker refuses appends while its clock may be wrong:"
+    " its log has the reason, and `tidelog accept-clock --data DIR` on its machine allows appends"
+    " again",
+    ErrorCode.INVALID_RECORD: "; a compacted topic refuses records without a key",
+    ErrorCode.PRODUCER_FENCED: "; a newer attempt of the same writer has replaced this one",
 }
 
 

@@ -152,8 +152,8 @@ def _jaas(value: str) -> dict[str, str]:
     name = module[1].rpartition(".")[2] if module else ""
     if module is None or name not in ("PlainLoginModule", "ScramLoginModule"):
         allowed = (
-            "librdkafka has no login modules but PLAIN and SCRAM; give its own settings"
-            " (sasl.username, sasl.oauthbearer.*, sasl.kerberos.*) in their place"
+            "librdkafka supports only the login modules PLAIN and SCRAM; for others give"
+            " librdkafka's own settings (sasl.username, sasl.oauthbearer.*, sasl.kerberos.*)"
         )
         raise ConfigError("sasl.jaas.config", name or None, allowed)
     options = {

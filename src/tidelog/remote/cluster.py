@@ -159,7 +159,7 @@ def require_client() -> None:
         import confluent_kafka  # noqa: F401
     except ImportError as error:
         raise MissingDependency(
-            "brokers are reached by confluent-kafka; `pip install 'tidelog[kafka]'`"
+            "connecting to brokers needs confluent-kafka: pip install 'tidelog[kafka]'"
         ) from error
 
 
@@ -213,7 +213,10 @@ class Cluster(Closing, Client):
         topics = self.topics()
         if not topics.get(topic):
             near = difflib.get_close_matches(topic, topics, n=1)
-            hint = f"; is it {near[0]}?" if near else f"; there are: {named_few(sorted(topics))}"
+            if near:
+                hint = f"; did you mean {near[0]}?"
+            else:
+                hint = f"; there are: {named_few(sorted(topics))}"
             raise UnknownTopic(f"{self.bootstrap} has no topic {topic}{hint if topics else ''}")
         return [TopicPartition(topic, number) for number in range(topics[topic])]
 
@@ -308,7 +311,7 @@ class Cluster(Closing, Client):
             < (0 if time_ms in (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP) else -1)
         ]
         if silent:
-            reason = f"no answer from the leader within {self.timeout_s:g} s"
+            reason = f"no response from the leader within {self.timeout_s:g} s"
             raise self.unanswered("look up offsets", silent, reason)
         return answers
 
@@ -670,7 +673,7 @@ class Cluster(Closing, Client):
             first = reader.poll(left_s) if left_s > 0 else None
             rest = [] if first is None else reader.consume(_AT_ONCE, timeout=0)
         if first is None:
-            reason = f"nothing came within {self.timeout_s:g} s"
+            reason = f"no records arrived within {self.timeout_s:g} s"
             raise self.unanswered("read records", missing, reason)
         return [first, *rest]
 

@@ -338,8 +338,10 @@ def over_limits(
     for lag in lags:
         name, remaining = lag.seen.partition, lag.seen.left
         if lag.state is State.BEYOND_END and not (max_lag is None and max_ms is None):
-            position = f"the position {lag.seen.committed} is past the end, {lag.seen.end}"
-            lines.append(f"{name}: {position}: the log was truncated or recreated; lag is unknown")
+            lines.append(
+                f"{name}: the committed offset {lag.seen.committed} is above the log end offset"
+                f" {lag.seen.end}: the log was truncated or recreated; the lag is unknown"
+            )
         if max_lag is not None and remaining.records > max_lag:
             at_most = "" if remaining.is_exact else "at most "
             lines.append(
@@ -439,7 +441,10 @@ def _positions(
     for name, commit in newest.items():
         topic_id = _topic_id(directory, name.topic)
         if NO_UUID not in (topic_id, commit.topic_id) and topic_id != commit.topic_id:
-            notes.append(f"group {group}: its offset of {name} is of a former topic of that name")
+            notes.append(
+                f"group {group}: its committed offset for {name} belongs to a deleted topic of the"
+                " same name, and is left out"
+            )
         else:
             positions[name] = commit.offset
     return positions

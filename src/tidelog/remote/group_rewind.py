@@ -128,7 +128,9 @@ def chosen_partitions(
         topics = {partition.topic for partition in cluster.committed(group)}
         if not topics:
             cluster.group(group)  # raises UnknownGroup
-            raise UnknownGroup(f"{cluster.bootstrap}: group {group} has no offsets; name a --topic")
+            raise UnknownGroup(
+                f"{cluster.bootstrap}: group {group} has no committed offsets; give --topic"
+            )
         choices = [(topic, None) for topic in topics]
     chosen: set[TopicPartition] = set()
     for topic, number in choices:
@@ -138,7 +140,7 @@ def chosen_partitions(
         elif TopicPartition(topic, number) in existing:
             chosen.add(TopicPartition(topic, number))
         else:
-            raise InvalidRequest(f"{topic} has partitions 0 to {len(existing) - 1}, no {number}")
+            raise InvalidRequest(f"{topic} has partitions 0 to {len(existing) - 1}, not {number}")
     return sorted(chosen)
 
 
@@ -204,14 +206,14 @@ def _move(
     if old is None:
         return replace(change, action=Action.START, why=why or "nothing was committed")
     if new.offset == old.offset:
-        return replace(stay, why=why or "is there already")
+        return replace(stay, why=why or "already at this offset")
     stands = min(max(old.offset, mark.start), mark.end)
     if new.offset <= stands:
         action = Action.REWIND if new.offset < old.offset else Action.FORWARD
         return replace(change, action=action, again=counter(partition, new.offset, stands))
     skipped = counter(partition, stands, new.offset)
     if skipped.records and not (target.forward or target.place is Place.LATEST):
-        why = "has not come so far; --forward skips what lies between"
+        why = "the group has not read up to this time; --forward skips the unread records"
         return replace(stay, skipped=skipped, why=why)
     return replace(change, action=Action.FORWARD, skipped=skipped)
 
@@ -224,7 +226,7 @@ def _destination(
     if target.place is Place.LATEST:
         return Committed(mark.end), ""
     if match is not None and match.offset < mark.start:
-        return Committed(mark.start), "the first records of the time are deleted"
+        return Committed(mark.start), "the first records of that time were deleted"
     if match is not None:
         return Committed(match.offset, match.leader_epoch), ""
     why = "no record at or after the time"

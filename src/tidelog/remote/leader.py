@@ -133,7 +133,7 @@ def ends_problem(leader: Mapping[int, EpochEnd]) -> str | None:
         if end == (NO_LEADER_EPOCH, UNKNOWN_END):
             continue
         if not 0 <= end.epoch <= epoch or end.end_offset < before:
-            return f"epoch {end.epoch} ends at {end.end_offset}, {epoch} was asked"
+            return f"epoch {end.epoch} (end offset {end.end_offset}) for a request of epoch {epoch}"
         before = end.end_offset
     return None
 
@@ -270,7 +270,8 @@ class Leader:
         """Return the connection to a broker; raises ClusterFailure if its id is unknown."""
         client = self._nodes.get(node_id)
         if client is None:
-            raise ClusterFailure(self.place, "reach a leader", f"there is no broker {node_id}")
+            reason = f"the cluster has no broker with id {node_id}"
+            raise ClusterFailure(self.place, "reach a leader", reason)
         return client
 
     @property
@@ -315,7 +316,7 @@ class Leader:
         for result in answer.results:
             if result.error_code:
                 raise self._refusal(
-                    f"ask for settings of {result.resource_name}", result.error_code
+                    f"request the settings of {result.resource_name}", result.error_code
                 )
             configs = {config.name: config for config in result.configs if config.value is not None}
             values = {
@@ -356,7 +357,7 @@ class Leader:
         answer = self.node(node_id).ask(LIST_OFFSETS, question)
         return {
             TopicPartition(topic.name, part.partition_index): (
-                self._refusal("ask where a log begins or ends", part.error_code)
+                self._refusal("request log start and end offsets", part.error_code)
                 if part.error_code
                 else part.offset
             )
@@ -384,7 +385,7 @@ class Leader:
         answer = self.node(node_id).ask(OFFSET_FOR_LEADER_EPOCH, question, least=3)
         return {
             TopicPartition(topic.topic, part.partition): (
-                self._refusal("ask for ends of epochs", part.error_code)
+                self._refusal("request ends of leader epochs", part.error_code)
                 if part.error_code
                 else EpochEnd(part.leader_epoch, part.end_offset)
             )
@@ -490,7 +491,7 @@ def _asked_for(
             if name not in waiting:
                 topic_text = topic_name or topic.topic_id
                 raise CorruptMessage(
-                    f"it answers for {topic_text}-{data.partition_index}, which was not requested"
+                    f"it contains {topic_text}-{data.partition_index}, which was not requested"
                 )
             waiting.remove(name)
             yield name, data

@@ -75,8 +75,9 @@ class OwnLogs:
         theirs = self._cluster.topic_id(topic)
         if ours is not None and theirs is not None and ours != theirs:
             raise InvalidRequest(
-                f"{self._directory.path}: its topic {topic} has the id {ours}, the one of"
-                f" {self._cluster.bootstrap} {theirs}; --data must be a directory of that cluster"
+                f"{self._directory.path}: topic {topic} has id {ours} here and id {theirs} on"
+                f" {self._cluster.bootstrap}; --data must be the directory of a broker of that"
+                " cluster"
             )
         return True
 

@@ -251,7 +251,7 @@ class PartitionFetch:
         if seam is None:
             if is_cut(batches):
                 raise self._refusal(
-                    "fetch", ErrorCode.MESSAGE_TOO_LARGE, "not one whole batch came"
+                    "fetch", ErrorCode.MESSAGE_TOO_LARGE, "the response has no complete batch"
                 )
             # The batch is damaged. The decoder reports it; until then the next offset doesn't
             # matter.
@@ -328,7 +328,7 @@ class PartitionFetch:
             for data in topic.partitions:
                 if data.partition_index == self._name.partition:
                     return data
-        raise self._refusal("fetch", None, "the answer says nothing of the partition")
+        raise self._refusal("fetch", None, "the response lacks the partition")
 
     def _is_good(self, data: PartitionData, offset: int) -> bool:
         """Return True for a response without an error, False if the request must be repeated.
@@ -396,7 +396,7 @@ class PartitionFetch:
         answer = self._find_leader().ask(LIST_OFFSETS, question)
         part = answer.topics[0].partitions[0]
         if part.error_code:
-            raise self._refusal("ask where the log begins or ends", part.error_code)
+            raise self._refusal("request log start and end offsets", part.error_code)
         return part
 
     def first_appended(self, time_ms: int) -> Appended | None:
@@ -444,14 +444,14 @@ class PartitionFetch:
         topics = [topic for topic in answer.topics if topic.name == self._name.topic]
         code = topics[0].error_code if topics else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if code and code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise self._refusal("ask who leads", code)
+            raise self._refusal("look up the leader", code)
         partitions = {part.partition_index: part for topic in topics for part in topic.partitions}
         part = partitions.get(self._name.partition)
         if code or part is None:
             raise self._unknown()
         self._check_id(topics[0].topic_id)
         if part.leader_id not in nodes:
-            raise self._refusal("ask who leads", ErrorCode.LEADER_NOT_AVAILABLE)
+            raise self._refusal("look up the leader", ErrorCode.LEADER_NOT_AVAILABLE)
         self._unknown_count = 0
         self._leader_epoch = part.leader_epoch
         self.leader_id = part.leader_id
@@ -464,7 +464,7 @@ class PartitionFetch:
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")
-        return self._refusal("ask who leads", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self._refusal("look up the leader", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _check_id(self, topic_id: UUID) -> None:
         self._topic_id = topic_id
@@ -523,7 +523,7 @@ class PartitionFetch:
             return
         seconds = self._settings.timeout_ms / 1000
         why = f" ({self._reason})" if self._reason is not None else ""
-        reason = f"nothing from offset {offset} on came within {seconds:g} s{why}"
+        reason = f"no records from offset {offset} on arrived within {seconds:g} s{why}"
         raise ClusterFailure(self._bootstrap, f"read records of {self._name}", reason)
 
     def _refusal(self, operation: str, code: int | None, reason: str = "") -> ClusterFailure:

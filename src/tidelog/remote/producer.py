@@ -119,7 +119,7 @@ class _Call:
     def _failure(self, error: TidelogError) -> TidelogError:
         if self.count:
             records = f"{plural(self.count, 'record')} of the call {verb(self.count, 'is', 'are')}"
-            error.add_note(f"{records} in the log all the same")
+            error.add_note(f"{records} in the log nevertheless")
         return error
 
 
@@ -165,7 +165,8 @@ class Sender:
         except TidelogError as error:
             call.seal(error)
         except BaseException:
-            call.seal(ClusterFailure(self._client.bootstrap, "append", "given up halfway"))
+            reason = "interrupted before all records were queued"
+            call.seal(ClusterFailure(self._client.bootstrap, "append", reason))
             raise
         else:
             call.seal()
@@ -294,7 +295,7 @@ class _Lane:
             except BufferError:
                 if not len(self._producer):
                     raise MessageTooLarge(
-                        f"{topic}-{partition}: a record larger than all that may wait to be sent"
+                        f"{topic}-{partition}: the record is larger than the producer's queue"
                         " (queue.buffering.max.kbytes)"
                     ) from None
                 self._producer.poll(_POLL_S)
@@ -328,7 +329,10 @@ class _Lane:
         librdkafka reports the record as delivered. Brokers before 4.4 also refuse it if the next
         request overtook it (KAFKA-15591), and then the record is not in the log.
         """
-        reason = f"{where}: the broker did not say where a record is that was sent again"
+        reason = (
+            f"{where}: the broker returned no offset for a retried record, so it may not be in"
+            " the log"
+        )
         return ClusterFailure(self._client.bootstrap, "append", reason)
 
     def flush(self) -> None:
@@ -349,7 +353,7 @@ def refuse_time(where: str, time_ms: int) -> None:
     if time_ms == 0:
         raise InvalidTimestamp(
             f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"
-            " library would send the present time in its place"
+            " library would replace it by the current time"
         )
     if time_ms < NO_TIMESTAMP:
         raise time_refused(f"{time_ms} ms", where)

@@ -232,7 +232,7 @@ class ClusterRecords(RecordSource):
         if threads is not None and threads < 1:
             raise InvalidRequest(f"threads={threads}: at least 1")
         if how.views:
-            raise InvalidRequest("views=True: rows of a cluster are no views of files")
+            raise InvalidRequest("views=True is only supported for directories")
         self._check_columns(columns)
         import pyarrow as pa
 
@@ -307,9 +307,7 @@ class ClusterRecords(RecordSource):
     ) -> Count:
         """See `RecordSource`; fetches all records, because brokers can't count them."""
         if zone_cache is not None:
-            raise InvalidRequest(
-                "a zone cache applies to a directory's files; leave it out for a broker"
-            )
+            raise InvalidRequest("zone_cache applies only to directories; leave it out for brokers")
         needs_arrow()
         columns, names = ("offset",), self.partitions(topics)
         planned = self.plan(names, wanted, clock=clock, isolation=isolation, columns=columns)
@@ -368,7 +366,9 @@ class ClusterRecords(RecordSource):
         if at_ms is None or not names:
             return []
         policy = self._settings(names[0].topic).get(_POLICY, "")
-        reason = f"compacted ({_POLICY}={policy}), and brokers don't say what that took away"
+        reason = (
+            f"compacted ({_POLICY}={policy}), and brokers don't report which records were removed"
+        )
         doubts: list[Doubt | None] = []
         for name, mark in self.cluster.watermarks(names).items():
             doubts.append(Doubt(name, reason) if _COMPACT in policy else None)

@@ -83,8 +83,8 @@ def times(column: "Column", now_ms: int) -> list[int]:
     create_ms = create_times(column, len(column), now_ms)
     if (create_ms == 0).any():
         raise InvalidTimestamp(
-            "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would send"
-            " the present time in its place; leave such rows out, or move them by a millisecond"
+            "a row whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client library would replace"
+            " it by the current time; leave such rows out, or move them by a millisecond"
         )
     filled: list[int] = create_ms.tolist()
     return filled
@@ -187,8 +187,8 @@ def check_columns(columns: Sequence[str]) -> None:
     for name in columns:
         if name in COLUMN_TYPES and name not in _CONSUMED_COLUMNS and name != "appendTimestamp":
             raise InvalidRequest(
-                f"column {name} can't be had through librdkafka, which reads brokers behind TLS,"
-                f" SASL or settings of its own; leave it out"
+                f"column {name} is not available with TLS, SASL or settings that only librdkafka"
+                " has; leave it out"
             )
 
 
@@ -259,7 +259,7 @@ class _Reading:
                 count = self._settings.poll_records - 1
                 return [first, *(consumer.consume(count, timeout=0) if count else ())]
         if self._clock.monotonic_ms() >= deadline_ms:
-            reason = f"nothing from offset {at} on came within {self._timeout_ms / 1000:g} s"
+            reason = f"no records from offset {at} on arrived within {self._timeout_ms / 1000:g} s"
             raise self._cluster.unanswered("read records", [self._split.topic_partition], reason)
         return []
 

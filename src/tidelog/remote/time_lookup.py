@@ -201,8 +201,8 @@ def _refuse_unstamped_record(
     if record is None or record.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return
     raise InvalidRequest(
-        f"{choice}: {partition} offset {record.offset} bears a create time (the topic became"
-        f" {TimestampType.LOG_APPEND_TIME.config_name} later); use --clock record"
+        f"{choice}: the record at {partition} offset {record.offset} has a create time (the topic"
+        f" was changed to {TimestampType.LOG_APPEND_TIME.config_name} later); use --clock record"
     )
 
 
@@ -445,7 +445,7 @@ def plan_remote(
     """
     times = wanted.times
     if times is not None and times[0] > times[1]:
-        raise InvalidRequest(f"the range of time ends at {times[1]}, before its start {times[0]}")
+        raise InvalidRequest(f"empty time range: end {times[1]} ms is before start {times[0]} ms")
     marks = cluster.watermarks(names, isolation=isolation)
     spans = {name: (mark.start, max(mark.end, mark.start)) for name, mark in marks.items()}
     answered: set[TopicPartition] = set()

@@ -247,7 +247,7 @@ def alter_config(
             known = _configs(client, [name])[name]
         for key in cleared:
             if key not in known or known[key].value is None:
-                raise ConfigError(key, None, f"the brokers know no such setting of topic {name}")
+                raise ConfigError(key, None, f"unknown to the brokers as a setting of topic {name}")
     plain, notes = plain_names({key: text for key, text in changes.items() if text is not None})
     entries = [
         ConfigEntry(

@@ -253,7 +253,7 @@ class BrokerBackend(Closing):
             try:
                 return ask()
             except ClusterFailure as error:
-                _LOG.warning("asked again in %d ms: %s", self._options.offset_retry_ms, error)
+                _LOG.warning("retrying in %d ms: %s", self._options.offset_retry_ms, error)
                 threading.Event().wait(self._options.offset_retry_ms / 1000)
         return ask()
 
@@ -500,7 +500,10 @@ class BrokerBackend(Closing):
             except ClusterFailure as error:
                 # Brokers before 3.0 don't report the largest timestamp; then the whole range is
                 # read.
-                _LOG.warning("no start by time was found: %s", error)
+                _LOG.warning(
+                    "the start could not be looked up by time, so the whole range is read: %s",
+                    error,
+                )
                 continue
             for name, hit in hits.items():
                 end = bounds[name].end

@@ -324,8 +324,8 @@ class _Task:
         and then the record is not in the log. The next attempt of the task writes it again.
         """
         reason = (
-            f"{message.topic()}-{message.partition()}: the broker did not say where a record is"
-            " that was sent again"
+            f"{message.topic()}-{message.partition()}: the broker returned no offset for a"
+            " retried record, so it may not be in the log"
         )
         return ClusterFailure(self._options.bootstrap, "write", reason)
 
@@ -492,8 +492,8 @@ class _Task:
             except BufferError:
                 if not len(self._producer):
                     raise MessageTooLarge(
-                        f"{topic}-{number}: a record larger than all that may wait to be sent;"
-                        " raise the option kafka.buffer.memory"
+                        f"{topic}-{number}: the record is larger than the producer's queue; raise"
+                        " the option kafka.buffer.memory"
                     ) from None
                 self._producer.poll(_WAIT_S)
                 self._raise_failure()
@@ -531,8 +531,8 @@ class BrokerWriter(DataSourceArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         if options.exactly_once and options.txn is None:
             raise InvalidRequest(
-                "delivery=exactly-once: a batch write needs txnAppId and txnVersion, by which it is"
-                " known when it is retried"
+                "delivery=exactly-once: a batch write needs txnAppId and txnVersion, which"
+                " identify it when it is retried"
             )
         self._options = options
 

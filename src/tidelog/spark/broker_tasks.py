@@ -156,7 +156,7 @@ class BrokerTask:
     def _warn(self, stats: ScanStats) -> None:
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %d records without a time on the %s clock lie in no range",
+                "%s: %d records have no time on the %s clock, so they are in no time range",
                 self.name,
                 stats.without_time,
                 self.clock,

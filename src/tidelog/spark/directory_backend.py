@@ -89,7 +89,7 @@ class SplitTask:
             _LOG.warning("not in the log any more: %s", lost)
         if stats.without_time and self.options.has_times:
             _LOG.warning(
-                "%s: %d records without a time on the %s clock lie in no range",
+                "%s: %d records have no time on the %s clock, so they are in no time range",
                 self.split.topic_partition,
                 stats.without_time,
                 self.split.clock,
@@ -163,7 +163,7 @@ class DirectoryBackend(Closing):
         try:
             return text_files.read_offset_checkpoint(self._env.files, path)
         except CorruptFile as error:
-            _LOG.warning("%s; nothing counts as flushed", error)
+            _LOG.warning("%s; no records count as flushed", error)
             return {}
 
     def offsets_for_times(

@@ -162,7 +162,7 @@ def _tries(wait_ms: int) -> Iterator[None]:
 def _locked(path: str) -> DirectoryLocked:
     return DirectoryLocked(
         f"{path}: another process has it open for writing and serves no control channel"
-        " (see docs/control.md); stop it, or let it serve one"
+        " (see docs/control.md); stop that process, or start it with a control channel"
     )
 
 

@@ -181,7 +181,7 @@ def _inside(name: TopicPartition, offset: int, extent: Extent) -> tuple[int, lis
     if offset == LATEST_OFFSET:
         return end, []
     if offset < start:
-        reason = f"startingOffsets asks for them, the log starts at {start}"
+        reason = f"requested by startingOffsets, but the log starts at {start}"
         return start, [LostOffsets(name.topic, name.partition, offset, start, reason)]
     if offset > end:
         reason = f"startingOffsets is past the end of the log, {end}"
@@ -195,9 +195,11 @@ def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartit
     if isinstance(values, int):
         return dict.fromkeys(snapshot.extents, values)
     if missing := sorted(snapshot.extents.keys() - values.keys()):
-        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
+        raise InvalidRequest(
+            f"{what} by partition lacks {missing[0]}; give a value for each partition"
+        )
     if others := sorted(values.keys() - snapshot.extents.keys()):
-        raise InvalidRequest(f"{what} by partition: {others[0]} is not among those read")
+        raise InvalidRequest(f"{what} by partition has {others[0]}, which is not read")
     return {name: values[name] for name in snapshot.extents}
 
 
@@ -205,9 +207,9 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 _HINT: Final = (
-    "The query can't go on without a gap. With failOnDataLoss=false it reports these ranges and"
-    " goes on: at the log start, where records were deleted unread; where the two logs part, if"
-    " the log was rewritten; at the start of a recreated topic."
+    "The query can't continue without a gap. With failOnDataLoss=false it reports these ranges and"
+    " continues: at the log start, if records were deleted before they were read; at the"
+    " divergence, if the log was rewritten; at the log start of a recreated topic."
 )
 
 

@@ -50,8 +50,8 @@ READ_OPTIONS: Final = {
     "endingTimestamp": "end of the time range, exclusive",
     "startingOffsetsByTimestamp": 'starts by partition, {"topic": {"0": ms}}',
     "endingOffsetsByTimestamp": 'ends by partition, {"topic": {"0": ms}}',
-    "startingOffsetsByTimestampStrategy": "error or latest (read nothing), if no record is that"
-    " late",
+    "startingOffsetsByTimestampStrategy": "what to do if no record is at or after the start"
+    " time: error, or latest (read nothing)",
     "timeRange": "exact (the records inside) or positions (offsets by time, as the connector)",
     "readUntil": "written (all records) or flushed (only records that survive a crash)",
     "clock": "record (timestamp) or append (when the log appended the record)",
@@ -59,8 +59,8 @@ READ_OPTIONS: Final = {
     "columns": "columns to read, separated by commas",
     "table": "true: only the latest committed record of each key (docs/tables.md)",
     "asOf": "with table: as of this time, inclusive; default: all records",
-    "inexact": "with table, if compaction or retention removed the past: refuse, or mark what is"
-    " left",
+    "inexact": "with table, if compaction or retention has removed records of that time: refuse, or"
+    " mark (read the remaining records)",
     "keyAs": "type of keys, and of the column: bytes, string, int32, int64, double, uuid or json",
     "valueAs": "type of values, and of the column, as for keyAs",
     "mode": "failfast, or permissive: an invalid cell is null, and _corrupt_record has the reason",
@@ -76,8 +76,8 @@ READ_OPTIONS: Final = {
     " segment that is missing in the middle of the log",
     "zoneCache": "folder on the driver for zone maps of segments without one, such as Kafka's",
     "kafkaConsumer.pollTimeoutMs": "how long a task waits for the next records of a broker, in ms",
-    "fetchOffset.numRetries": "how often the driver asks brokers for offsets before it gives up",
-    "fetchOffset.retryIntervalMs": "how long it waits between two attempts, in ms",
+    "fetchOffset.numRetries": "how often the driver requests offsets from brokers before it fails",
+    "fetchOffset.retryIntervalMs": "pause between two of these attempts, in ms",
     "groupIdPrefix": "prefix of the client's group id; nothing is ever committed to the group",
 }
 
@@ -95,13 +95,13 @@ WRITE_OPTIONS: Final = {
     "compression": "codec for topics whose compression.type is producer",
     "batchBytes": "maximum size of a batch, in bytes before compression",
     "clock.ms": "time of the log's clock at the commit, in ms; default: the machine's",
-    "includeHeaders": "accepted as in the connector; headers are written if there is a column for"
-    " them",
+    "includeHeaders": "accepted as in the connector, without effect: headers are written if there"
+    " is a column headers",
     "delivery": "to brokers: idempotent, or exactly-once (one transaction for each task)",
     "transactionalIdPrefix": "prefix of the transactional ids of exactly-once",
     "markerTopic": "compacted topic in which exactly-once records what was written",
     "txnAppId": "name of a writer that numbers its batch writes",
-    "txnVersion": "number of this write; a topic with this or a later number gets nothing",
+    "txnVersion": "number of this write; nothing is written to a topic with this or a later number",
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 
@@ -187,7 +187,7 @@ class Options:
         if value is None:
             return default
         if not re.fullmatch(r"[0-9]{1,18}", value.strip()) or int(value) < at_least:
-            raise InvalidRequest(f"option {name}={value}: a number from {at_least} on")
+            raise InvalidRequest(f"option {name}={value}: give a number of at least {at_least}")
         return int(value)
 
     def names(self, name: str) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ class Options:
         """
         path, bootstrap = local_path(self.text("path") or ""), self.text(BOOTSTRAP) or ""
         if bool(path) == bool(bootstrap):
-            problem = "not both" if path else "neither is there"
+            problem = "not both" if path else "neither is given"
             raise InvalidRequest(
                 f"give path (a directory of topics) or {BOOTSTRAP} (brokers), {problem}"
             )
@@ -398,8 +398,8 @@ REASON: Final = "_corrupt_record"
 
 _NOT_OF_BROKERS: Final = {
     "zoneCache": "applies to directories only; brokers have no zone maps",
-    "splitBytes": "applies to directories only; brokers know no sizes, give maxRecordsPerPartition",
-    "readUntil": "applies to directories only; brokers show what their replicas have",
+    "splitBytes": "applies to directories only: for brokers give maxRecordsPerPartition",
+    "readUntil": "applies to directories only; brokers return only what their replicas have",
 }
 
 
@@ -430,7 +430,7 @@ _NOT_OF_TABLES: Final = (
     )
     | {
         "failOnDataLoss": "applies to ranges only; a table that has lost records is an error",
-        "pushdown": "applies to records only; a filter on a table is applied behind it",
+        "pushdown": "applies to records only; a table is filtered after it is computed",
     }
 )
 
@@ -708,7 +708,7 @@ def read_mode(options: Options) -> bool:
     modes = {"failfast": False, "permissive": True}
     if (options.text("mode") or "").strip().lower() == "dropmalformed":
         raise InvalidRequest(
-            "option mode=dropmalformed would lose records in silence: give mode=permissive and"
+            "option mode=dropmalformed would drop records without notice: give mode=permissive and"
             f" filter by {REASON} IS NULL"
         )
     return options.choice("mode", modes, "failfast")

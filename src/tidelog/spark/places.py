@@ -62,7 +62,7 @@ class Place:
             _check_servers(text, servers)
             return cls(servers, is_broker=True, client=dict(client or {}))
         if not text.strip():
-            raise InvalidRequest("a place is missing: kafka://HOST:PORT, a path, or a URL")
+            raise InvalidRequest("empty place: give kafka://HOST:PORT, a path, or a URL")
         if client:
             raise InvalidRequest(
                 f"{text}: a directory takes no client settings; brokers are"
@@ -86,8 +86,7 @@ def _check_servers(text: str, servers: str) -> None:
     for server in servers.split(","):
         if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > PORT_MAX:
             raise InvalidRequest(
-                f"{text}: {server or 'nothing'!r} is no server;"
-                f" write {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"
+                f"{text}: {server!r} is not HOST:PORT; give {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"
             )
 
 
@@ -98,5 +97,5 @@ def as_place(value: "Place | str | PathLike[str]") -> Place:
     if isinstance(value, str | PathLike):
         return Place.parse(fspath(value))
     raise InvalidRequest(
-        f"a place is {value!r:.60}; give kafka://HOST:PORT, a path, a URL or a Place"
+        f"invalid place {value!r:.60}; give kafka://HOST:PORT, a path, a URL or a Place"
     )

@@ -262,13 +262,13 @@ def _ceil_ms(value: object) -> int | None:
     return None if microseconds is None else -(-microseconds // 1000)
 
 
-NO_RANGE: Final = "nothing to read: filters leave no offset, or no time"
+NO_RANGE: Final = "nothing to read: filters exclude all offsets or times"
 
 
-NO_TOPIC: Final = "nothing to read: no topic fits subscribePattern={}"
+NO_TOPIC: Final = "nothing to read: no topic matches subscribePattern={}"
 
 
-NO_PARTITION: Final = "nothing to read: filters leave no partition"
+NO_PARTITION: Final = "nothing to read: filters exclude all partitions"
 
 
 def empty_reason(options: SourceOptions, names: list[TopicPartition], limits: FilterLimits) -> str:
@@ -318,7 +318,9 @@ def _spread(what: str, values: Given, names: list[TopicPartition]) -> list[int |
     if values is None or isinstance(values, int):
         return [values] * len(names)
     if missing := [name for name in names if name not in values]:
-        raise InvalidRequest(f"{what} by partition: {missing[0]} is missing, all must be named")
+        raise InvalidRequest(
+            f"{what} by partition lacks {missing[0]}; give a value for each partition"
+        )
     if others := sorted(values.keys() - set(names)):
-        raise InvalidRequest(f"{what} by partition: {others[0]} is not among what is read")
+        raise InvalidRequest(f"{what} by partition has {others[0]}, which is not read")
     return [values[name] for name in names]

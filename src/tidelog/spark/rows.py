@@ -233,7 +233,7 @@ def _serde_converter(name: str, serde: str) -> _Converter:
 
     def find_wrong(column: "Column") -> "Iterator[tuple[int, RequestError]]":
         for row, error in wrong_values(column, serde):
-            hint = f"without {name}As it is read as bytes, with mode=permissive as null"
+            hint = f"leave out {name}As to read bytes, or give mode=permissive to read null"
             yield row, SerdeError(f"(column {name}): {error}; {hint}")
 
     return _Converter(lambda column: decode_column(column, serde), find_wrong)

@@ -126,7 +126,7 @@ def refusing_source() -> "type[DataSource]":
                 from tidelog.spark.workers import missing
 
                 raise missing(error.name or str(error)) from None
-            raise AssertionError("it can be imported after all")
+            raise AssertionError("the failed import now succeeds: restart Spark")
 
         def writer(self, schema: "StructType", overwrite: bool) -> NoReturn:  # noqa: ARG002 - Spark's
             """Raise the error."""

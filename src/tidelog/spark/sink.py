@@ -65,7 +65,10 @@ def _make_in_directory(options: "SinkOptions", topic: str, partitions: int) -> N
             if topic not in log_dir.topics():
                 log_dir.create_topic(topic, partitions=partitions, config=options.create_config)
     except DirectoryLocked as error:
-        error.add_note(f"topic {topic} is missing: the process that has the lock has to make it")
+        error.add_note(
+            f"topic {topic} does not exist, and only the process that has locked the directory can"
+            " create it"
+        )
         raise
 
 
@@ -140,7 +143,7 @@ def make_writer(
         DirectoryLocked: Another process has locked the directory and serves no control channel.
     """
     if overwrite:
-        raise InvalidRequest('a log is only appended to: use mode("append")')
+        raise InvalidRequest('tidelog only appends: use mode("append")')
     options = _read(texts, schema)
     make_missing_topic(options)
     if options.bootstrap:
@@ -166,7 +169,9 @@ def make_stream_writer(
     """
     options = _read(texts, schema)
     if options.txn is not None:
-        raise InvalidRequest("txnAppId and txnVersion are of batch writes: a query counts itself")
+        raise InvalidRequest(
+            "txnAppId and txnVersion are for batch writes: a streaming query numbers its batches"
+        )
     make_missing_topic(options)
     if options.bootstrap:
         from tidelog.spark.broker_sink import BrokerStreamWriter
@@ -204,7 +209,7 @@ def check_columns(
         if not isinstance(field.dataType, kinds):
             allowed = " or ".join(kind.typeName() for kind in kinds)
             type_text = field.dataType.simpleString()
-            raise InvalidRequest(f"column {field.name} is {type_text}, {allowed} is needed")
+            raise InvalidRequest(f"column {field.name} has type {type_text}; it must be {allowed}")
     if "value" not in names:
         raise InvalidRequest(f"there is no column value, only {', '.join(names)}")
     if topic is None and "topic" not in names:

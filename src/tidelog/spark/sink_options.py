@@ -68,7 +68,7 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
     for topic, last in sorted(skipped.items()):
         what = f"txnVersion {txn.version} of txnAppId {txn.app_id!r} to topic {topic} ({place})"
         if last == txn.version:
-            _LOG.warning("%s was committed before: nothing was written this time", what)
+            _LOG.warning("%s was committed before, so nothing was written now", what)
             continue
         _LOG.error(
             "%s WROTE NOTHING: version %d was committed before, and smaller versions are treated as"
@@ -82,8 +82,8 @@ def log_skipped(txn: AppVersion, skipped: Mapping[str, int], place: str) -> None
 def log_repeated(batch: "StreamBatch", place: str) -> None:
     """Log that this batch of a streaming query, or a later one, was written before."""
     _LOG.warning(
-        "batch %d of query %s to %s, or a later one, was committed before: nothing was written this"
-        " time",
+        "batch %d of query %s to %s, or a later one, was committed before, so nothing was"
+        " written now",
         *(batch.number, batch.query_id, place),
     )
 
@@ -176,15 +176,15 @@ def _create_config(options: Options) -> dict[str, str]:
     settings = options.json("createConfig")
     for name, value in settings.items():
         if not isinstance(value, str | int) or isinstance(value, bool):
-            raise InvalidRequest(f"option createConfig: {name} is {value!r}, a text is needed")
+            raise InvalidRequest(f"option createConfig: {name} is {value!r}; it must be text")
     return plain_settings({name: str(value) for name, value in settings.items()})
 
 
 def _check_directory(path: str, options: Options) -> None:
     if "://" in path:
         raise InvalidRequest(
-            f"option path={path}: a directory is written where it lies; in an object store it can"
-            " only be read (see docs/tiers.md for how it gets there)"
+            f"option path={path}: only local directories can be written to; a directory in an"
+            " object store is read-only (docs/tiers.md)"
         )
     if others := options.prefixed("kafka."):
         raise InvalidRequest(not_of_directories(f"kafka.{min(others)}"))
@@ -247,7 +247,8 @@ def stream_batch() -> StreamBatch:
     number = None if context is None else context.getLocalProperty(BATCH_ID)
     if not query_id or not number:
         raise InvalidRequest(
-            "a streaming write outside of a streaming query: no id of query, batch"
+            "this streaming write does not run in a streaming query: its task has no query id"
+            " and batch number"
         )
     return StreamBatch(query_id, int(number))
 

@@ -103,7 +103,7 @@ class StreamOffset:
             if start is None:
                 start_position = before.positions.get(name)
                 if start_position is None:
-                    raise InvalidRequest(f"offset of the stream: no start of {name} is known")
+                    raise InvalidRequest(f"invalid stream offset: it has no start for {name}")
                 start = start_position.offset
             if start < end:
                 ranges[name] = (start, end)
@@ -376,7 +376,7 @@ def _gone(name: TopicPartition, offset: StreamOffset, snapshot: LogSnapshot) -> 
     if before and now and before != now:
         return f"the topic was deleted and recreated: its id was {before}, now {now}"
     if name not in snapshot.extents:
-        return "deleted, or no longer among the topics read; how many records followed is unknown"
+        return "deleted, or no longer read; the number of unread records is unknown"
     return None
 
 
@@ -404,15 +404,16 @@ def _add_kept(
     if epoch_end.epoch < position.epoch and not ends_before:
         lost_from, go_on = extent.start, min(position.offset, extent.end)
         reason = (
-            f"rewritten after they were read, from an offset on that is not known: batches before"
-            f" {position.offset} were of leader epoch {position.epoch}, now of {epoch_end.epoch}"
+            f"rewritten after they were read, at an unknown offset: batches before"
+            f" {position.offset} had leader epoch {position.epoch}, now they have {epoch_end.epoch}"
         )
     elif ends_before:
         # Batches after that end have later epochs than the position, so none of them was read.
         lost_from = go_on = max(epoch_end.end_offset, extent.start)
         reason = (
-            f"rewritten after they were read up to leader epoch {position.epoch}: of epochs up to"
-            f" it the log has none behind {epoch_end.end_offset} any more"
+            f"rewritten after they were read: records were read up to leader epoch"
+            f" {position.epoch}, but the log's records up to that epoch now end at offset"
+            f" {epoch_end.end_offset}"
         )
     elif position.offset > extent.end:
         lost_from = go_on = extent.end

@@ -111,7 +111,7 @@ _BATCH_ONLY: Final = dict.fromkeys(
     ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     "is for batches: a stream has no end; Trigger.AvailableNow reads all present records",
 ) | {
-    "timeRange": "is for batches: a stream reads on from a position; filter by timestamp behind it",
+    "timeRange": "is for batches: a stream continues from offsets; filter by timestamp instead",
     "strict": "is for batches: it applies to the records of a time range, and a stream has none",
     "zoneCache": "is for batches: zone maps serve time ranges, and a stream has none",
     "table": "is for batches: a table changes with each record",
@@ -270,7 +270,7 @@ def _limits(options: Options) -> BatchLimits:
     )
     if limits.min_offsets is None and options.text("maxTriggerDelay") is not None:
         raise InvalidRequest(
-            "option maxTriggerDelay says how long minOffsetsPerTrigger waits: give both"
+            "option maxTriggerDelay limits the delay by minOffsetsPerTrigger: give both"
         )
     least, most = limits.min_offsets, limits.max_offsets
     if least is not None and most is not None and least > most:

@@ -135,7 +135,7 @@ def is_doubtful(empty: EmptyRange) -> bool:
 def _of_log(facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     """Return the reason if the whole log is empty or invisible, else None."""
     if facts.end == 0:
-        return WhyEmpty.NEVER_WRITTEN, "nothing was ever written to this partition"
+        return WhyEmpty.NEVER_WRITTEN, "the partition never had records"
     if facts.start >= facts.end:
         reason = (
             f"all records below offset {facts.end} were deleted (retention, DeleteRecords or"
@@ -164,16 +164,17 @@ def _of_offsets(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str]
     if start is not None and (start == LATEST_OFFSET or start >= facts.end):
         return WhyEmpty.NOT_THERE, f"the log ends at {facts.end}"
     if start is not None and end is not None and 0 <= end <= start:
-        return WhyEmpty.NOT_WANTED, f"offsets {start} to {end} are none"
+        return WhyEmpty.NOT_WANTED, f"empty offset range: {start} to {end}"
     return _of_filters(wanted, facts)
 
 
 def _of_filters(wanted: RequestedRange, facts: LogFacts) -> tuple[WhyEmpty, str] | None:
     least, limit = wanted.least_offset or 0, wanted.limit_offset
     if limit is not None and limit <= max(facts.start, least):
-        return WhyEmpty.NOT_WANTED, f"filters and readUntil leave offsets {least} to {limit}"
+        reason = f"filters and readUntil limit the read to offsets {least} to {limit}"
+        return WhyEmpty.NOT_WANTED, reason
     if least >= facts.visible:
-        return WhyEmpty.NOT_WANTED, f"filters leave offsets from {least} on"
+        return WhyEmpty.NOT_WANTED, f"filters limit the read to offsets from {least} on"
     return None
 
 
@@ -190,7 +191,7 @@ def _of_times(
     elif end_ms is not None and end_ms <= facts.first_ms and facts.start > 0:
         why = WhyEmpty.DELETED
         reason = (
-            f"deleted already, if it ever was there: the log starts at offset {facts.start} with a"
+            f"deleted, or never written: the log starts at offset {facts.start} with a"
             f" time of {write(facts.first_ms)}, and the range ends at {write(end_ms)}"
         )
     elif end_ms is not None and end_ms <= facts.first_ms:

@@ -134,8 +134,9 @@ class Markers:
             count = self._await_partitions()
         if count < PARTITION_COUNT:
             raise InvalidRequest(
-                f"topic {self.topic} has {count} partitions, markers need {PARTITION_COUNT}:"
-                " give another markerTopic, or let it be made"
+                f"topic {self.topic} has {count} partitions, but markers need"
+                f" {PARTITION_COUNT}: give another markerTopic, or the name of a topic that does"
+                " not exist, which is then created"
             )
         self._check_policy()
 
@@ -150,7 +151,7 @@ class Markers:
         from confluent_kafka.cimpl import NewTopic
 
         admin = self._cluster.admin()
-        with self._cluster.typed("look at the brokers"):
+        with self._cluster.typed("list the brokers"):
             brokers = len(admin.list_topics(timeout=self._cluster.timeout_s).brokers)
         new = NewTopic(
             self.topic,
@@ -174,7 +175,9 @@ class Markers:
                 return count
             threading.Event().wait(_POLL_S)
         raise ClusterFailure(
-            self._cluster.bootstrap, f"create topic {self.topic}", "it does not show up"
+            self._cluster.bootstrap,
+            f"create topic {self.topic}",
+            "the brokers do not list the new topic",
         )
 
     def _check_policy(self) -> None:
@@ -187,10 +190,11 @@ class Markers:
         try:
             policy = future.result(timeout=self._cluster.timeout_s)["cleanup.policy"].value
         except KafkaException as error:
-            raise typed_error(self._cluster, "look at the marker topic", error.args[0]) from error
+            operation = "read the marker topic's cleanup.policy"
+            raise typed_error(self._cluster, operation, error.args[0]) from error
         if policy != "compact":
             raise InvalidRequest(
-                f"topic {self.topic} has cleanup.policy={policy}, by which markers would be"
+                f"topic {self.topic} has cleanup.policy={policy}, with which markers would be"
                 " deleted: set it to compact, or give another markerTopic"
             )
 
@@ -254,7 +258,8 @@ class Markers:
         raise ClusterFailure(
             self._cluster.bootstrap,
             f"read markers of {self.topic}",
-            "not at the end in time; an open transaction of another task may be in the way",
+            "the partition's end was not reached in time; an open transaction of another task may"
+            " block it",
         )
 
     def _end_of(self, message: "ck.Message") -> int | None:

@@ -114,7 +114,7 @@ def hides_tracebacks(kind: Class) -> Class:
 def missing(name: str) -> MissingDependency:
     """Return the error for a package that this Python lacks."""
     return MissingDependency(
-        f"the worker's Python, {sys.executable} on {platform.node()}, has no {name}:"
+        f"the worker's Python, {sys.executable} on {platform.node()}, lacks {name}:"
         " set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed, or"
         " ship one by --archives; docs/deploy.md"
     )

@@ -244,13 +244,14 @@ class Follower(Closing):
             self._retained.add(name)
         else:
             self._retained.discard(name)
-            reason = f"the leader says nothing of the retention of topic {name}"
+            reason = f"the leader returned no retention settings for topic {name}"
             if name not in self._directory.topics():
                 failure = ClusterFailure(self.place, "copy the topic's settings", reason)
                 for number in topic.partitions:
                     self._miss(TopicPartition(name, number), failure)
                 return
-            self._tell([f"{reason}: its settings stay here, and nothing is deleted by them"])
+            effect = "the local settings stay unchanged, and retention does not run for the topic"
+            self._tell([f"{reason}: {effect}"])
         settings = leader_settings or LeaderSettings({}, frozenset())
         self._tell(sync_topic(self._directory, topic, settings, self._options.choice))
         self._sync_partitions(topic)
@@ -274,8 +275,8 @@ class Follower(Closing):
     def _note_gone(self, topics: Mapping[str, LeaderTopic]) -> None:
         for name in left_out(self._directory, topics, self._options.choice):
             code = self._leader.refused.get(name.topic)
-            answer = "no longer has it" if code is None else f"answers error {code}"
-            reason = f"the leader {answer}; what was copied stays"
+            answer = "no longer has it" if code is None else f"returned error {code}"
+            reason = f"the leader {answer}; the copied records stay"
             self._miss(name, ClusterFailure(self.place, f"follow {name}", reason, error_code=code))
 
     def _sync_groups(self, topics: Mapping[str, LeaderTopic]) -> None:
@@ -285,14 +286,14 @@ class Follower(Closing):
         except ClusterFailure as failure:
             if failure.error_code not in NOT_READY:
                 raise
-            self._tell([f"{failure}: group offsets come with the next look at the leader"])
+            self._tell([f"{failure}: group offsets are copied at the next sync"])
             return
         fs, path = self._directory.env.files, self._directory.path
         try:
             try:
                 kept_offsets = read_group_offsets(fs, path)
             except CorruptFile as error:
-                self._tell([f"{error}; it is rewritten"])
+                self._tell([f"{error}; the file is rewritten"])
                 kept_offsets = None
             groups = with_known(groups, {} if kept_offsets is None else kept_offsets.groups)
             write_group_offsets(fs, path, GroupOffsets(self._clock.now_ms(), groups))
@@ -388,7 +389,7 @@ class Follower(Closing):
         code = data.error_code
         try:
             if code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                copy.check_again("it is out of its range", is_out_of_range=True)
+                copy.check_again("the offset is out of range", is_out_of_range=True)
             elif code in LOOK_AGAIN:
                 copy.is_checked = False
                 self._needs_look = True
@@ -409,8 +410,8 @@ class Follower(Closing):
         """Report offsets that were truncated here, or deleted by the leader before the copy."""
         self._tell(
             [
-                f"{copy.name}: offsets {cut.start} to {cut.end} were dropped: the leader has not"
-                " what was here"
+                f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: the leader's log"
+                " has other records or none there"
                 for cut in copy.counts.truncations
             ]
         )
@@ -463,14 +464,16 @@ class Follower(Closing):
             came = self.round()
             idle = 0 if came else idle + 1
             if idle > _IDLE_ROUNDS:
-                raise ClusterFailure(
-                    self.place, "catch up", f"it promises records and sends none: {self._lagging()}"
+                reason = (
+                    "its high watermark is above the copied records, but it sends no records:"
+                    f" {self._lagging()}"
                 )
+                raise ClusterFailure(self.place, "catch up", reason)
             yield came
 
     def _lagging(self) -> str:
         return ", ".join(
-            f"{copy.name} lacks {'?' if copy.lag is None else copy.lag}"
+            f"{copy.name} lacks {'? offsets' if copy.lag is None else plural(copy.lag, 'offset')}"
             for copy in self.copies.values()
             if not copy.is_caught_up
         )
@@ -506,14 +509,15 @@ def control_verbs(follower: Follower) -> Verbs:
 
     def attach(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
-            f"{log_dir.path} follows {follower.place}: only what the leader has is written to it;"
-            " promote it first"
+            f"{log_dir.path} is a standby of {follower.place} and accepts no other writes; promote"
+            " it first"
         )
 
     def erase(log_dir: DirectoryAccess, _: Arguments) -> Result:
         raise InvalidRequest(
-            f"{log_dir.path} follows {follower.place}: erase the key there, its tombstone comes"
-            " here; of what lies here the key can be erased once this is promoted"
+            f"{log_dir.path} is a standby of {follower.place}: erase the key on the leader, so that"
+            " the tombstone is copied; records that are already here can be erased after this"
+            " standby is promoted"
         )
 
     verbs: Verbs = {
@@ -532,16 +536,18 @@ def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
     """Raise InvalidRequest if the request requires all records, and a partition lacks some."""
     needs_all = arguments.get("needs_all", False)
     if not isinstance(needs_all, bool):
-        raise CorruptMessage(f"promote: needs_all is {str(needs_all)[:20]!r}, true or false is due")
+        raise CorruptMessage(
+            f"promote: needs_all must be true or false, got {str(needs_all)[:20]!r}"
+        )
     lacking = [copy for copy in follower.copies.values() if copy.problem or not copy.is_caught_up]
     if needs_all and lacking:
         first = lacking[0]
         lag = "? offsets" if first.lag is None else plural(first.lag, "offset")
-        have = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'has', 'have')}"
+        lack = f"{plural(len(follower.copies), 'partition')} {verb(len(lacking), 'lacks', 'lack')}"
         raise InvalidRequest(
-            f"{len(lacking)} of {have} not all that {follower.place} has shown; {first.name}:"
-            f" {first.problem or f'it lacks {lag}'}. It follows on; promote it without"
-            " needs_all to go without these"
+            f"{len(lacking)} of {lack} records of {follower.place}; {first.name}"
+            f"{f': {first.problem}' if first.problem else f' lacks {lag}'}. The standby continues"
+            " to follow; promote it without needs_all to give up these records"
         )
 
 

@@ -235,13 +235,16 @@ def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: 
     # The first batch of a response may begin before the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset
     if least < next_offset:
-        return f"{where}, {next_offset} was asked"
+        return f"{where}, but offset {next_offset} was requested"
     if epoch > expected.leader_epoch >= 0:
-        return f"leader epoch {epoch}, it leads under {expected.leader_epoch}"
+        return (
+            f"a batch with leader epoch {epoch}, but the leader's own epoch is only"
+            f" {expected.leader_epoch}"
+        )
     if epoch < newest and (batch.magic == MAGIC_2 or epoch < NO_LEADER_EPOCH):
-        return f"leader epoch {epoch} behind {newest}"
+        return f"a batch with leader epoch {epoch} after one with leader epoch {newest}"
     if batch.last_offset >= expected.high_watermark:
-        return f"{where}, its high watermark is {expected.high_watermark}"
+        return f"{where}, but its high watermark is {expected.high_watermark}"
     return None
 
 
@@ -256,7 +259,7 @@ def _jump_problem(
             return None
         raise Unproven(batch)
     base = batch.base_offset
-    return f"offset {base} where {next_offset} is next, and {following.base_offset} behind it"
+    return f"offset {base} where {next_offset} is expected, followed by {following.base_offset}"
 
 
 def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
@@ -575,7 +578,7 @@ class Copy:
         """
         start, top = data.log_start_offset, data.high_watermark
         if data.diverging_epoch.end_offset >= 0:
-            self.check_again(f"they part at {data.diverging_epoch.end_offset}")
+            self.check_again(f"the logs diverge at offset {data.diverging_epoch.end_offset}")
             return
         if not -1 <= start <= top:
             self.check_again(f"its log starts at {start} and ends at {top}")
@@ -583,7 +586,9 @@ class Copy:
         if 0 <= start < self.leader_start and self.log.log_end_offset < self.leader_start:
             # One of the two starts is wrong: with the higher one the copy would skip existing
             # records, with the lower one it would wait for records that no longer exist.
-            self.check_again(f"its log starts at {start}, and before at {self.leader_start}")
+            self.check_again(
+                f"its log start offset is {start}, but an earlier response had {self.leader_start}"
+            )
             return
         if start >= 0 and self._begin(self.leader_start):
             return  # the response is for an offset that is now too high
@@ -686,7 +691,8 @@ class Copy:
             if leader is not None and self._reaches(leader, first):
                 self.drop_newest_epoch()
             self.check_again(
-                f"leader epoch {first.leader_epoch} is next, behind {self._last_epoch()} here"
+                f"its next record has leader epoch {first.leader_epoch}, but the last local"
+                f" record has leader epoch {self._last_epoch()}"
             )
             return True
         return False
@@ -854,7 +860,7 @@ def _going(copies: Sequence[Copy]) -> list[Copy]:
 def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
     """Note that the leader refused a partition; a permanent refusal becomes its `problem`."""
     if failure is None:
-        failure = ClusterFailure(str(copy.name), what, "the leader's answer leaves it out")
+        failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
     with _Problems(copy):
         copy.refuse(failure, is_passing=failure.error_code in LOOK_AGAIN)
 
@@ -871,7 +877,7 @@ def _offsets(
         if isinstance(answer, int):
             offsets[copy.name] = answer
         else:
-            _refused(copy, answer, "ask where its log begins and ends")
+            _refused(copy, answer, "request log start and end offsets")
     return offsets
 
 
@@ -890,7 +896,7 @@ def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPar
             epoch_end = answers.get(name)
             if epoch_end is None or isinstance(epoch_end, ClusterFailure):
                 waiting.pop(name, None)
-                _refused(by_name[name], epoch_end, "ask for ends of epochs")
+                _refused(by_name[name], epoch_end, "request ends of leader epochs")
             else:
                 ends[name][epoch] = epoch_end
     return ends
@@ -955,8 +961,9 @@ def _shorter(copy: Copy, top: int) -> ClusterFailure:
         str(copy.name),
         "follow",
         f"the leader's log ends at offset {top}, and records up to {copy.log.log_end_offset - 1}"
-        " are here: it has lost its end, or was restored from a backup. Nothing is dropped as long"
-        " as it has no other records there; to go on with the records here, promote it",
+        " are here: the leader has lost the end of its log, or was restored from a backup."
+        " The local records stay as long as the leader has no other records at these offsets; to"
+        " continue with the local records, promote this standby",
     )
 
 
@@ -977,7 +984,7 @@ def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
 def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
     problem = ends_problem(first)
     if first != second:
-        problem = f"{first} at first, {second} then"
+        problem = f"{first} in the first response, {second} in the second"
     if problem is not None:
         reason = f"the leader contradicts itself on where its epochs end: {problem}"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
@@ -987,14 +994,20 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
     """Raise ClusterFailure if the leader's records at or after an offset equal the local ones."""
     theirs = _sound(copy, data)
     if theirs is None:
-        reason = f"the leader says that the logs part at {at}, and shows no record there"
+        reason = (
+            f"according to the leader's epochs the logs diverge at offset {at}, but it returned no"
+            " record there"
+        )
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
     if own_batch is None:
         return  # the leader's first record there is after the local log's end
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
-        reason = f"the leader says that the logs part at {at}, and has the same records there"
+        reason = (
+            f"according to the leader's epochs the logs diverge at offset {at}, but it has the same"
+            " records there"
+        )
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
 
 

@@ -101,7 +101,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 def _no_topic(pattern: str, topics: Iterable[str]) -> UnknownTopic:
     if _WILD & set(pattern):
-        return UnknownTopic(f"the leader has no topic that fits {pattern!r}")
+        return UnknownTopic(f"no topic of the leader matches {pattern!r}")
     return unknown_topic(pattern, topics)
 
 
@@ -111,8 +111,8 @@ def _ensure_possible(topic: LeaderTopic) -> None:
     count = len(topic.partitions)
     if sorted(topic.partitions) != list(range(count)) or not 1 <= count <= PARTITION_COUNT_LIMIT:
         raise CorruptMessage(
-            f"topic {topic.name}: partitions {sorted(topic.partitions)[:5]}..., they must count"
-            f" from 0 without a hole, at most {PARTITION_COUNT_LIMIT}"
+            f"topic {topic.name}: partitions {sorted(topic.partitions)[:5]}..., expected 0, 1,"
+            f" 2, ... without gaps, at most {PARTITION_COUNT_LIMIT}"
         )
     if topic.topic_id == NO_UUID:
         raise CorruptMessage(f"topic {topic.name} has no id; the leader is too old for a standby")

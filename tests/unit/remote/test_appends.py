@@ -118,9 +118,9 @@ def test_stamps_of_brokers_are_append_times(sender: Sender, client: Library) -> 
 
 def test_a_delivery_without_an_offset_is_no_proof(sender: Sender, client: Library) -> None:
     client.fake.offsets[0][1] = None
-    with pytest.raises(ClusterFailure, match="did not say where") as caught:
+    with pytest.raises(ClusterFailure, match="returned no offset for a retried record") as caught:
         sender.send("flights", [row(0), row(0), row(0)], None).result(PATIENCE_S)
-    assert caught.value.__notes__ == ["2 records of the call are in the log all the same"]
+    assert caught.value.__notes__ == ["2 records of the call are in the log nevertheless"]
 
 
 def test_a_refused_record_ends_the_call(sender: Sender, client: Library) -> None:

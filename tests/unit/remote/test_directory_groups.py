@@ -111,7 +111,12 @@ def test_a_commit_for_a_former_topic_of_the_name_is_left_out(path: str) -> None:
     commit(path, "new", 6, topic_id=topic_id)
     groups = found(path)
     assert groups.positions == {"new": {FIRST: 6}}
-    assert groups.notes == ("group old: its offset of orders-0 is of a former topic of that name",)
+    assert groups.notes == (
+        (
+            "group old: its committed offset for orders-0 belongs to a deleted topic of the same"
+            " name, and is left out"
+        ),
+    )
 
 
 def test_partitions_that_another_broker_has_are_named(path: str) -> None:

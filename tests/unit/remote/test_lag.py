@@ -139,7 +139,7 @@ def test_a_position_beyond_the_end_breaks_any_limit(limit: str) -> None:
     beyond = lag_after(replace(seen(committed=101), left=none_left, unread=None))
     assert group_lag.over_limits([beyond]) == []
     (line,) = group_lag.over_limits([beyond], **{limit: 1 << 40})
-    assert "101 is past the end, 100" in line
+    assert "101 is above the log end offset 100" in line
 
 
 def test_limit_says_where_a_count_is_no_exact_one() -> None:

@@ -165,7 +165,7 @@ def test_another_topic_of_that_name_is_refused(tmp_path: Path) -> None:
     with Directory.open(str(tmp_path)) as directory:
         cluster = cluster_of(directory, 0)
         cluster.topic_ids["flights"] = "AAAAAAAAAAAAAAAAAAAAAQ"
-        with pytest.raises(InvalidRequest, match="must be a directory of that cluster"):
+        with pytest.raises(InvalidRequest, match="must be the directory of a broker of that"):
             OwnLogs(directory, cluster).has(FLIGHTS_0)
 
 

@@ -78,8 +78,8 @@ def test_java_key_stores_are_refused_with_the_way_out(line: str) -> None:
 @pytest.mark.parametrize(
     ("jaas", "reason"),
     [
-        ("com.sun.security.auth.module.Krb5LoginModule required;", "no login modules but PLAIN"),
-        ("nonsense", "no login modules but PLAIN"),
+        ("com.sun.security.auth.module.Krb5LoginModule required;", "only the login modules PLAIN"),
+        ("nonsense", "only the login modules PLAIN"),
         ("a.b.PlainLoginModule required username='ada';", "needs username=... and password"),
     ],
 )

@@ -165,7 +165,7 @@ def test_append_clock_is_refused_where_a_deciding_record_is_not_stamped(time_ms:
     """The setting came later, so offset 1 may have been appended at any time."""
     cluster = cluster_at(3, 100, 200, 300)
     cluster.stamp(FLIGHTS_0, first=2 if time_ms == 250 else 3)
-    with pytest.raises(InvalidRequest, match="bears a create time"):
+    with pytest.raises(InvalidRequest, match="has a create time"):
         move_of(cluster, Target(time_ms=time_ms, clock=ClockName.APPEND))
 
 
@@ -174,7 +174,7 @@ def test_stamp_is_sought_across_gaps() -> None:
     cluster.logs[FLIGHTS_0].records = [record(0, 100), record(90, 300)]
     cluster.logs[FLIGHTS_0].end = 91
     cluster.stamp(FLIGHTS_0, first=90)
-    with pytest.raises(InvalidRequest, match="offset 0 bears a create time"):
+    with pytest.raises(InvalidRequest, match="offset 0 has a create time"):
         move_of(cluster, Target(time_ms=200, clock=ClockName.APPEND))
 
 
@@ -193,7 +193,7 @@ def test_wrong_topic_partition_or_group_is_said() -> None:
     with pytest.raises(UnknownGroup, match=r"^ships$"):  # the cluster's own error
         group_rewind.chosen_partitions(cluster, "ships", [])
     cluster.put("ships", {})
-    with pytest.raises(UnknownGroup, match="group ships has no offsets; name a --topic"):
+    with pytest.raises(UnknownGroup, match="group ships has no committed offsets; give --topic"):
         group_rewind.chosen_partitions(cluster, "ships", [])
 
 

@@ -145,7 +145,7 @@ def test_a_note_that_cannot_be_read_makes_nothing_sure(
         put(log_dir, 5)
     (tmp_path / files.RECOVERY_POINT_CHECKPOINT_FILE).write_text("nonsense")
     assert flushed(tmp_path) == []
-    assert "nothing counts as flushed" in caplog.text
+    assert "no records count as flushed" in caplog.text
 
 
 def test_why_it_is_empty(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_limits_that_contradict_leave_nothing(root: Path) -> None:
     assert (found.tasks, found.reports) == ((), (NO_RANGE,))
     nobody = {"path": str(root), "subscribePattern": "nobody.*"}
     assert plan_batch(nobody).reports == (
-        "nothing to read: no topic fits subscribePattern=nobody.*",
+        "nothing to read: no topic matches subscribePattern=nobody.*",
     )
     elsewhere = replace(NO_LIMITS, names=(EqualTo(("partition",), 77),))
     assert plan(root, elsewhere).reports == (NO_PARTITION,)

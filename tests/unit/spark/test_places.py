@@ -37,11 +37,11 @@ def test_settings_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("kafka://", "'nothing' is no server; write kafka://HOST:PORT"),
-        ("kafka://one", "'one' is no server"),
-        ("kafka://one:9092,", "'nothing' is no server"),
-        ("kafka://one:99999", "'one:99999' is no server"),
-        ("  ", "a place is missing"),
+        ("kafka://", "'' is not HOST:PORT with a port up to 65535; give kafka://HOST:PORT"),
+        ("kafka://one", "'one' is not HOST:PORT"),
+        ("kafka://one:9092,", "'' is not HOST:PORT"),
+        ("kafka://one:99999", "'one:99999' is not HOST:PORT"),
+        ("  ", "empty place: give"),
     ],
 )
 def test_what_is_no_place(text: str, told: str) -> None:

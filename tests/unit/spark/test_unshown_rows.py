@@ -87,7 +87,7 @@ def test_a_record_is_sound_or_not_whatever_columns_are_shown(root: str, columns:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"mode": "dropMalformed"}, "would lose records in silence"),
+        ({"mode": "dropMalformed"}, "would drop records without notice"),
         ({"mode": "lax"}, "option mode=lax: one of failfast, permissive"),
         ({"columns": "value,_corrupt_record"}, "goes with the option mode=permissive"),
     ],

@@ -55,7 +55,7 @@ def test_a_missing_package_is_named(unready: None, monkeypatch: pytest.MonkeyPat
     find = importlib.util.find_spec
     without = lambda name: None if name == "numba" else find(name)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", without)
-    with pytest.raises(MissingDependency, match=r"has no numba: set spark\.pyspark") as caught:
+    with pytest.raises(MissingDependency, match=r"lacks numba: set spark\.pyspark") as caught:
         list(workers.in_worker(lambda: iter(())))
     assert sys.executable in str(caught.value)
 

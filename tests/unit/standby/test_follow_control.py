@@ -115,7 +115,7 @@ def test_nothing_is_attached_to_a_standby(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.attach([], commit_id="0" * 32))
-    with pytest.raises(InvalidRequest, match="follows leader:9092: only what the leader has"):
+    with pytest.raises(InvalidRequest, match="is a standby of leader:9092 and accepts no other"):
         answered(follower, asked)
 
 
@@ -123,7 +123,7 @@ def test_no_key_is_erased_of_a_standby(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.erase("t", b"k", execute=True))
-    with pytest.raises(InvalidRequest, match="follows leader:9092: erase the key there"):
+    with pytest.raises(InvalidRequest, match="is a standby of leader:9092: erase the key on the"):
         answered(follower, asked)
 
 

@@ -73,10 +73,10 @@ RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
         "offsets running back",
         one(1) + one(0),
         CorruptBatch,
-        "offset 1 where 0 is next, and 0 behind",
+        "offset 1 where 0 is expected, followed by 0",
     ),
     ("an epoch running back", one(0, 0) + one(1, -1), CorruptBatch, "leader epoch -1 behind 0"),
-    ("an epoch from nowhere", one(0, INT32_MAX), CorruptBatch, "it leads under 0"),
+    ("an epoch from nowhere", one(0, INT32_MAX), CorruptBatch, "own epoch is only 0"),
     ("a negative offset", one(-7), CorruptBatch, "offsets -7 to -7, 0 was asked"),
 ]
 
@@ -137,7 +137,7 @@ class TestRecords:
         lie_about_t(leader, lambda found: setattr(found, "diverging_epoch", diverging))
         with follow(leader, env) as follower:
             follower.catch_up()
-            with pytest.raises(ClusterFailure, match="they part at 1"):
+            with pytest.raises(ClusterFailure, match="the logs diverge at offset 1"):
                 raise follower.problems[T0]
 
     def test_append_times_running_back_are_left_out(
@@ -171,7 +171,7 @@ class TestMessages:
             (lambda data: data[:4] + b"\0\0\0\x63" + data[8:], "response to request 99"),
             (
                 lambda data: data[:4] + data[4:12] + b"\xff" * (len(data) - 12),
-                "breaks the protocol",
+                "the response is invalid",
             ),
         ],
     )

@@ -352,7 +352,7 @@ class TestSettings:
                 env.clock.advance(31_000)
             assert seen(env).topic("t").given["retention.ms"] == "-1"
             assert len(values(follower.copies[P0].log)) == 20
-            assert any("says nothing of the retention" in note for note in follower.notes)
+            assert any("returned no retention settings" in note for note in follower.notes)
 
     @pytest.mark.parametrize("how", ["topic", "retention.ms"])
     def test_a_new_topic_waits_for_them(self, env: SeededEnv, how: str) -> None:
@@ -360,7 +360,7 @@ class TestSettings:
         self._lie(leader, how)
         with follow(leader, env) as follower:
             follower.catch_up()
-            assert "says nothing of the retention" in str(follower.problems[P0])
+            assert "returned no retention settings" in str(follower.problems[P0])
             assert list(seen(env).topics()) == []
             be_honest(leader)
             follower.sync()
