@@ -311,7 +311,8 @@ class Diff(ArrowSource):
         check_question(self.inexact, self.memory_bytes)
         if self.after_ms is not None and self.after_ms < self.before_ms:
             raise InvalidRequest(
-                f"a diff from {self.before_ms} to {self.after_ms}: the second time must be the later one"
+                f"a diff from {self.before_ms} to {self.after_ms}: the second time must be the"
+                " later one"
             )
 
     def __repr__(self) -> str:

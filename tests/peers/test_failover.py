@@ -227,7 +227,7 @@ def test_where_kafka_finds_nothing_although_there_is_something_it_starts_at_the_
     assert result.starts == {0: 1}
     (row,) = result.partitions
     assert row["found_by"] == "beginning"
-    assert str(row["why"]).startswith("B found nothing by time although it has later records")
+    assert str(row["why"]).startswith("B's search by time found no record, although later")
     assert result.verdict["missed"] == 0
 
 

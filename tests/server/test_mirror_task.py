@@ -88,4 +88,7 @@ def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> Non
             assert not [name for name in there.topics() if not name.startswith("__")]
     notes = "\n".join(refused.value.__notes__)
     for topic in ("a-young", "b-old"):
-        assert f"topic {topic} was made for this at {target} and is deleted again" in notes
+        assert (
+            f"topic {topic} had been created at {target} for this write and was deleted again"
+            in notes
+        )

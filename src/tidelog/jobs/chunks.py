@@ -201,7 +201,7 @@ def _span(row: object) -> OffsetRange:
     match row:
         case [str(topic), int(number), int(start), int(end)] if 0 <= start <= end and number >= 0:
             return OffsetRange(TopicPartition(topic, number), start, end)
-    raise ValueError(f"{str(row)[:80]} is no [topic, partition, start, end]")
+    raise ValueError(f"invalid span {str(row)[:80]}: expected [topic, partition, start, end]")
 
 
 def offsets_options(spans: Sequence[OffsetRange]) -> dict[str, str]:

@@ -324,7 +324,9 @@ class OffsetMap:
         if copied is None:
             raise OutsideMap(f"the mirror has copied nothing of {name} yet")
         if offset < copied.start:
-            raise OutsideMap(f"the mirror began at {copied.start} of {name}, behind {offset}")
+            raise OutsideMap(
+                f"the mirror began at offset {copied.start} of {name}, which is after {offset}"
+            )
         rows = [row for row in self._rows_of(place) if row.source_end > offset]
         return self._first(place.source, rows, offset)
 
@@ -508,12 +510,14 @@ def decode_map(data: bytes) -> OffsetMap:
     magic, header_size, row_count = _FRAME.unpack_from(data)
     if magic != MAGIC:
         if magic.startswith(_MAGIC_NAME):
-            raise UnsupportedVersion(f"offset map {magic!r}, {MAGIC!r} is known")
-        raise CorruptFile("not an offset map: it begins otherwise", at=0)
+            raise UnsupportedVersion(
+                f"the offset map begins with {magic!r}, but this release supports only {MAGIC!r}"
+            )
+        raise CorruptFile("not an offset map: wrong magic bytes", at=0)
     rows_at = _FRAME.size + header_size
     size = rows_at + row_count * ROW.size + _CRC.size
     if len(data) != size:
-        raise CorruptFile(f"{len(data)} bytes, the offset map's header tells {size}")
+        raise CorruptFile(f"{len(data)} bytes, but {size} by the offset map's header")
     (stored_crc,) = _CRC.unpack_from(data, size - _CRC.size)
     if crc32c(memoryview(data)[: -_CRC.size]) != stored_crc:
         raise CorruptFile("the offset map's checksum is wrong", at=size - _CRC.size)

@@ -69,7 +69,7 @@ CONFIG: Final = Option(
     metavar="KEY=VALUE",
 )
 FORCE: Final = Option(
-    "Go on even if the target would lose records. Default: write nothing then.",
+    "Continue even if the target would lose records. Default: refuse.",
     "--force",
     default=False,
 )
@@ -133,10 +133,10 @@ _OF_TARGET: Final = (
     dict.fromkeys(
         ("path", "kafka.bootstrap.servers", "topic"), "would write elsewhere: name another target"
     )
-    | dict.fromkeys(("createPartitions", "createConfig"), "is the job's own: give create")
+    | dict.fromkeys(("createPartitions", "createConfig"), "is set by the job: give create")
     | dict.fromkeys(
         ("txnAppId", "txnVersion", "delivery"),
-        "is the job's own: it tells a repeated write from a new one; leave it out",
+        "is set by the job, which detects repeated writes by it: leave it out",
     )
 )
 

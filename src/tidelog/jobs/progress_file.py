@@ -63,7 +63,8 @@ class ProgressFile:
                 raise CorruptFile(f"the state of {self.job} of version {version}")
             if version != self.version:
                 raise UnsupportedVersion(
-                    f"{self.job} of version {version}, {self.version} is known"
+                    f"{self.job} has version {version}, but this release supports only"
+                    f" {self.version}"
                 )
             return state_of(content)
         except (

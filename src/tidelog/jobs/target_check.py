@@ -23,7 +23,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import plural
+from tidelog.amounts import plural, verb
 from tidelog.config import ConfigNote, RetentionClock, TopicConfig, plain_settings
 from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, TidelogError, UnknownTopic
@@ -206,8 +206,9 @@ def _partitions(target: Target, load: ExpectedWrite) -> Iterator[Finding]:
     yield Finding(
         effect=Effect.REFUSED,
         setting=f"partitions={target.partitions}",
-        text=f"records keep their partition, and there is none for {target.partitions} to"
-        f" {load.partitions - 1}; choose partitions by key, or add some",
+        text=f"records keep their partition's number, but the target has no partitions"
+        f" {target.partitions} to {load.partitions - 1}; choose partitions by key, or add"
+        " partitions",
     )
 
 
@@ -245,7 +246,7 @@ def _limits(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[F
 
 def _outside(setting: str, side: str, count: Count | None) -> Iterator[Finding]:
     if count is None:
-        text = f"create times {side} would be refused; how many there are is not known"
+        text = f"create times {side} would be refused; their number is unknown"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
         text = f"{count_text(count)} with create times {side} would be refused"
@@ -268,13 +269,13 @@ def _keys(config: TopicConfig, load: ExpectedWrite) -> Iterator[Finding]:
         return
     setting = f"cleanup.policy={config.text('cleanup.policy')}"
     if load.null_keys is None:
-        text = "records without a key would be refused; how many there are is not known"
+        text = "records without a key would be refused; their number is unknown"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif load.null_keys.records:
         text = f"{count_text(load.null_keys)} without a key would be refused"
         yield Finding(effect=Effect.REFUSED, setting=setting, text=text, records=load.null_keys)
     yield Finding(
-        effect=Effect.NOTE, setting=setting, text="of each key the last record alone will stay"
+        effect=Effect.NOTE, setting=setting, text="only the last record of each key will be kept"
     )
 
 
@@ -293,8 +294,8 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
     cut = format_ms(cut_ms)
     way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
     if count is None:
-        text = f"what was created before {cut} would be deleted at once; how many records"
-        yield Finding(effect=Effect.NOTE, setting=setting, text=f"{text} that are is not known")
+        text = f"records created before {cut} would be deleted at once; their number is unknown"
+        yield Finding(effect=Effect.NOTE, setting=setting, text=text)
     elif count.records:
         text = f"{count_text(count)} created before {cut} would be deleted at once{way_out}"
         yield Finding(effect=Effect.DELETED, setting=setting, text=text, records=count)
@@ -304,7 +305,11 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
 
 def _ahead(setting: str, count: Count | None) -> Iterator[Finding]:
     if count is not None and count.records:
-        text = f"{count_text(count)} from the future: nothing behind them is deleted until then"
+        has = verb(count.records, "has a time", "have times")
+        text = (
+            f"{count_text(count)} {has} in the future: no record after them is deleted before that"
+            " time"
+        )
         yield Finding(effect=Effect.NOTE, setting=setting, text=text, records=count)
 
 
@@ -386,7 +391,9 @@ def new_target(create: int | None, config: Mapping[str, str] | None) -> NewTarge
     """
     if create is None:
         if config:
-            raise InvalidRequest("settings are for a topic that is made: say how many partitions")
+            raise InvalidRequest(
+                "settings apply only to a created topic: give its number of partitions"
+            )
         return None
     return NewTarget(partitions=create, config=plain_settings(config or {}))
 
@@ -444,13 +451,13 @@ def _ensure_alike(
     """Raise InvalidRequest if an existing topic differs from the requested one."""
     if existing.partitions != partitions:
         raise InvalidRequest(
-            f"{existing.topic} is there with {existing.partitions} partitions, not {partitions}"
+            f"{existing.topic} exists with {existing.partitions} partitions, not {partitions}"
         )
     current, requested = existing.config.texts(), planned.texts()
     for name in texts:
         if current.get(name) != requested.get(name):
             raise InvalidRequest(
-                f"{existing.topic} is there with {name}={current.get(name)}, not"
+                f"{existing.topic} exists with {name}={current.get(name)}, not"
                 f" {requested.get(name)}: set it (tidelog config), or leave the setting out"
             )
 
@@ -526,10 +533,8 @@ def taken_back(place: Place, topics: Collection[str], env: Env) -> Iterator[None
         yield
     except BaseException as error:
         for topic in topics:
-            if drop_empty_topic(place, topic, env):
-                error.add_note(f"topic {topic} was made for this at {place} and is deleted again")
-            else:
-                error.add_note(f"topic {topic} was made for this at {place} and is still there")
+            end = "was deleted again" if drop_empty_topic(place, topic, env) else "still exists"
+            error.add_note(f"topic {topic} had been created at {place} for this write and {end}")
         raise
 
 

@@ -86,7 +86,8 @@ def _check_servers(text: str, servers: str) -> None:
     for server in servers.split(","):
         if not _SERVER.fullmatch(server) or int(server.rpartition(":")[2]) > PORT_MAX:
             raise InvalidRequest(
-                f"{text}: {server!r} is not HOST:PORT; give {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"
+                f"{text}: {server!r} is not HOST:PORT with a port up to {PORT_MAX};"
+                f" give {BROKER_SCHEME}HOST:PORT[,HOST:PORT]"
             )
 
 

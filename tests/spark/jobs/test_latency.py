@@ -112,7 +112,7 @@ def test_what_can_not_be_asked(spark: "SparkSession", tmp_path: Path) -> None:
     make_log_dir(str(tmp_path), 6, steps=3)
     with pytest.raises(UnknownTopic):
         measure(spark, Place(str(tmp_path)), "other")
-    with pytest.raises(InvalidRequest, match="a delay is 0 or more"):
+    with pytest.raises(InvalidRequest, match="delays must be 0 or more"):
         measure(spark, Place(str(tmp_path)), delays_ms=(-1,))
     with pytest.raises(ClusterFailure, match="could not list topics"):
         measure(spark, Place.parse("kafka://localhost:1"), start="-1h")

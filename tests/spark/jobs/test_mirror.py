@@ -273,7 +273,7 @@ class TestRefused:
             self.asked(spark, source, target)
         (work / "mirror.json").write_text(json.dumps(state))
         (work / "spark").rename(work / "gone")
-        with pytest.raises(InvalidRequest, match="it would copy everything once more"):
+        with pytest.raises(InvalidRequest, match="it would copy everything again"):
             self.asked(spark, source, target)
         (work / "gone").rename(work / "spark")
         (work / "mirror.json").unlink()

@@ -265,7 +265,7 @@ def nothing(source: str) -> Iterator[str]:
 def test_what_can_not_be(spark: "SparkSession", nothing: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="replayed into itself"):
         replay(spark, nothing, "flights", to=nothing)
-    with pytest.raises(InvalidRequest, match="a console remembers nothing"):
+    with pytest.raises(InvalidRequest, match="a replay to a console can't be resumed"):
         replay(spark, nothing, "flights", to="console", progress=str(tmp_path / "p"))
     with pytest.raises(InvalidRequest, match="partitions is 'same'; give one of keep, key"):
         replay(spark, nothing, "flights", to="console", partitions="same")

@@ -136,12 +136,12 @@ def test_a_brokers_settings_are_asked(
     kafka_broker.create_topic("tides-stamped", 1, message_timestamp_type="LogAppendTime")
     with pytest.raises(TargetLoses, match="would be overwritten") as caught:
         replay(spark, source, "tides", to=to, to_topic="tides-stamped", partitions="keep")
-    assert "there is none for 1 to 1" in str(caught.value)
+    assert "the target has no partitions 1 to 1" in str(caught.value)
     # Brokers count by their time index: the same number of offsets is before the limit.
     now = SystemClock().now_ms()
     kafka_broker.create_topic("tides-all", PARTITIONS, retention_ms="-1")
     replay(spark, source, "tides", to=to, to_topic="tides-all")
     with pytest.raises(TargetLoses, match=f"up to {COUNT} records created before"):
         replay(spark, to, "tides-all", to=to, to_topic="tides-short", end=now)
-    with pytest.raises(InvalidRequest, match="brokers keep append times of topics"):
+    with pytest.raises(InvalidRequest, match="brokers store append times only for topics"):
         replay(spark, to, "tides-all", to="console", clock="append")

@@ -430,8 +430,8 @@ def test_partitions_of_one_topic_alone(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("-b", ""), "bootstrap='': write HOST:PORT"),
-        (("-b", "127.0.0.1:abc"), "bootstrap='127.0.0.1:abc': write HOST:PORT"),
+        (("-b", ""), "bootstrap='': give HOST:PORT"),
+        (("-b", "127.0.0.1:abc"), "bootstrap='127.0.0.1:abc': give HOST:PORT"),
         (("-b", "h:1", "--timeout", "2h"), "timeout=7200.0 s: give a timeout from 0.001 to 3600"),
         (("-b", "h:1", "--timeout", "0s"), "timeout=0.0 s: give a timeout from 0.001 to 3600"),
     ],

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         ({"order": "key"}, "order 'key' needs a column for the key"),
         ({"job_id": ""}, "a job's id has 1 to 200 characters"),
         ({"sink": {"Path": "b"}}, "sink: option Path would write elsewhere"),
-        ({"sink": {"txnVersion": "3"}}, "option txnVersion is the job's own"),
-        ({"config": {"retention.ms": "-1"}}, "settings are for a topic that is made"),
+        ({"sink": {"txnVersion": "3"}}, "option txnVersion is set by the job"),
+        ({"config": {"retention.ms": "-1"}}, "settings apply only to a created topic"),
     ],
 )
 def test_what_can_not_be(tmp_path: Path, options: dict[str, object], told: str) -> None:

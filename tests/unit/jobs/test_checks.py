@@ -104,7 +104,7 @@ def test_kafkas_clock_waits_for_the_future() -> None:
     }
     (finding,) = check(target(**config), load(), NOW)
     assert finding.effect is Effect.NOTE
-    assert "1 record from the future" in finding.text
+    assert "1 record has a time in the future" in finding.text
 
 
 def test_a_topic_without_delete_deletes_nothing() -> None:
@@ -116,7 +116,7 @@ def test_a_topic_without_delete_deletes_nothing() -> None:
         size_bytes=1_000,
     )
     (finding,) = check(target(**config), given, NOW)
-    assert finding.text == "of each key the last record alone will stay"
+    assert finding.text == "only the last record of each key will be kept"
 
 
 def test_a_compacted_topic_refuses_records_without_a_key() -> None:
@@ -147,7 +147,7 @@ def test_partitions_that_are_kept_must_be_there() -> None:
     given = ExpectedWrite(between=between([]), partitions=4)
     (finding,) = check(target(), given, NOW)
     assert finding.effect is Effect.REFUSED
-    assert "there is none for 2 to 3" in finding.text
+    assert "the target has no partitions 2 to 3" in finding.text
 
 
 def test_what_is_not_known_is_said_so_and_stops_nothing() -> None:

@@ -132,7 +132,7 @@ class TestReferences:
         [
             (None, "the group has committed nothing for {} on A"),
             (Committed(1), "{}: records from 1 to 2 were deleted on A unread"),
-            (Committed(9), "{}: the position 9 is past the end of A, 3"),
+            (Committed(9), "{}: the committed offset 9 is above A's log end offset 3"),
         ],
     )
     def test_where_time_is_not_known_it_says_why(
@@ -236,7 +236,7 @@ class TestStarts:
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
         assert (start.offset, start.kind) == (0, StartKind.BEGINNING)
-        assert "although it has later records" in start.reason
+        assert "although later records exist" in start.reason
 
     def test_the_end_where_b_searches_by_append_time_and_finds_nothing(self) -> None:
         """B may have records with later create times; all its records were appended before T."""
@@ -269,7 +269,7 @@ class TestStarts:
         a.commit_at(GROUP, P0, 0)
         start = start_of(planned(a, b))
         assert start.offset == 1
-        assert "B has deleted everything before 1" in start.reason
+        assert "B has deleted all records before 1" in start.reason
 
     def test_a_stated_time_needs_neither_positions_nor_a(self) -> None:
         _, b = pair(partitions=2)

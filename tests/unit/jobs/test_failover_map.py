@@ -62,7 +62,10 @@ class TestTighter:
         plan = planned(mirror)
         assert only(plan).offset == 47
         assert only(plan).kind is StartKind.MAP
-        assert only(plan).reason == "42 of orders-0 on A went here, says the mirror's map"
+        assert (
+            only(plan).reason
+            == "by the mirror's map, offset 42 of orders-0 on A was copied to this offset"
+        )
         assert plan.position_of(B0) == 42
         assert plan.is_by_map
 
@@ -77,7 +80,7 @@ class TestTighter:
         by_time = only(planned(mirror, blind))
         assert by_time.kind is StartKind.TIME
         assert by_time.offset < by_map.offset
-        assert "not by the map: the map is of another topic copy on B" in by_time.reason
+        assert "the map was not used: the map is of another topic copy on B" in by_time.reason
 
     def test_nothing_is_measured_where_the_map_tells_all(self) -> None:
         mirror = mirrored(cluster_with_records())
@@ -90,9 +93,7 @@ class TestTighter:
         mirror.run(5_000, records_max=30)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 35
-        assert (
-            "has put nothing here that the group has not consumed" in only(planned(mirror)).reason
-        )
+        assert "has copied no unconsumed record to this partition" in only(planned(mirror)).reason
 
     def test_re_partitioned_the_earliest_of_all_partitions(self) -> None:
         mirror = mirrored(cluster_with_records(2), partitions=3, partitioning=Partitioning.KEY)
@@ -137,7 +138,7 @@ class TestTighter:
         mirror.b.delete_before(B0, 60)
         mirror.a.commit_at(GROUP, A0, 42)
         assert only(planned(mirror)).offset == 60
-        assert "B has deleted everything before 60" in only(planned(mirror)).reason
+        assert "B has deleted all records before 60" in only(planned(mirror)).reason
 
 
 class TestByTime:
@@ -156,7 +157,7 @@ class TestRefusals:
     def refused(self, mirror: MemoryMirror, found: OffsetMap | None = None) -> str:
         start = only(planned(mirror, found))
         assert start.kind is not StartKind.MAP
-        before, said, why = start.reason.partition("; not by the map: ")
+        before, said, why = start.reason.partition("; the map was not used: ")
         assert said, before
         return why
 
@@ -187,7 +188,9 @@ class TestRefusals:
         assert "ends at 70 on A, the mirror has read up to 100" in self.refused(mirror)
 
     def test_the_position_lies_behind_the_end(self) -> None:
-        assert "the position 400 is past the end of A, 100" in self.refused(self.ready(400))
+        assert "the committed offset 400 is above A's log end offset 100" in self.refused(
+            self.ready(400)
+        )
 
     def test_another_topic_of_that_name_on_a(self) -> None:
         mirror = self.ready()

@@ -126,5 +126,7 @@ class TestGrown:
         fewer = dataclasses.replace(facts, ends=facts.ends[:2])
         by_key = dataclasses.replace(mapped(plan), partitioning=Partitioning.KEY)
         for found, there in ((by_key, more), (mapped(plan), fewer)):
-            with pytest.raises(InvalidRequest, match="keys would go elsewhere than before"):
+            with pytest.raises(
+                InvalidRequest, match="keys would map to other partitions than before"
+            ):
                 grown(found, {"orders": there})

@@ -144,7 +144,7 @@ class TestPassedOn:
             ("maxRecordsPerPartition", "would change which records a task writes"),
             ("startingOffsets", "give start"),
             ("columns", "all of a record is copied"),
-            ("subscribe", "give topics, or pattern"),
+            ("subscribe", "use the options topics or pattern"),
             ("kafka.bootstrap.servers", "name another source"),
             ("kafka.isolation.level", "give isolation"),
             ("maxOffsetsPerTrigger", "give batch_records"),
@@ -163,7 +163,7 @@ class TestPassedOn:
             ("path", "would write elsewhere: name another target"),
             ("topic", "would write elsewhere"),
             ("createPartitions", "give create"),
-            ("txnAppId", "tells a repeated write from a new one"),
+            ("txnAppId", "which detects repeated writes by it"),
             ("batchByte", r"not passed on; these are: kafka\.\*, compression, batchBytes"),
         ],
     )

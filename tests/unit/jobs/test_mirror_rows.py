@@ -268,5 +268,5 @@ class TestNotes:
     def test_a_range_that_is_too_short_is_noticed(self) -> None:
         noted = LedgerRows(rows=(self.row,))
         ranges = {TopicPartition("all", 0): AttachedRange(0, 9, -1, 1)}
-        with pytest.raises(CorruptData, match="does not fit the commit's range"):
+        with pytest.raises(CorruptData, match="do not match the offsets of the commit"):
             place(noted, ranges, ROUTES, now_ms=9)

@@ -53,7 +53,7 @@ def test_too_few_records_say_how_long_it_would_take() -> None:
         measured(tail_of("A", [1] * 4), tail_of("B", [1] * 3))
     assert str(refusal.value) == (
         "the latency of orders on B can't be measured from 3 records in 2 s: 4 are needed;"
-        " --sample-for 3s would bring them, or state it with --max-latency 2m"
+        " give --sample-for 3s for enough records, or --max-latency"
     )
 
 

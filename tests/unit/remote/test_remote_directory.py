@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[RemoteDirectory], object]] = {
     ],
 )
 def test_servers_that_can_not_be_are_refused_at_once(bootstrap: str) -> None:
-    with pytest.raises(ConfigError, match=r"bootstrap=.*write HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"bootstrap=.*give HOST:PORT"):
         tidelog.connect(bootstrap)
 
 

@@ -188,7 +188,7 @@ def test_wrong_topic_partition_or_group_is_said() -> None:
     cluster = cluster_at(1, 100)
     with pytest.raises(UnknownTopic):
         group_rewind.chosen_partitions(cluster, GROUP, [("ships", None)])
-    with pytest.raises(InvalidRequest, match="partitions 0 to 0, no 7"):
+    with pytest.raises(InvalidRequest, match="partitions 0 to 0, not 7"):
         group_rewind.chosen_partitions(cluster, GROUP, [("flights", 7)])
     with pytest.raises(UnknownGroup, match=r"^ships$"):  # the cluster's own error
         group_rewind.chosen_partitions(cluster, "ships", [])

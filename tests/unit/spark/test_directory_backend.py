@@ -273,7 +273,7 @@ def test_a_stream_of_named_books_goes_on_without_a_topic_that_went(tmp_path: Pat
 def test_what_is_wrong_with_times_by_partition_names_the_option(root: Path) -> None:
     given = f'{{"{TOPIC}": {{"0": {T0}}}}}'
     for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
-        with pytest.raises(InvalidRequest, match=f"^{name} by partition: {TOPIC}-1 is missing"):
+        with pytest.raises(InvalidRequest, match=f"^{name} by partition lacks {TOPIC}-1"):
             plan(root, **{name: given})
     with pytest.raises(InvalidRequest, match="startingOffsetsByTimestampStrategy=latest"):
         plan(root, startingTimestamp="2100-01-01T00:00Z", timeRange="positions")

@@ -87,4 +87,4 @@ def test_a_python_without_a_package_is_named_by_the_source_that_spark_finds(tmp_
         text=True,
     )
     assert told.stdout.startswith(f"MissingDependency the worker's Python, {sys.executable} on ")
-    assert "has no fastcrc: set spark.pyspark.python (or PYSPARK_PYTHON)" in told.stdout
+    assert "lacks fastcrc: set spark.pyspark.python (or PYSPARK_PYTHON)" in told.stdout

@@ -85,8 +85,8 @@ def test_a_job_plans_a_missing_topic_without_making_anything(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("partitions", "config", "told"),
     [
-        (3, {}, "there is there with 2 partitions, not 3"),
-        (2, {"retention.ms": "7"}, "there is there with retention.ms=5000, not 7"),
+        (3, {}, "there exists with 2 partitions, not 3"),
+        (2, {"retention.ms": "7"}, "there exists with retention.ms=5000, not 7"),
         (2, {"cleanup.policy": "compact"}, "cleanup.policy=delete, not compact"),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_topic_that_is_there_as_asked_is_taken(root: str) -> None:
 
 
 def test_settings_without_a_number_of_partitions_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="say how many partitions"):
+    with pytest.raises(InvalidRequest, match="give its number of partitions"):
         new_target(None, {"retention.ms": "7"})
 
 

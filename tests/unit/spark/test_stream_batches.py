@@ -154,7 +154,7 @@ def test_starts_by_partition() -> None:
 
 def test_starts_must_name_all_partitions_and_no_others() -> None:
     log = FakeLog(t=2)
-    with pytest.raises(InvalidRequest, match="startingOffsets by partition: t-1 is missing"):
+    with pytest.raises(InvalidRequest, match="startingOffsets by partition lacks t-1"):
         Query(log, startingOffsets='{"t": {"0": 4}}').plan()
     with pytest.raises(InvalidRequest, match="has t-2, which is not read"):
         Query(log, startingOffsets='{"t": {"0": 0, "1": 0, "2": 0}}').plan()

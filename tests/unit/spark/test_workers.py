@@ -67,7 +67,7 @@ def test_only_a_planned_partition_is_empty() -> None:
 
 
 def test_a_module_that_fails_later_is_named() -> None:
-    with pytest.raises(MissingDependency, match="has no obstore"), workers.worker_errors():
+    with pytest.raises(MissingDependency, match="lacks obstore"), workers.worker_errors():
         raise ModuleNotFoundError("No module named 'obstore'", name="obstore")
 
 

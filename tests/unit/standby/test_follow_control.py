@@ -164,7 +164,7 @@ class TestPromote:
         while not asked.done():
             patience.check()
             follower.answer()
-        with pytest.raises(InvalidRequest, match="1 of 1 partition has not all"):
+        with pytest.raises(InvalidRequest, match="1 of 1 partition lacks records of"):
             asked.result(60)
         assert not follower.is_promoted
         leader.put(b"c")

@@ -75,9 +75,14 @@ RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
         CorruptBatch,
         "offset 1 where 0 is expected, followed by 0",
     ),
-    ("an epoch running back", one(0, 0) + one(1, -1), CorruptBatch, "leader epoch -1 behind 0"),
+    (
+        "an epoch running back",
+        one(0, 0) + one(1, -1),
+        CorruptBatch,
+        "leader epoch -1 after one with leader epoch 0",
+    ),
     ("an epoch from nowhere", one(0, INT32_MAX), CorruptBatch, "own epoch is only 0"),
-    ("a negative offset", one(-7), CorruptBatch, "offsets -7 to -7, 0 was asked"),
+    ("a negative offset", one(-7), CorruptBatch, "offsets -7 to -7, but offset 0 was requested"),
 ]
 
 
@@ -112,7 +117,7 @@ class TestRecords:
             leader.put(b"c")
             lie_about_t(leader, lambda found: setattr(found, "records", one(0)))
             follower.round()
-            with pytest.raises(CorruptBatch, match="2 was asked"):
+            with pytest.raises(CorruptBatch, match="offset 2 was requested"):
                 raise follower.problems[T0]
             assert values(follower.copies[T0].log) == [b"a", b"b"]
 

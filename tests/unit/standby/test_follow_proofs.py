@@ -142,7 +142,7 @@ class TestDamage:
         copied(leader, env)
         more(leader)
         lie(leader, fe.FetchResponse, changed_batch(16, EPOCH_AT, struct.pack(">i", 1)))
-        assert "leader epoch 1 is next" in str(refused(leader, env))
+        assert "its next record has leader epoch 1" in str(refused(leader, env))
         be_honest(leader)
         copied(leader, env)
 
@@ -300,7 +300,7 @@ class TestAnswers:
             follower.catch_up()
             copy = follower.copies[P0]
             assert [(cut.start, cut.end) for cut in copy.counts.truncations] == [(8, 20)]
-            assert any("offsets 8 to 20 were dropped" in note for note in follower.notes)
+            assert any("offsets 8 to 20 were truncated" in note for note in follower.notes)
             assert log_bytes(copy.log) == log_bytes(leader.log())
 
     @pytest.mark.parametrize("kind", [of.ListOffsetsResponse, of.OffsetForLeaderEpochResponse])

@@ -46,7 +46,7 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "Name of a topic on B; repeatable. Default: the same name.",
             "--rename",
-            keyword="Name on A -> name on B, where they differ.",
+            keyword="Names on B by name on A, for topics whose names differ.",
             metavar="TOPIC=NAME",
         ),
     ]
@@ -137,6 +137,9 @@ class AuditOptions(TypedDict, total=False):
         ),
     ]
     split_bytes: Annotated[
-        int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
+        int,
+        Option(
+            "Approximate maximum number of log bytes that a task reads.", default=JOB_SPLIT_BYTES
+        ),
     ]
     listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

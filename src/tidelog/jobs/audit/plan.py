@@ -485,7 +485,7 @@ def pairs_of(
     if not names:
         requested = "any topic" if patterns is None else ", ".join(patterns)
         raise UnknownTopic(
-            f"{a.place}: no topic is {requested}; there are: {', '.join(sorted(on_a))}"
+            f"{a.place}: no topic matches {requested}; there are: {', '.join(sorted(on_a))}"
         )
     return [Pair(name if name in on_a else None, names_b.get(name)) for name in sorted(names)]
 
@@ -548,7 +548,7 @@ def positions_of(place: Place, group: str) -> dict[TopicPartition, int]:
 def _standby_positions(place: Place, group: str) -> dict[TopicPartition, int]:
     offsets = read_group_offsets(directory_env(place).files, place.address.rstrip("/"))
     if offsets is None:
-        raise InvalidRequest(f"{place}: it has no {GROUPS_FILE}, so no group is known")
+        raise InvalidRequest(f"{place}: it has no {GROUPS_FILE}, so its groups are unknown")
     if group not in offsets.groups:
         names = ", ".join(sorted(offsets.groups))
         raise UnknownGroup(f"{place}: no group {group}; there are: {names}")
@@ -621,9 +621,9 @@ def plan_audit(env: Env, a: Place, b: Place | None, **options: Unpack[AuditOptio
 
 def _check_options(b: Place | None, options: AuditOptions) -> None:
     if b is None and options["group"] is None:
-        raise InvalidRequest("an audit needs a second place, or a group")
+        raise InvalidRequest("give a second place, or a group")
     if b is None and options["offset_map"] is not None:
-        raise InvalidRequest("an offset map is of two places; give the second one")
+        raise InvalidRequest("an offset map needs a second place")
     has_times = options["start"] is not None or options["end"] is not None
     if has_times and options["state"] is not None:
-        raise InvalidRequest("a state is of whole topics; leave it out, or the range of time")
+        raise InvalidRequest("a state can't be used with a time range; leave out one of them")

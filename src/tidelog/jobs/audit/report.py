@@ -102,12 +102,12 @@ def _notes_on(one: TopicFigures, plan: AuditPlan) -> Iterator[str]:
         a, b = one.unkeyed
         yield f"{one.topic}: records without a key differ: {a:,} on A, {b:,} on B"
     if not one.history and "b" in plan.sides:
-        yield f"{one.topic}: of each key the last record alone was compared"
+        yield f"{one.topic}: only the last record of each key was compared"
     if one.superseded:
         yield (
-            f"{one.topic}: {plural(one.superseded, 'key')} {verb(one.superseded, 'is', 'are')} not"
-            " judged: earlier records may have been compacted away for records that are not"
-            " compared"
+            f"{one.topic}: {plural(one.superseded, 'key')} {verb(one.superseded, 'was', 'were')}"
+            " not compared: their records may have been compacted away in favor of later records"
+            " that are outside the compared range"
         )
     keys_max = plan.options["keys_max"]
     for kind, count in one.kinds.items():

@@ -345,7 +345,8 @@ def run_audit(work: AuditWork, state: State) -> AuditOutcome:
         whole = (run for run in state.runs if damaged.isdisjoint(run.files))
         state = replace(state, runs=tuple(whole))
     else:
-        raise StorageFailure(work.folder, "read", "files of rows are damaged again and again")
+        reason = "files of rows were damaged repeatedly after they were rewritten"
+        raise StorageFailure(work.folder, "read", reason)
     for pair, result in zip(work.plan.pairs, results, strict=True):
         notes += _look_at_order(work, pair, result)
     keys, key_bytes = _fetch_keys(work, state, results)
@@ -524,7 +525,8 @@ def _look_at_order(work: AuditWork, pair: Pair, result: TopicResult) -> Iterable
         tables = [displaced_in(work.env, work.folder, sections) for sections in selected]
     else:
         count = sum(sizes.values())
-        work.plan.options["listener"].note(f"{pair.name}: looking at the order of {count:,} keys")
+        keys = plural(count, "key")
+        work.plan.options["listener"].note(f"{pair.name}: checking the order of {keys}")
         parts = [json.dumps(sections) for sections in selected]
         rows = run_parts(work.spark, parts, OrderPart(work.folder), ORDERED)
         cells = (row["displaced"] for row in rows)

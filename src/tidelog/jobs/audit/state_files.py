@@ -115,7 +115,10 @@ def _read_footer(
     if magic != _MAGIC:
         raise CorruptFile(f"magic {magic!r} at the end, {_MAGIC!r} expected", path=path)
     if version != FILE_VERSION:
-        raise UnsupportedVersion(f"{path}: rows of version {version}, {FILE_VERSION} is known")
+        raise UnsupportedVersion(
+            f"{path}: the rows have version {version}, but this release supports only"
+            f" {FILE_VERSION}"
+        )
     table = footer[: -_TRAILER.size]
     if crc32c(table) != crc:
         raise CorruptFile("the table of chunks does not match its checksum", path=path)

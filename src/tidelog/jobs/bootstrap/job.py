@@ -256,7 +256,7 @@ class Bootstrap:
         findings: tuple[Finding, ...] = ()
         if done is not None:
             self._listener.note(
-                f"job {self._job_id} has loaded its table already, at {done.when}; nothing is done"
+                f"job {self._job_id} loaded its table before, at {done.when}; nothing was written"
             )
             self._clear()
         else:
@@ -323,11 +323,11 @@ class Bootstrap:
 
     def _tell(self, target: "Target", facts: TableFacts | None) -> None:
         if target.end_offset:
-            self._listener.note(f"{target} has offsets already: the table goes behind them")
+            self._listener.note(f"{target} already has records: the table is appended after them")
         if facts is not None and facts.without_time and self._columns.time is not None:
             count = facts.without_time
-            rows = f"{plural(count, 'row')} without a time {verb(count, 'gets', 'get')}"
-            self._listener.note(f"{rows} that of the commit")
+            rows = f"{plural(count, 'row')} without a create time {verb(count, 'gets', 'get')}"
+            self._listener.note(f"{rows} the time of the commit")
 
     def _write_to(self, target: "Target", records: "DataFrame", *, is_new: bool) -> None:
         """Write the records; if that fails, delete the topic if it is new and empty."""

@@ -26,7 +26,8 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Column of the key. Default: no key.",
             "--key",
-            keyword="Column of the key; records without one go by a hash of their value.",
+            keyword="Column of the key; the partition of records without one is chosen by a hash of"
+            " their value.",
             metavar="COL",
         ),
     ]
@@ -68,7 +69,7 @@ class BootstrapOptions(TypedDict, total=False):
             "Order of records in a partition. Default: time with --time, else none.",
             "--order",
             keyword="Of the records in a partition: by `time`, by `key` (then time), or `none`: as"
-            " the tasks read them, without a shuffle. By time where None and there is one.",
+            " the tasks read them, without a shuffle. None: by time if there is a time column.",
             choices=Order,
         ),
     ]
@@ -77,8 +78,8 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Name of the load, which happens once. Default: by table, topic and columns.",
             "--id",
-            keyword="Makes it safe to start again: what was loaded under this id is not loaded"
-            " twice.",
+            keyword="Makes it safe to start again: a table that was loaded under this id is not"
+            " loaded again.",
             metavar="NAME",
         ),
     ]
@@ -93,7 +94,10 @@ class BootstrapOptions(TypedDict, total=False):
             least=1,
         ),
     ]
-    transform: Annotated[Transform | None, Option("Put between the table and its records.")]
+    transform: Annotated[
+        Transform | None,
+        Option("Function that converts the rows between the table and its records."),
+    ]
     counts: Annotated[
         bool,
         Option(

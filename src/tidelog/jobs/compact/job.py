@@ -378,7 +378,9 @@ def names_of(
         topic = item.topic if isinstance(item, TopicPartition) else item
         info = log_dir.topic(topic)
         if not info.config.is_compacted:
-            raise InvalidRequest(f"{topic} is not compacted: its cleanup.policy has no compact")
+            raise InvalidRequest(
+                f"{topic} is not compacted: its cleanup.policy does not contain compact"
+            )
         numbers = info.present if isinstance(item, str) else [item.partition]
         names.update(TopicPartition(topic, number) for number in numbers)
     return sorted(names)

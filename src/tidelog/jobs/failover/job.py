@@ -134,7 +134,7 @@ def check_end(offset_map: OffsetMap, partition: TopicPartition, marks: Watermark
     """Raise OutsideMap if B's log ends before an offset in the map."""
     end = offset_map.ends.get(partition)
     if end is None:
-        raise OutsideMap(f"the map does not know {partition} of B")
+        raise OutsideMap(f"the map has no entry for {partition} on B")
     if marks.end < end:
         raise OutsideMap(
             f"{partition} of B ends at {marks.end}, the mirror has written up to {end}"
@@ -149,7 +149,9 @@ def _source(offset_map: OffsetMap, a: ClusterView | None, topic: str) -> int:
 
 def _by_time(offset_map: OffsetMap, numbers: Mapping[str, int], time_ms: int) -> "list[_Places]":
     """Return the starts on B of everything that A appended at a time or later."""
-    reason = "what A appended from that time on is not before this, says the mirror's map"
+    reason = (
+        "by the mirror's map, no record that A appended from that time on is before this offset"
+    )
     return [
         _Places(None, offset_map.starts_by_arrival(number, time_ms), reason)
         for number in numbers.values()
@@ -173,7 +175,7 @@ def _by_positions(
         try:
             _check_source(offset_map, number, source, position, mark)
             assert position is not None
-            at = f"{position.offset} of {source}"
+            at = f"offset {position.offset} of {source}"
             places.append(_Places(source, offset_map.starts(number, position.offset), at))
         except OutsideMap as reason:
             places.append(_Places(source, None, str(reason)))
@@ -193,7 +195,9 @@ def _check_source(
     if mark is None:
         return
     if position.offset > mark.end:
-        raise OutsideMap(f"the position {position.offset} is past the end of A, {mark.end}")
+        raise OutsideMap(
+            f"the committed offset {position.offset} is above A's log end offset {mark.end}"
+        )
     copied = offset_map.copied.get(number)
     if copied is not None and copied.end > mark.end:
         raise OutsideMap(
@@ -231,7 +235,7 @@ def _start(
 ) -> Start:
     """Return the earliest start of several sources; raises OutsideMap if one is unknown."""
     end = TargetOffset(offset_map.ends[partition], is_exact=True)
-    best, reason = end, "the mirror has put nothing here that the group has not consumed"
+    best, reason = end, "the mirror has copied no unconsumed record to this partition"
     for one in places:
         if one.starts is None:
             raise OutsideMap(one.reason)
@@ -253,8 +257,11 @@ def _map_reason(one: _Places, place: TargetOffset) -> str:
     if one.source is None:
         return one.reason
     if place.is_exact:
-        return f"{one.reason} on A went here, says the mirror's map"
-    return f"what was copied together with {one.reason} on A begins here, says the mirror's map"
+        return f"by the mirror's map, {one.reason} on A was copied to this offset"
+    return (
+        f"by the mirror's map, the records copied together with {one.reason} on A begin at this"
+        " offset"
+    )
 
 
 Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
@@ -382,7 +389,7 @@ def plan_failover(
         times[partition] = search_time(sources, margin, now_ms=now_ms)
         reasons[partition] = _reason(sources, margin, now_ms)
         if refusal := by_map.refusals.get(partition):
-            reasons[partition] += f"; not by the map: {refusal}"
+            reasons[partition] += f"; the map was not used: {refusal}"
     starts = [*by_map.starts.values(), *find_starts(b.view, times, reasons)]
     return FailoverPlan(
         request=request,
@@ -433,11 +440,12 @@ def _positions(a: MeasuredCluster | None, request: FailoverRequest) -> tuple[lis
     committed = a.view.committed(request.group, partitions)
     if request.at_ms is None and not any(committed.values()):
         raise UnknownGroup(
-            f"group {request.group} has committed nothing on {a.view.bootstrap}; is that its"
-            " name? Where its positions are lost, --at TIME says up to when it had consumed"
+            f"group {request.group} has committed nothing on {a.view.bootstrap}; check the"
+            " name, or if its offsets are lost, give --at TIME: the group has consumed everything"
+            " before it"
         )
     if not topics:
-        raise InvalidRequest("which topics? The group has none on A; give --topic")
+        raise InvalidRequest("the group has no committed offsets on A; give --topic")
     return topics, committed
 
 
@@ -468,7 +476,9 @@ def _margin(
     if not rest:
         return Margin(latency_ms=0, skew_ms=request.skew_ms), ()
     if a is None:
-        raise InvalidRequest("without --from the latency of A can't be measured; state it")
+        raise InvalidRequest(
+            "the latency of A can't be measured without --from; give --max-latency"
+        )
     on_a = sorted({name for names in rest.values() for name in names})
     now_ms = clock.now_ms()
     latencies = measure([a], on_a, request.sampling, now_ms=now_ms)
@@ -538,7 +548,7 @@ def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
         if append_ms is not None:
             known.append((append_ms, reference.reason))
         elif reference.is_from_future(margin, now_ms):
-            unknown.append(f"{reference.reason} is in the future; state --max-skew")
+            unknown.append(f"{reference.reason} is in the future; give --max-skew")
         elif not reference.is_bare:
             unknown.append(reference.reason)
     if unknown:

@@ -331,8 +331,8 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
     if latency.append_timed > latency.count:
         raise TooFewRecords(
             f"the latency of {log_text} can't be measured: its timestamps are append times, and the"
-            " batches, which hold create times too, can only be had without client settings;"
-            " state it with --max-latency 2m"
+            " batches, which contain create times, can only be fetched without client settings;"
+            " give --max-latency"
         )
     if latency.count < sampling.records_min:
         seconds = sampling.for_ms / 1000
@@ -344,9 +344,9 @@ def judge(latency: TopicLatency, sampling: Sampling) -> None:
 
 def _remedy(latency: TopicLatency, sampling: Sampling) -> str:
     if latency.count == 0:
-        return "nothing is appended there, so state it with --max-latency 2m"
+        return "no records are being appended there; give --max-latency"
     needed_s = -(-sampling.for_ms * sampling.records_min // latency.count // 1000)
-    return f"--sample-for {needed_s}s would bring them, or state it with --max-latency 2m"
+    return f"give --sample-for {needed_s}s for enough records, or --max-latency"
 
 
 class ConsumerTail:

@@ -61,7 +61,7 @@ class FailoverOptions(TypedDict, total=False):
     mapping: Annotated[
         str,
         Option(
-            "Whether partition N holds the same keys on both; auto looks at keys.",
+            "Whether partition N has the same keys on A and B; auto checks a sample of keys.",
             "--mapping",
             "auto",
             choices=("auto", "same", "any"),

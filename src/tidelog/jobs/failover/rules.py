@@ -214,7 +214,7 @@ def _refusal(committed: Committed, marks: Watermarks) -> str | None:
     if committed.offset < marks.start:
         return f"records from {committed.offset} to {marks.start} were deleted on A unread"
     if committed.offset > marks.end:
-        return f"the position {committed.offset} is past the end of A, {marks.end}"
+        return f"the committed offset {committed.offset} is above A's log end offset {marks.end}"
     return None
 
 
@@ -287,7 +287,8 @@ def _reference(at: RemoteRecord | None, before: RemoteRecord | None) -> Referenc
             return _of(record, ClockName.APPEND)
     timed = [r for r in (at, before) if r is not None and r.timestamp is not None]
     if not timed:
-        return Reference(time_ms=None, reason="no record with a timestamp beside the position")
+        reason = "no record next to the committed offset has a timestamp"
+        return Reference(time_ms=None, reason=reason)
     return _of(min(timed, key=_time), ClockName.RECORD)
 
 
@@ -352,7 +353,7 @@ def find_starts(
         elif (last := latest.get(partition)) is not None and last.timestamp >= time_ms:
             # Kafka finds no match if the matches in the first segment with a match are below the
             # log start.
-            text = "B found nothing by time although it has later records"
+            text = "B's search by time found no record, although later records exist"
             starts.append(_beginning(partition, mark, text))
         else:
             starts.append(
@@ -383,7 +384,7 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
     """Return a note if a start is at B's log start, since needed records may have been deleted."""
     if offset > marks.start or marks.start == 0:
         return ""
-    return f"; B has deleted everything before {marks.start}, needed or not"
+    return f"; B has deleted all records before {marks.start}, which may include unconsumed ones"
 
 
 # Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions
@@ -454,7 +455,7 @@ def map_partitions(
         reason = f"{topic} has {count_a} partitions on A and {count_b} on B"
         return TopicMapping(PartitionMapping.ANY, reason)
     if requested is not PartitionMapping.AUTO:
-        return TopicMapping(requested, "as asked for")
+        return TopicMapping(requested, "as requested")
     if count_a == 1:
         return TopicMapping(PartitionMapping.SAME, "there is one partition only")
     return judge_keys(sample_keys(a, topic), sample_keys(b, topic_on_b), count_a)
@@ -482,17 +483,19 @@ def judge_keys(
         distinct = {sampled.key for sampled in sample}
         if len(distinct) < KEYS_MIN:
             reason = (
-                f"{len(distinct)} keys on {cluster} are too few to see how they are spread"
+                f"{len(distinct)} keys on {cluster} are too few to determine the partitioner"
                 f" ({KEYS_MIN} are needed)"
             )
             return TopicMapping(PartitionMapping.ANY, reason)
         names.append(partitioner_of(sample, partition_count))
     if names[0] is None or names[0] != names[1]:
-        functions = [name or "no function known here" for name in names]
+        functions = [name or "an unknown function" for name in names]
         return TopicMapping(
-            PartitionMapping.ANY, f"keys are spread by {functions[0]} on A, by {functions[1]} on B"
+            PartitionMapping.ANY,
+            f"keys are partitioned by {functions[0]} on A, by {functions[1]} on B",
         )
-    return TopicMapping(PartitionMapping.SAME, f"keys are spread by {names[0]} on both clusters")
+    reason = f"keys are partitioned by {names[0]} on both clusters"
+    return TopicMapping(PartitionMapping.SAME, reason)
 
 
 def partitioner_of(sample: Iterable[SampledKey], partition_count: int) -> str | None:

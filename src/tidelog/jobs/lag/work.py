@@ -52,7 +52,9 @@ def read_positions(table: "DataFrame") -> Positions:
     columns = ("group", "topic", "partition", "offset")
     missing = [name for name in columns if name not in table.columns]
     if missing:
-        raise InvalidRequest(f"positions need a column {missing[0]}; there are {table.columns}")
+        raise InvalidRequest(
+            f"positions have no column {missing[0]}, only {', '.join(table.columns)}"
+        )
     positions: dict[str, dict[TopicPartition, int]] = {}
     for row in table.select(*columns).collect():
         name = TopicPartition(str(row["topic"]), int(row["partition"]))
@@ -208,16 +210,16 @@ def _known_positions(
     groups_read = read_groups(directory, env)
     if groups_read is None:
         raise InvalidRequest(
-            f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so no group is known; give"
-            " the cluster (kafka://...), or positions"
+            f"{place}: it has neither {OFFSETS_TOPIC} nor {GROUPS_FILE}, so its groups are unknown;"
+            " give the cluster (kafka://...), or positions"
         )
     for note in groups_read.notes:
         listener.note(note)
     for group in groups or ():
         if group not in groups_read.positions and groups_read.may_be_elsewhere(group):
             raise UnknownGroup(
-                f"{place}: group {group} is kept by another broker, if there is one: this directory"
-                f" has not its partition of {OFFSETS_TOPIC}"
+                f"{place}: group {group}, if it exists, is stored by another broker: this directory"
+                f" does not have its partition of {OFFSETS_TOPIC}"
             )
     if groups_read.missing:
         count = (

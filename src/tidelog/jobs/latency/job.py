@@ -116,9 +116,11 @@ def measure_brokers(
     notes: list[str] = []
     if topics is None and _has_range(wanted):
         topics, others = _stamped_topics(place)
-        notes += [f"{name}: left out, its brokers know no append times" for name in others]
+        notes += [
+            f"{name}: left out, because the brokers don't know its append times" for name in others
+        ]
         if not topics:
-            raise InvalidRequest(f"{place}: of none of its topics brokers know append times")
+            raise InvalidRequest(f"{place}: the brokers don't know the append times of any topic")
     by_name = _read(spark, place, topics, delays_ms, _range(wanted))
     of, times = [name.topic for name in by_name], list(by_name.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)
@@ -324,7 +326,7 @@ def measure(
     """Measure latency and lateness like `latency`; return plain objects."""
     delays_ms, listener = options["delays_ms"], options["listener"]
     if any(delay < 0 for delay in delays_ms):
-        raise InvalidRequest(f"delays_ms={list(delays_ms)}: a delay is 0 or more")
+        raise InvalidRequest(f"delays_ms={list(delays_ms)}: delays must be 0 or more")
     env = os_env() if place.is_broker else directory_env(place)
     now_ms = env.clock.now_ms()
     times = whole_hours(point_ms(options["start"], now_ms), point_ms(options["end"], now_ms))

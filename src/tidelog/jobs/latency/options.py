@@ -28,7 +28,7 @@ class LatencyOptions(TypedDict, total=False):
         Option(
             "End by append time (exclusive). Default: no limit.",
             "--to",
-            keyword="Append time to stop at; the hour that it lies in counts as a whole.",
+            keyword="Append time to stop at, extended to the end of its hour.",
             metavar="TIME",
         ),
     ]
@@ -44,6 +44,9 @@ class LatencyOptions(TypedDict, total=False):
         ),
     ]
     split_bytes: Annotated[
-        int, Option("About how many bytes of log a task reads, at most.", default=JOB_SPLIT_BYTES)
+        int,
+        Option(
+            "Approximate maximum number of log bytes that a task reads.", default=JOB_SPLIT_BYTES
+        ),
     ]
     listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

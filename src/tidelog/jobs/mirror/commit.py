@@ -238,7 +238,9 @@ def place(
         name = TopicPartition(routes.pairs[row.source][2], row.target_partition)
         attached = ranges.get(name)
         if attached is None or attached.first_offset + row.target_end > attached.end_offset:
-            raise CorruptData(f"what the mirror noted for {name} does not fit the commit's range")
+            raise CorruptData(
+                f"the mirror's notes for {name} do not match the offsets of the commit"
+            )
         arrival_ms = attached.append_time_ms if attached.append_time_ms >= 0 else now_ms
         rows.append(moved(row, attached.first_offset, arrival_ms))
     return replace(noted, rows=tuple(rows))
@@ -356,9 +358,9 @@ class Batches:
     def _write(self, rows: "DataFrame", batch_id: int) -> None:
         if batch_id < self.found.batch_id:
             raise InvalidRequest(
-                f"batch {batch_id} comes after {self.found.batch_id}: Spark's checkpoint is older"
-                " than the map beside it, and the target has these batches with other offsets;"
-                " begin with a new checkpoint"
+                f"batch {batch_id} follows batch {self.found.batch_id}: Spark's checkpoint is"
+                " older than the offset map, and the target already has these batches; start with a"
+                " new checkpoint"
             )
         begun_ms = self.env.clock.monotonic_ms()
         notes = self.keep_up()

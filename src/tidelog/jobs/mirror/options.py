@@ -81,10 +81,11 @@ class MirrorOptions(TypedDict, total=False):
     continuous: Annotated[
         bool,
         Option(
-            "Go on until stopped. Default: copy the present records.",
+            "Continue until stopped. Default: copy the existing records.",
             "--continuous",
             default=False,
-            keyword="Go on until `stopped` is set; else copy the records present at the start.",
+            keyword="Continue until `stopped` is set; else copy the records that exist at the"
+            " start.",
         ),
     ]
     stopped: Annotated[threading.Event | None, Option("Ends a continuous mirror.")]
@@ -147,7 +148,10 @@ class MirrorOptions(TypedDict, total=False):
     ]
     transform: Annotated[
         Transform | None,
-        Option("Put between read and write; keeps `source`, `topic`, `partition` and `offset`."),
+        Option(
+            "Function that converts the rows between read and write; keeps `source`, `topic`,"
+            " `partition` and `offset`."
+        ),
     ]
     watch: Annotated[Watcher | None, Option("Called after each batch.")]
     source_options: Annotated[

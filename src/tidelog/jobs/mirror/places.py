@@ -298,8 +298,8 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
         ):
             raise InvalidRequest(
                 f"{topic} at {offset_map.target} had {count} partitions and has {facts.partitions}:"
-                " keys would go elsewhere than before, or copies have gone; begin with a new"
-                " checkpoint"
+                " keys would map to other partitions than before, or copied records are lost;"
+                " start with a new checkpoint"
             )
         for number in range(count, facts.partitions):
             ends[TopicPartition(topic, number)] = 0
@@ -431,7 +431,9 @@ def _find_or_plan(
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:
-            error.add_note(f"with create, {topic} is made at {plan.target} like its source")
+            error.add_note(
+                f"with create, {topic} is created at {plan.target} with the settings of its source"
+            )
             raise
         new = NewTopic(topic, count, settings_like(sources[0].config, plan.target))
         config = TopicConfig.parse(check_new(new)[0])[0]
@@ -599,7 +601,7 @@ def with_topics(plan: MirrorPlan, env: Env) -> MirrorPlan:
     grown_plan = plan.with_found(_new_pairs(plan, _counts(plan, env)))
     if not grown_plan.pairs:
         patterns = ", ".join(f"{one.pattern} at {one.place}" for one in plan.sources)
-        raise InvalidRequest(f"nothing to mirror yet: no topic is like {patterns}")
+        raise InvalidRequest(f"nothing to mirror yet: no topic matches {patterns}")
     return grown_plan
 
 
@@ -795,6 +797,6 @@ def check_empty(checkpoint: str, env: Env) -> None:
     spark_dir = f"{checkpoint}/{SPARK_DIR}"
     if env.files.exists(spark_dir):
         raise InvalidRequest(
-            f"{spark_dir} is there without {STATE_FILE}: not the checkpoint of a mirror; name"
-            " another folder"
+            f"{spark_dir} exists without {STATE_FILE}, so it is not the checkpoint of a"
+            " mirror; give another folder"
         )

@@ -49,7 +49,7 @@ _OF_MIRROR: Final = (
     dict.fromkeys(("path", "kafka.bootstrap.servers"), "would read elsewhere: name another source")
     | dict.fromkeys(
         ("subscribe", "topic", "subscribePattern", "assign"),
-        "is the mirror's own: give topics, or pattern",
+        "is set by the mirror: use the options topics or pattern",
     )
     | dict.fromkeys(
         (
@@ -58,7 +58,7 @@ _OF_MIRROR: Final = (
             "startingOffsetsByTimestamp",
             "startingOffsetsByTimestampStrategy",
         ),
-        "is the mirror's own: give start",
+        "is set by the mirror: use the option start",
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes"),
@@ -67,14 +67,16 @@ _OF_MIRROR: Final = (
     )
     | dict.fromkeys(
         ("columns", "includeHeaders", "includeAppendTimestamp"),
-        "is the mirror's own: all of a record is copied; leave it out",
+        "is set by the mirror, which copies whole records: leave it out",
     )
     | dict.fromkeys(
         ("keyAs", "valueAs", "mode"), "would change what is copied: convert records by a transform"
     )
-    | dict.fromkeys(("isolation", "kafka.isolation.level"), "is the mirror's own: give isolation")
+    | dict.fromkeys(
+        ("isolation", "kafka.isolation.level"), "is set by the mirror: use the option isolation"
+    )
     | {
-        "maxOffsetsPerTrigger": "is the mirror's own: give batch_records",
+        "maxOffsetsPerTrigger": "is set by the mirror: use the option batch_records",
     }
 )
 
@@ -291,7 +293,7 @@ def plan_mirror(
 
 def _check(plan: MirrorPlan) -> None:
     if not plan.pairs and not plan.has_patterns:
-        raise InvalidRequest("nothing to mirror: give at least one place and one topic of it")
+        raise InvalidRequest("nothing to mirror: give at least one source and one of its topics")
     if not plan.target.is_broker and "://" in plan.target.address:
         raise InvalidRequest(
             f"{plan.target}: object stores are read, not written to; name a directory, and let"
@@ -318,11 +320,13 @@ def _check_pattern(source: MirrorSource, target: Place) -> None:
         raise InvalidRequest(f"pattern {source.pattern}: {error}") from error
     if str(source.place) == str(target):
         raise InvalidRequest(
-            f"pattern {source.pattern}: within one place copies would be found and copied again;"
-            " name the topics"
+            f"pattern {source.pattern}: source and target are the same place, so the pattern would"
+            " also match the copies; name the topics"
         )
     if internal := sorted(source.topics.keys() & set(_INTERNAL)):
-        raise InvalidRequest(f"{internal[0]} is never meant by a pattern: mirror it by itself")
+        raise InvalidRequest(
+            f"{internal[0]} is an internal topic, which patterns never match: mirror it separately"
+        )
     check_topic_name(source.name.replace(TOPIC_WORD, "t"))
 
 

@@ -156,8 +156,8 @@ def select(rows: "DataFrame", partitioning: Partitioning) -> "DataFrame":
         needed.append(TARGET_PARTITION)
     if missing := [name for name in needed if name not in rows.columns]:
         raise InvalidRequest(
-            f"transform has left no column {missing[0]}; it must keep {', '.join(ORIGIN)}, by which"
-            f" the offset map knows what went where, and {', '.join(RECORD)}"
+            f"transform has left no column {missing[0]}; it must keep {', '.join(ORIGIN)}, which"
+            f" the offset map needs, and {', '.join(RECORD)}"
         )
     return rows.select(*needed)
 
@@ -391,8 +391,8 @@ def _go_on(options: MirrorOptions, env: Env, targets: Mapping[str, TopicFacts]) 
     metadata = f"{options['checkpoint']}/{SPARK_DIR}/metadata"
     if offset_map.batch_id >= 0 and not env.files.exists(metadata):
         raise InvalidRequest(
-            f"{metadata} is gone, and with it the mirror's position: it would copy everything"
-            " once more; begin with a new checkpoint, on a topic that is empty"
+            f"{metadata} is missing, so the mirror's offsets are lost and it would copy everything"
+            " again; start with a new checkpoint and an empty topic"
         )
     return offset_map
 

@@ -239,7 +239,10 @@ def decode_ledger_rows(text: str) -> LedgerRows:
     try:
         content = json.loads(text)
         if content["v"] != _VERSION:
-            raise CorruptData(f"a mirror's note of version {content['v']}, {_VERSION} is known")
+            raise CorruptData(
+                f"a mirror's note has version {content['v']}, but this release supports only"
+                f" {_VERSION}"
+            )
         packed = zlib.decompress(base64.b64decode(content["rows"], validate=True))
         return LedgerRows(
             rows=tuple(map(MapRow._make, ROW.iter_unpack(packed))),

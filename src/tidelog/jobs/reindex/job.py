@@ -212,8 +212,8 @@ def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
         foreign = sorted(name for name in names if log_dir.topic(name).foreign)
     if foreign:
         raise InvalidRequest(
-            f"{path}: topic {foreign[0]} is another program's, whose directories are not written"
-            " to; give zone_cache, a folder for zone maps, or only verify"
+            f"{path}: topic {foreign[0]} was written by another program, so the directory is not"
+            " changed; give zone_cache (a folder for zone maps), or only verify"
         )
 
 

@@ -38,6 +38,9 @@ class ReindexOptions(TypedDict, total=False):
         ),
     ]
     group_bytes: Annotated[
-        int, Option("About how much log a task builds zone maps of.", default=1 << 30)
+        int,
+        Option(
+            "Approximate number of log bytes that a task builds zone maps for.", default=1 << 30
+        ),
     ]
     listener: Annotated[Listener, Option("Receives progress reports.", default=NOBODY)]

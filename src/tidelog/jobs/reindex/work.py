@@ -190,7 +190,7 @@ def verify_zones(
 
     def verify(segment: ClosedSegment, done: PartDone) -> None:
         path = cache.path_of(segment)
-        finding = note(path, "missing", "building puts it there; until then more is read")
+        finding = note(path, "missing", "reindex builds it; until then reads are slower")
         zone_map = None
         try:
             zone_map = zone_map_files.open_map(segment, path)
@@ -203,7 +203,7 @@ def verify_zones(
             done.maps_there += 1
             if _says_the_same(zone_map, segment, done):
                 return
-            finding = _wrong(path, "it does not say what the log says")
+            finding = _wrong(path, "it does not match the log")
         done.found.append(finding)
         done.left.append(finding)
 

@@ -88,16 +88,16 @@ class ReplayOptions(TypedDict, total=False):
             "File that stores the progress; the same command continues there after a stop."
             " Default: start from the beginning.",
             "--progress",
-            keyword="Local file of the driver that makes the replay resumable: the same call goes"
-            " on exactly where it stopped, also after a kill.",
+            keyword="Local file of the driver that makes the replay resumable: the same call"
+            " continues exactly where it stopped, even after a kill.",
             metavar="FILE",
         ),
     ]
     transform: Annotated[
         Transform | None,
         Option(
-            "Put between read and write, on each chunk. Without `rate` and `progress`, a directory"
-            " or Parquet gets all in one chunk."
+            "Function that converts the rows of each chunk between read and write. Without `rate`"
+            " and `progress`, a directory or Parquet gets all in one chunk."
         ),
     ]
     force: Annotated[bool, FORCE]

@@ -319,12 +319,11 @@ class Replay:
     def _check_options(self) -> None:
         check_sink_options("sink", self._options["sink"])
         if self._to == CONSOLE and self._options["progress"] is not None:
-            raise InvalidRequest("a console remembers nothing: leave progress out")
+            raise InvalidRequest("a replay to a console can't be resumed: leave out progress")
         is_same = self._to == self.source and self._to_topic == self._topic
         if is_same and not self._options["force"]:
             raise InvalidRequest(
-                f"{self._topic} would be replayed into itself: name another topic to write to,"
-                " or force it"
+                f"{self._topic} would be replayed into itself: give another target topic, or force"
             )
 
     def check_target(self) -> None:
@@ -388,11 +387,11 @@ class Replay:
         """Continue with the offsets that earlier starts have not written."""
         earlier.ensure_asked(self._requested())
         if earlier.is_done:
-            self._listener.note("an earlier start has done all of it; nothing is left to do")
+            self._listener.note("an earlier run has written all records; nothing to do")
             return earlier
         done = total(earlier.planned) - total(earlier.left) - total(earlier.chunk)
         self._listener.note(
-            f"going on behind {done:,} of {plural(total(earlier.planned), 'offset')}"
+            f"continuing after {done:,} of {plural(total(earlier.planned), 'offset')}"
         )
         target = self._target()
         if target is not None:
@@ -557,7 +556,9 @@ def _times(start: int | str | None, end: int | str | None, now_ms: int) -> Times
     """Return the range in ms; raises InvalidTime, or InvalidRequest if the range is empty."""
     start_ms, end_ms = point_ms(start, now_ms), point_ms(end, now_ms)
     if start_ms is not None and end_ms is not None and start_ms >= end_ms:
-        raise InvalidRequest(f"{start} to {end} holds nothing: the end must come after the start")
+        raise InvalidRequest(
+            f"empty time range {start} to {end}: the end must be later than the start"
+        )
     return start_ms, end_ms
 
 
