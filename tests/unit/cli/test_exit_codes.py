@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("command", "code", "told"),
     [
-        ("audit DATA OTHER --topic flihgts", 2, "no topic is flihgts"),
+        ("audit DATA OTHER --topic flihgts", 2, "no topic matches flihgts"),
         ("audit DATA OTHER --topic (", ExitCode.USAGE, "topic pattern '('"),
         ("audit DATA OTHER --map nowhere.map", ExitCode.USAGE, "nowhere.map: No such file"),
         ("audit DATA OTHER --group g", ExitCode.USAGE, "so its groups are unknown"),
@@ -118,7 +118,11 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ("spark compact DATA flights", ExitCode.USAGE, "flights is not compacted"),
         ("spark compact s3://bucket/logs", ExitCode.USAGE, "object stores are read"),
         ("spark mirror DATA flights --to EMPTY --checkpoint c", 1, "no topic 'flights'"),
-        ("spark mirror DATA --pattern x --to EMPTY --checkpoint c", ExitCode.USAGE, "no topic is"),
+        (
+            "spark mirror DATA --pattern x --to EMPTY --checkpoint c",
+            ExitCode.USAGE,
+            "no topic matches",
+        ),
         ("spark mirror DATA flights --to OTHER --checkpoint TAKEN", ExitCode.USAGE, "another fold"),
         ("spark lag DATA", ExitCode.USAGE, "so its groups are unknown"),
         ("spark lag DATA --group g", ExitCode.USAGE, "so its groups are unknown"),
@@ -126,7 +130,11 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "is inside"),
         ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "no URL"),
         ("spark replay DATA flights --to DATA", ExitCode.USAGE, "be replayed into itself"),
-        ("spark replay DATA flights --to console --progress p", ExitCode.USAGE, "leave progress"),
+        (
+            "spark replay DATA flights --to console --progress p",
+            ExitCode.USAGE,
+            "leave out progress",
+        ),
     ],
 )
 def test_what_a_job_refuses_is_told_before_spark(

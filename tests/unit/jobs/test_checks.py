@@ -154,7 +154,7 @@ def test_what_is_not_known_is_said_so_and_stops_nothing() -> None:
     config = {"message_timestamp_before_max_ms": "1", "retention_ms": "1"}
     found = check(target(**config), ExpectedWrite(), NOW)
     assert [finding.effect for finding in found] == [Effect.NOTE] * 3
-    assert all("is not known" in finding.text for finding in found)
+    assert all("is unknown" in finding.text for finding in found)
 
 
 def test_bounds_are_told_as_bounds() -> None:

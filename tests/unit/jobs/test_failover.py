@@ -297,7 +297,7 @@ class TestRefusals:
     def test_without_a_the_latency_has_to_be_stated(self) -> None:
         _, b = pair()
         request = FailoverRequest(group=GROUP, topics=(TOPIC,), at_ms=300)
-        with pytest.raises(InvalidRequest, match="state it"):
+        with pytest.raises(InvalidRequest, match="give --max-latency"):
             plan_failover(None, watched("B", b), request, ManualClock(NOW))
 
     def test_without_a_topics_and_time_have_to_be_stated(self) -> None:

@@ -173,7 +173,7 @@ class TestRefusals:
         mirror = mirrored(a)
         a.log_starts[A0] = 0
         mirror.a.commit_at(GROUP, A0, 42)
-        assert "began at 50 of orders-0, behind 42" in self.refused(mirror)
+        assert "began at offset 50 of orders-0, which is after 42" in self.refused(mirror)
 
     def test_b_has_lost_what_the_mirror_wrote(self) -> None:
         mirror = self.ready()

@@ -157,7 +157,9 @@ def test_a_batch_of_an_older_checkpoint_is_refused() -> None:
     batches = batches_on(env)
     batches(rows(0), 0)
     batches(rows(1), 1)
-    with pytest.raises(InvalidRequest, match="batch 0 comes after 1: Spark's checkpoint is older"):
+    with pytest.raises(
+        InvalidRequest, match="batch 0 follows batch 1: Spark's checkpoint is older"
+    ):
         batches(rows(0), 0)
     check(env, 2)
 

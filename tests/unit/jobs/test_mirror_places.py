@@ -62,7 +62,7 @@ def test_a_missing_topic_says_how_it_can_be_made(plan: MirrorPlan) -> None:
     sources = read_sources(other, os_env())
     with pytest.raises(UnknownTopic) as caught:
         find_targets(other, sources, os_env(), create=False, force=False, is_new_from=0)
-    assert "with create, copies is made" in caught.value.__notes__[0]
+    assert "with create, copies is created" in caught.value.__notes__[0]
     targets, _ = find_targets(other, sources, os_env(), create=True, force=False, is_new_from=0)
     assert targets["copies"].partitions == 2
 

@@ -142,12 +142,12 @@ class TestPassedOn:
             ("minPartitions", "and a task that is repeated must write the same ones, in order"),
             ("splitbytes", "would change which records a task writes"),
             ("maxRecordsPerPartition", "would change which records a task writes"),
-            ("startingOffsets", "give start"),
-            ("columns", "all of a record is copied"),
+            ("startingOffsets", "use the option start"),
+            ("columns", "which copies whole records"),
             ("subscribe", "use the options topics or pattern"),
             ("kafka.bootstrap.servers", "name another source"),
-            ("kafka.isolation.level", "give isolation"),
-            ("maxOffsetsPerTrigger", "give batch_records"),
+            ("kafka.isolation.level", "use the option isolation"),
+            ("maxOffsetsPerTrigger", "use the option batch_records"),
             ("valueAs", "convert records by a transform"),
             ("failOnDataLoss", "which records a repeated task writes to brokers"),
             ("kafkaConsumer.pollTimeout", r"not passed on; these are: kafka\.\*, store\.\*, "),
@@ -252,5 +252,5 @@ class TestState:
 
     def test_a_later_version_is_told_from_damage(self, tmp_path: Path) -> None:
         (tmp_path / STATE_FILE).write_bytes(b'{"version": 2}')
-        with pytest.raises(UnsupportedVersion, match=rf"{STATE_FILE}: a mirror of version 2"):
+        with pytest.raises(UnsupportedVersion, match=rf"{STATE_FILE}: a mirror has version 2"):
             read_state(Env(), str(tmp_path))

@@ -58,7 +58,7 @@ def test_too_few_records_say_how_long_it_would_take() -> None:
 
 
 def test_a_silent_topic() -> None:
-    with pytest.raises(TooFewRecords, match="0 records in 2 s: 4 are needed; nothing is appended"):
+    with pytest.raises(TooFewRecords, match="0 records in 2 s: 4 are needed; no records are"):
         measured(tail_of("A", []))
 
 

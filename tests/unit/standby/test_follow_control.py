@@ -131,7 +131,7 @@ def test_what_makes_no_sense_is_refused(
     follower: Follower, path: str, threads: ThreadPoolExecutor
 ) -> None:
     asked = threads.submit(ask, path, lambda holder: holder.ask("promote", {"needs_all": 3}))
-    with pytest.raises(CorruptMessage, match="needs_all is '3'"):
+    with pytest.raises(CorruptMessage, match="needs_all must be true or false, got '3'"):
         answered(follower, asked)
     assert not follower.is_promoted
 

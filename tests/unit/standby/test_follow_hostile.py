@@ -126,7 +126,10 @@ class TestRecords:
             found.high_watermark, found.records = 1 << 60, None
 
         lie_about_t(leader, promise)
-        with follow(leader, env) as follower, pytest.raises(ClusterFailure, match="sends none"):
+        with (
+            follow(leader, env) as follower,
+            pytest.raises(ClusterFailure, match="sends no records"),
+        ):
             follower.catch_up()
 
     @pytest.mark.parametrize("code", [1, 87, 29, -1])
