@@ -20,7 +20,7 @@ _PORT: Final = re.compile(
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 # The number of librdkafka's attempts before its timeout.
 _TRIES: Final = re.compile(
-    r"(?:^! connection \d+ (of \S+ closed: byte 0: a frame .*\n))+", re.MULTILINE
+    r"(?:^! connection \d+ (of \S+ closed: byte 0: frame .*\n))+", re.MULTILINE
 )
 # The time of librdkafka's attempts: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
