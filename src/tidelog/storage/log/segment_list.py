@@ -135,6 +135,9 @@ class SegmentList:
         self.search.forget()
         self._trusted = self._has_transactions = None
         self.forget_maps()
+        self._renew_start()
+
+    def _renew_start(self) -> None:
         first = self.all[0].base_offset if self.all else 0
         self.start_offset = max(self.checkpointed_start, first, self.tier.start_offset)
 
@@ -220,7 +223,7 @@ class SegmentList:
         self.all = [*self.all[:-1], self._tail(last.base_offset)]
         self._trusted = self._has_transactions = None
         self.forget_maps()
-        self.start_offset = max(self.checkpointed_start, self.all[0].base_offset)
+        self._renew_start()
 
     def follow_changes(self) -> bool:
         """Read the current state from disk if finished segments have changed; return whether so.

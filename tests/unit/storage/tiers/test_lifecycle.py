@@ -20,7 +20,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.files import write_atomically
+from tidelog.storage.files import LOG_START_CHECKPOINT_FILE, SETTLED_MS, write_atomically
 from tidelog.storage.log.producers import ProducerEntry, ProducerStates
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.segment import SegmentContext
@@ -199,6 +199,25 @@ def test_records_that_were_deleted_do_not_come_back() -> None:
     tiered.move(grace_ms=0)
     assert manifest_of(tiered).log_start_offset == 17
     assert values(tiered.log) == list(range(17, 40))
+
+
+def test_an_open_reader_keeps_the_log_start_of_a_record_without_segments() -> None:
+    tiered = Tiered().start()
+    tiered.fill(30)
+    tiered.move()
+    tiered.log.delete_records(30)
+    tiered.log.apply_retention()
+    tiered.move()
+    tiered.fill(3)
+    tiered.log.delete_records(32)
+    assert manifest_of(tiered).segments == ()
+    tiered.directory.close()
+    tiered.disk.remove(f"{PATH}/{LOG_START_CHECKPOINT_FILE}")
+    reader = LogDir.open(PATH, env=tiered.env)
+    for _ in range(3):
+        tiered.base.clock.advance(SETTLED_MS)
+        reader.refresh()
+        assert reader.reader(TOPIC, 0).log_start_offset == 32
 
 
 def test_a_cut_below_the_log_start_lets_the_log_begin_there() -> None:
