@@ -110,12 +110,12 @@ def _constructor_of(kind: type) -> Callable[..., object]:
     for each in fields(kind):
         name, default = each.name, f"__default_{each.name}"
         value = name
-        if each.default_factory is not MISSING:
+        if _is_given(each.default_factory):
             names[default] = each.default_factory
             value = (
                 f"{default}() if {name} is __created else {name}" if each.init else default + "()"
             )
-        elif each.default is not MISSING:
+        elif _is_given(each.default):
             names[default] = each.default
             value = name if each.init else default
         elif not each.init:
@@ -141,7 +141,7 @@ def _parameters_of(kind: type) -> list[str]:
     for each in _fields_of_init(kind):
         if each.kw_only and "*" not in texts:
             texts.append("*")
-        created = each.default_factory is not MISSING
+        created = _is_given(each.default_factory)
         default = "=__created" if created else f"=__default_{each.name}"
         texts.append(each.name + ("" if _is_required(each) else default))
     return texts
@@ -155,7 +155,12 @@ def _fields_of_init(kind: type) -> list[Field[object]]:
 
 
 def _is_required(declared: Field[object]) -> bool:
-    return declared.default is MISSING and declared.default_factory is MISSING
+    return not (_is_given(declared.default) or _is_given(declared.default_factory))
+
+
+def _is_given(default: object) -> bool:
+    """Return whether a field has this default: `MISSING` of an unpickled class is another one."""
+    return not isinstance(default, type(MISSING))
 
 
 class _Created:
@@ -179,7 +184,7 @@ class _SignatureOfFields:
 
         def parameter_of(declared: Field[object]) -> Parameter:
             default = declared.default
-            if declared.default_factory is not MISSING:
+            if _is_given(declared.default_factory):
                 default = _CREATED
             return Parameter(
                 declared.name,

@@ -389,6 +389,21 @@ def test_an_exception_may_be_declared_as_one(decorate: Decorate) -> None:
     assert copy.copy(kind(7)).code == 7
 
 
+@both
+def test_a_class_that_was_pickled_by_value_has_its_defaults(decorate: Decorate) -> None:
+    """`cloudpickle` copies the fields of a class of a notebook with the marks of no default."""
+    kind = declared(decorate)
+    for each in dataclasses.fields(kind):
+        each.default, each.default_factory = (
+            copy.copy(each.default),
+            copy.copy(each.default_factory),
+        )
+        assert dataclasses.MISSING not in (each.default, each.default_factory)
+    assert kind(1).third == []
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'first'"):
+        kind()
+
+
 def test_slots_are_required() -> None:
     with pytest.raises(TypeError):
         lazy_dataclass.dataclass(frozen=True)
