@@ -251,7 +251,9 @@ def whole_ms(given: object, name: str, *, rounds_up: bool, also: str) -> int:
 
 
 def _as_time(given: object) -> int:
-    also = "None for the log's clock; `point()` of a directory reads text"
+    also = (
+        "None for the log's clock; to convert a time given as text, use the directory's `point()`"
+    )
     ms = whole_ms(given, "timestamp", rounds_up=False, also=also)
     if isinstance(given, datetime):
         return check_time(ms)

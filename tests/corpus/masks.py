@@ -20,7 +20,7 @@ _PORT: Final = re.compile(
 _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 # The number of librdkafka's attempts before its timeout.
 _TRIES: Final = re.compile(
-    r"(?:^! connection \d+ (of \S+ closed: byte 0: frame .*\n))+", re.MULTILINE
+    r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )
 # The time of librdkafka's attempts: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
@@ -30,7 +30,7 @@ def masked(text: str, home: Path) -> str:
     """Return the text with the part's directory masked by a name of the same length."""
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
-    text = _TRIES.sub(r"! connection N \1", text)
+    text = _TRIES.sub(r"! closed connection N \1", text)
     text = _COMMIT.sub("tidelog-commit-ID", text)
     text = _REMOVED.sub("objects of N bytes removed", text)
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))

@@ -86,7 +86,7 @@ class House:
     def ensure_told(self, caplog: pytest.LogCaptureFixture, what: str) -> None:
         """Assert that our broker has logged the problem since the last check, without secrets."""
         if self.is_ours:
-            (line,) = (each for each in caplog.messages if "the old certificates stay" in each)
+            (line,) = (each for each in caplog.messages if "can't load new certificates" in each)
             assert "location=" in line, what
             assert "PRIVATE" not in line
             caplog.clear()

@@ -210,4 +210,4 @@ def test_a_token_stays_short_where_longer_frames_may_come(
         assert shake(client, "PLAIN").error_code == 0
         token = plain(password="p" * FRAME_BYTES_MAX)
         assert say(client, token).error_code == 58
-    assert f"a token of {len(token)} bytes" in caplog.text  # and it has not been parsed
+    assert f"token of {len(token)} bytes" in caplog.text  # and it has not been parsed

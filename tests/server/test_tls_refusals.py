@@ -57,7 +57,7 @@ def test_who_shows_no_certificate_is_told(
         runs(check())
     said = [line for line in caplog.messages if "handshake" in line]
     assert said == [
-        "a TLS handshake of 127.0.0.1 failed: peer did not return a certificate",
+        "TLS handshake with 127.0.0.1 failed: peer did not return a certificate",
     ]
 
 
@@ -80,7 +80,7 @@ def test_who_shows_a_certificate_of_another_authority_is_told(
     with caplog.at_level(logging.INFO, logger="tidelog.server"):
         runs(check())
     (line,) = (line for line in caplog.messages if "handshake" in line)
-    assert line == "a TLS handshake of 127.0.0.1 failed: unable to get local issuer certificate"
+    assert line == "TLS handshake with 127.0.0.1 failed: unable to get local issuer certificate"
 
 
 @LOOPS

@@ -67,7 +67,7 @@ def open_node(path: str, config: BrokerConfig, *, env: Env | None = None) -> Nod
     took_s = (clock.monotonic_ms() - began_ms) / 1000
     count = len(log_dir.topics())
     text = "%s: opened in %.1f s, %d topics%s"
-    recovered = "" if log_dir.was_clean or not count else "; recovered, as it was not closed"
+    recovered = "" if log_dir.was_clean or not count else "; recovered after an unclean shutdown"
     LOGGER.info(text, path, took_s, count, recovered, extra=TOLD_ONCE)
     others = ", ".join(_differing(config))
     LOGGER.info("settings that differ from defaults: %s", others or "none", extra=TOLD_ONCE)
@@ -118,7 +118,9 @@ def planned(config: BrokerConfig, place: Endpoint | None = None) -> tuple[Listen
     if place is None:
         return plans
     if len(plans) > 1:
-        text = f"has {len(plans)} listeners, and a place was given for one"
+        text = (
+            f"has {len(plans)} listeners, but an address was given, which applies to a single one"
+        )
         raise ConfigError("listeners", config.listeners, text)
     return (plans[0]._replace(place=place),)
 
@@ -284,7 +286,7 @@ class Server:
         try:
             await control.start()
         except (TidelogError, OSError) as error:
-            LOGGER.warning("no control channel: %s", error)
+            LOGGER.warning("the control channel is not available: %s", error)
             return
         self._control = control
 

@@ -186,10 +186,15 @@ def _load_once() -> bool:
                     load()
                 give_back(libraries())
             except ImportError as error:
-                LOGGER.warning("records are checked by plain Python, slowly: %s", error)
+                LOGGER.warning(
+                    "kernels are not available; plain Python validates records more slowly: %s",
+                    error,
+                )
                 return False
             except Exception:
-                LOGGER.exception("kernels can't be loaded; records are checked by plain Python")
+                LOGGER.exception(
+                    "kernels can't be loaded; plain Python validates records more slowly"
+                )
                 return False
             _is_loaded.set()
     return True

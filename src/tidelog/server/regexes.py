@@ -72,7 +72,7 @@ def _compile(text: str) -> _Compiled:
     if len(text) > LENGTH_MAX:
         raise UnusableRegex(f"longer than {LENGTH_MAX} characters")
     if text.count("\\p") + text.count("\\P") > UNICODE_CLASSES_MAX:
-        raise UnusableRegex(f"more than {UNICODE_CLASSES_MAX} classes of Unicode")
+        raise UnusableRegex(f"more than {UNICODE_CLASSES_MAX} Unicode classes")
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MEMORY_MAX

@@ -180,7 +180,7 @@ def test_what_a_broker_keeps_of_users_and_rules_is_read_as_it_reads_it(
     assert result.code == 1
     (row,) = result.objects
     assert (row["file"], row["position"]) == (str(flights.data / METADATA_FILE), 0)
-    assert row["damage"] == "a record that can't be read"
+    assert row["damage"] == "invalid record"
 
 
 def test_what_a_deleted_topic_has_left_is_a_note(flights: Cli, partition: Path) -> None:

@@ -23,7 +23,7 @@ def logged(kind: LogFormat, clock: ManualClock | None = None) -> Iterator[io.Str
 
 def warn(host: str = "10.0.0.1") -> None:
     extra = {"client": host, "connection": 7, "api": "Produce", "error_code": 2}
-    LOGGER.warning("connection %d of %s closed: %s", 7, host, "why", extra=extra)
+    LOGGER.warning("closed connection %d from %s: %s", 7, host, "why", extra=extra)
 
 
 def test_json_has_the_fields_that_there_are() -> None:
@@ -35,7 +35,7 @@ def test_json_has_the_fields_that_there_are() -> None:
     assert first == {
         "level": "warning",
         "logger": "tidelog.server",
-        "message": "connection 7 of 10.0.0.1 closed: why",
+        "message": "closed connection 7 from 10.0.0.1: why",
         "client": "10.0.0.1",
         "connection": 7,
         "api": "Produce",
@@ -50,7 +50,7 @@ def test_text_is_one_line_whatever_a_client_says() -> None:
         warn()
     first, second = stream.getvalue().splitlines()
     assert first.endswith("warning topic a\\nb\\x1b[2J")
-    assert second.endswith("closed: why api=Produce error_code=2")
+    assert second.endswith(": why api=Produce error_code=2")
 
 
 def test_an_exception_is_told_whole() -> None:

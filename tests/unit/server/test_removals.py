@@ -120,7 +120,7 @@ def test_one_that_does_not_go_holds_no_other_up(
     with caplog.at_level(logging.WARNING, "tidelog.server"):
         asyncio.run(story())
     assert directories(tmp_path) == ["t-1-delete"]
-    assert "stay until the next start" in caplog.text
+    assert "can't be removed until the next start" in caplog.text
 
 
 def test_what_a_stop_has_left_goes_after_the_next_start(tmp_path: Path) -> None:

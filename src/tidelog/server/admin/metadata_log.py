@@ -111,7 +111,7 @@ class DurableState(Generic[State]):
             except OSError as error:
                 if self.apply is not None:
                     await self.apply(self.state)
-                raise as_storage_failure(error, self._path, f"keep {self._what}") from error
+                raise as_storage_failure(error, self._path, f"store {self._what}") from error
             self._is_certain = True
             before, self.state = self.state, state
             if self.on_kept is not None:
@@ -147,7 +147,7 @@ class MetadataLog:
         try:
             self._load()
         except OSError as error:
-            raise as_storage_failure(error, self.path, "read users, rules and quotas") from error
+            raise as_storage_failure(error, self.path, "read users, ACLs and quotas") from error
         self.security, self.quotas = self._said()
 
     def _said(self) -> tuple[SecurityState, Quotas]:
@@ -311,5 +311,5 @@ class ClusterSettings(DurableState[ClusterState]):
         try:
             self._write(self.state)
         except OSError as error:
-            text = "%s: what topics' defaults are could not be noted: %s"
+            text = "%s: can't store the topic defaults: %s"
             _LOGGER.warning(text, CLUSTER_FILE, error)

@@ -84,9 +84,9 @@ def decode(value: bytes) -> Record:
             raise UnsupportedVersion(text)
         record = struct_codec(kind, _VERSION, flexible=True).read(reader)
     except CorruptMessage:
-        raise CorruptFile("a record that can't be read") from None
+        raise CorruptFile("invalid record") from None
     if reader.left:
-        raise CorruptFile("a record with more behind it")
+        raise CorruptFile("record with extra bytes at its end")
     return record
 
 

@@ -56,7 +56,7 @@ class SecurityStore:
         self._next: _Next | None = None
         self._kept: DurableState[SecurityState] = DurableState(
             metadata.path,
-            "users and rules",
+            "users and ACLs",
             read=lambda: metadata.security,
             write=self._write,
             work=work,
@@ -229,4 +229,4 @@ def _acl_of(row: AclRow) -> "Acl":
             permission=Permission(row[6]),
         )
     except ValueError as error:
-        raise CorruptFile(f"{METADATA_FILE}: a rule of an unknown kind: {error}") from error
+        raise CorruptFile(f"{METADATA_FILE}: an ACL of an unknown kind: {error}") from error

@@ -205,7 +205,10 @@ def _coordinator(context: RequestContext, key: str, code: ErrorCode) -> Coordina
 _MESSAGES: Final = {
     ErrorCode.NONE: "NONE",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: "Only groups and transactional ids have a coordinator here.",
+    ErrorCode.INVALID_REQUEST: (
+        "Unsupported coordinator key type; this version supports 0 (groups) and 1 (transactional"
+        " ids)."
+    ),
 }
 
 

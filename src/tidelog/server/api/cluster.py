@@ -200,7 +200,7 @@ def unregister_broker(
     """Refuse: this broker is running, and no other broker is registered."""
     broker_id, node_id = request.broker_id, context.node.node_id
     if broker_id == node_id:
-        text = f"Broker ID {broker_id} is this broker, which is running"
+        text = f"Broker ID {broker_id} is this broker and can't be unregistered"
         return UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=text)
     text = f"Broker ID {broker_id} is not currently registered"
     return UnregisterBrokerResponse(
@@ -270,7 +270,7 @@ def _downgrade(update: FeatureUpdate, kind: int, current: int) -> Refusal:
             " either safe or unsafe downgrade.",
         )
     if update.feature != METADATA_VERSION:
-        return _invalid(update, f"This broker has it at {current} and at no other level.")
+        return _invalid(update, f"This broker supports only level {current}.")
     why = (
         "Refusing to perform the requested downgrade because it might delete metadata information."
         if kind == _DOWNGRADE

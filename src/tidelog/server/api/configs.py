@@ -365,7 +365,9 @@ class GroupResource(ConfigResource):
             text = f"{GROUPS_MAX} groups have settings of their own, which is the maximum"
             raise Refusal(ErrorCode.POLICY_VIOLATION, text)
         if len(self.name) > NAME_CHARACTERS_MAX:
-            text = f"a group with settings has a name of at most {NAME_CHARACTERS_MAX} characters"
+            text = (
+                f"the name of a group with settings has more than {NAME_CHARACTERS_MAX} characters"
+            )
             raise Refusal(ErrorCode.POLICY_VIOLATION, text)
 
     def _ensure_valid(self, texts: Mapping[str, str]) -> None:
@@ -431,7 +433,7 @@ def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -
     if not RESOURCE_KINDS.issuperset(each.resource_type for each in request.resources):
         why = Refusal(
             ErrorCode.INVALID_REQUEST,
-            "The request asks for settings of an unknown resource type.",
+            "Unknown resource type in the request.",
         )
         return DescribeConfigsResponse(
             results=[
@@ -464,7 +466,7 @@ def _described(
     try:
         config_resource = find_resource(node, kind, name)
         if config_resource is None:
-            text = f"no settings of resource type {kind} here"
+            text = f"resource type {kind} has no settings on this broker"
             raise Refusal(ErrorCode.INVALID_REQUEST, text)
         entries, keys = config_resource.describe(), set(resource.configuration_keys or ())
     except TidelogError as error:

@@ -577,7 +577,7 @@ class AppendPlan:
             if code:
                 raise UnansweredRequest(
                     f"{row.topic.name}-{row.answer.index}: error {code} for"
-                    f" {self.context.client_id}, which wants no answer (acks=0)",
+                    f" client {self.context.client_id} with acks=0",
                     code,
                 )
 
@@ -819,9 +819,7 @@ def guard_produce(access: Access, request: ProduceRequest) -> Guarded[ProduceReq
     if request.acks == 0:
 
         def close(_none: object) -> ProduceResponse:
-            raise UnansweredRequest(
-                f"error {code} for a request that wants no answer (acks=0)", code
-            )
+            raise UnansweredRequest(f"error {code} for a request with acks=0", code)
 
         return rest, Denied(close)
     refusals = [failed_item(TopicProduceResponse, topic, code) for topic in denied]

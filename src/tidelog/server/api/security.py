@@ -140,7 +140,7 @@ def _ensure_known(*numbers: int) -> None:
         CorruptMessage: A code is UNKNOWN.
     """
     if 0 in numbers:
-        raise CorruptMessage(f"a rule with an UNKNOWN element: {numbers}")
+        raise CorruptMessage(f"an ACL with an UNKNOWN element: {numbers}")
 
 
 def _passing(acls: Iterable[Acl], acl_filter: AclFilter | None) -> list[Acl]:
@@ -167,7 +167,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
         results.append(result)
     try:
         refused = await context.node.rules.add_acls(acl for acl, _ in acls)
-        failure = Refusal(ErrorCode.POLICY_VIOLATION, f"There are {ACLS_MAX} rules already")
+        failure = Refusal(ErrorCode.POLICY_VIOLATION, f"There are {ACLS_MAX} ACLs already")
     except TidelogError as error:
         refused, failure = frozenset(acl for acl, _ in acls), refusal_of(error)
     for acl, result in acls:
@@ -404,7 +404,10 @@ def _checked(change: _Change) -> ScramCredential | None:
         raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Too many iterations")
     sizes = len(change.salt), len(change.salted_password)
     if not all(1 <= size <= SALT_BYTES_MAX for size in sizes):
-        raise Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt or salted password of a bad size")
+        raise Refusal(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            f"Salt and salted password must have 1 to {SALT_BYTES_MAX} bytes",
+        )
     mechanism = ScramMechanism(change.mechanism)
     salt, salted = bytes(change.salt), bytes(change.salted_password)
     return credential_of(mechanism, salt, change.iterations, salted)

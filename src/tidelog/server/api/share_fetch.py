@@ -67,16 +67,16 @@ MEMBER_CHARACTERS_MAX: Final = 36
 
 TEXTS: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not process the request.",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "There is no such topic or partition here.",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The state of the share group is not available now.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "This server does not host this topic-partition.",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The state of the share group is temporarily unavailable.",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
     ErrorCode.INVALID_REQUEST: "The request has an invalid value or combination of values.",
     ErrorCode.KAFKA_STORAGE_ERROR: "The disk of the partition has failed.",
-    ErrorCode.UNKNOWN_TOPIC_ID: "No topic has that id here.",
-    ErrorCode.INVALID_RECORD_STATE: "A record is not acquired by this member, or no longer.",
+    ErrorCode.UNKNOWN_TOPIC_ID: "This server does not host this topic ID.",
+    ErrorCode.INVALID_RECORD_STATE: "The record is not (or no longer) acquired by this member.",
     ErrorCode.SHARE_SESSION_NOT_FOUND: "The member has no share session.",
-    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session has another epoch.",
+    ErrorCode.INVALID_SHARE_SESSION_EPOCH: "The share session epoch is invalid.",
     ErrorCode.SHARE_SESSION_LIMIT_REACHED: "The number of share sessions has reached its limit.",
 }
 

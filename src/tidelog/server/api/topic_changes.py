@@ -49,7 +49,9 @@ async def grow_all(node: Node, counts: Mapping[str, int]) -> list[TopicInfo | Ti
             grown = await node.work.run(node.log_dir.topic_admin.grow, counts)
         for info in grown:
             if not isinstance(info, TidelogError):
-                LOGGER.info("topic %s has %d partitions from now on", info.name, info.partitions)
+                LOGGER.info(
+                    "topic %s: number of partitions increased to %d", info.name, info.partitions
+                )
         return grown
 
     return await _shielded(node, change())

@@ -264,7 +264,7 @@ async def list_transactions(
     except UnusableRegex:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     except MissingDependency as error:
-        LOGGER.warning("transactions can't be listed by a pattern: %s", error)
+        LOGGER.warning("can't filter transactions by pattern: %s", error)
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     response = ListTransactionsResponse(
         error_code=ErrorCode.NONE,
@@ -455,7 +455,7 @@ async def _take(context: RequestContext) -> InitProducerIdResponse:
     try:
         return _answer(await context.node.producer_ids.take())
     except TidelogError as error:
-        LOGGER.warning("no producer id: %s", error)
+        LOGGER.warning("can't allocate a producer id: %s", error)
         return _refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)  # the client retries
 
 

@@ -667,7 +667,7 @@ class StateTopic(Generic[Loaded]):
         try:
             await self._claim()
         except Exception as error:  # noqa: BLE001 - its partitions are loaded all the same
-            self._logger.error("settings of %s can't be kept: %s", self.name, error)
+            self._logger.error("can't store the settings of %s: %s", self.name, error)
         while self._queue and not self._services.work.is_closed:
             # The topic may be deleted meanwhile; the result for this partition is then ignored.
             number = self._queue.popleft()

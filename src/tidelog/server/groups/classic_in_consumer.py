@@ -290,7 +290,9 @@ def _classic_member(
         else static_member_of(group, member_id, instance_id)
     )
     if not member.is_classic:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} is no classic one")
+        raise Refusal(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"member {member_id} does not use the classic protocol"
+        )
     return member
 
 
@@ -327,5 +329,5 @@ def _leaving(group: ConsumerGroup, ref: MemberRef) -> ConsumerMember:
         return static_member_of(group, ref.member_id, ref.instance_id)
     member = group.static_member(ref.instance_id)
     if member is None:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {ref.instance_id} is not known")
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown group instance id {ref.instance_id}")
     return member

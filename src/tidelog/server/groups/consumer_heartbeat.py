@@ -67,7 +67,7 @@ class ConsumerHeartbeats(Heartbeats):
             names = ", ".join(assignors)
             raise Refusal(
                 ErrorCode.UNSUPPORTED_ASSIGNOR,
-                f"assignor {assignor} is not known; these are: {names}",
+                f"unknown assignor {assignor}; supported: {names}",
             )
 
     # -- staying -----------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class ConsumerHeartbeats(Heartbeats):
             text = f"Group {group_id} is not a consumer group."
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if group is None or not joins:
-            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+            raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {group_id} does not exist")
         if not group.is_empty:
             return self._migration.upgrade(group)
         return _taken_over(group)
@@ -145,7 +145,7 @@ class ConsumerHeartbeats(Heartbeats):
         group = self._updates.table.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
             raise Refusal(
-                ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id}"
+                ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {request.group_id} does not exist"
             )
         beat = HeartbeatResult(member_id=request.member_id, epoch=request.epoch)
         if request.instance_id is None:
@@ -164,8 +164,8 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
     may_lack_id = request.is_first_version and request.epoch in (JOINING, LEAVING_FOR_A_WHILE)
     joins = request.epoch == JOINING
     return (
-        (may_lack_id or bool(request.member_id.strip()), "a member id is needed"),
-        (bool(request.group_id.strip()), "a group id is needed"),
+        (may_lack_id or bool(request.member_id.strip()), "the member id is missing"),
+        (bool(request.group_id.strip()), "the group id is missing"),
         (_is_null_or_said(request.instance_id), "an instance id can't be empty"),
         (_is_null_or_said(request.rack_id), "a rack id can't be empty"),
         (
@@ -182,9 +182,9 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
         ),
         (
             request.epoch != LEAVING_FOR_A_WHILE or request.instance_id is not None,
-            "only a static member leaves for a while",
+            f"only a static member may leave temporarily (epoch {LEAVING_FOR_A_WHILE})",
         ),
-        (request.epoch >= LEAVING_FOR_A_WHILE, f"there is no epoch {request.epoch}"),
+        (request.epoch >= LEAVING_FOR_A_WHILE, f"invalid member epoch {request.epoch}"),
     )
 
 

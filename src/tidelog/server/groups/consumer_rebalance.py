@@ -350,7 +350,9 @@ def next_assignment(assignment: MemberAssignment, step: Step) -> MemberAssignmen
     """
     if assignment.state is MemberState.UNKNOWN:
         if step.owned is None or step.owned:
-            raise Refusal(ErrorCode.FENCED_MEMBER_EPOCH, "the member's state is not known here")
+            raise Refusal(
+                ErrorCode.FENCED_MEMBER_EPOCH, "unknown member state in the group's records"
+            )
         return _towards_target(assignment, step, step.target_epoch)
     waits = assignment.state is MemberState.UNREVOKED_PARTITIONS and _owns(
         step.owned, assignment.revoking

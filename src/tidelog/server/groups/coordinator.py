@@ -174,7 +174,7 @@ class GroupCoordinator:
     def install(self, number: int, loaded: LoadedShard) -> None:
         """Serve the groups of a loaded partition from now on."""
         for line in loaded.skipped:
-            LOGGER.warning("%s-%d: left out: %s", OFFSETS_TOPIC, number, line)
+            LOGGER.warning("%s-%d: skipped a record: %s", OFFSETS_TOPIC, number, line)
         groups = loaded.groups
         self.commits.load_pending(number, loaded.pending)
         self._table.put_all(number, groups)

@@ -30,7 +30,8 @@ def require_room(group: ModernGroup[AssignmentT], member_id: str, limit: int, wh
     """Refuse a new member if the group is full."""
     if len(group.members) >= limit and member_id not in group.members:
         raise Refusal(
-            ErrorCode.GROUP_MAX_SIZE_REACHED, f"the {what} has {limit} members, its maximum"
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"the {what} is full: it has the maximum of {limit} members",
         )
 
 
@@ -99,11 +100,12 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
     """
     member = group.static_member(instance_id)
     if member is None:
-        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"instance {instance_id} is not known")
+        raise Refusal(ErrorCode.UNKNOWN_MEMBER_ID, f"unknown group instance id {instance_id}")
     if member.member_id != member_id:
         raise Refusal(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"instance {instance_id} is member {member.member_id}'s, not {member_id}'s",
+            f"group instance id {instance_id} belongs to member {member.member_id},"
+            f" not {member_id}",
         )
     return member
 
@@ -175,8 +177,8 @@ def _require_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> N
     if epoch > assignment.epoch or not was_told:
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id} is in epoch {assignment.epoch}, not {epoch}:"
-            " it has to give everything up and join again",
+            f"member {member.member_id} has epoch {assignment.epoch}, not {epoch};"
+            " it must revoke all partitions and rejoin",
         )
 
 

@@ -111,7 +111,7 @@ class Migration:
         if not config.group_consumer_migration_policy.may_upgrade:
             raise self._kept(classic, "the migration policy forbids it")
         if classic.protocol_type != CONSUMER_PROTOCOL:
-            raise self._kept(classic, "its members are no consumers")
+            raise self._kept(classic, f"its protocol type is not `{CONSUMER_PROTOCOL}`")
         if len(classic.members) > config.group_consumer_max_size:
             raise self._kept(classic, f"it has more than {config.group_consumer_max_size} members")
 
@@ -119,7 +119,7 @@ class Migration:
     def _kept(classic: ClassicGroup, why: str) -> Refusal:
         return Refusal(
             ErrorCode.GROUP_ID_NOT_FOUND,
-            f"group {classic.group_id} can't become one of the consumer protocol: {why}",
+            f"group {classic.group_id} can't be converted to the consumer protocol: {why}",
         )
 
     def _consumer(self, classic: ClassicGroup, member: Member) -> ConsumerMember:
@@ -145,7 +145,7 @@ class Migration:
             return NO_TARGET
         written = ASSIGNMENT.read(data)[1]
         if written.user_data:
-            raise self._kept(classic, "its assignor keeps data of its own with assignments")
+            raise self._kept(classic, "its assignor stores user data in assignments")
         topics = self._updates.topics.all()
         target: dict[UUID, frozenset[int]] = {}
         for part in written.assigned_partitions:

@@ -66,8 +66,8 @@ RECORDS_PER_BATCH: Final = 500
 
 
 _UNREADABLE: Final = (
-    "%s can't be read, and no group is served before it can be: %s. Let `tidelog follow` write it"
-    " again, or repair it; without the file groups use their offsets in __consumer_offsets"
+    "%s can't be read: %s. No group is served until it can. Rewrite it with `tidelog follow`, or"
+    " repair it; if you delete it, groups resume at their offsets in __consumer_offsets"
 )
 
 
@@ -189,7 +189,7 @@ class Standby:
             await self._services.work.run(self._remove)
             self.is_read = False
         except (TidelogError, OSError) as error:
-            LOGGER.error("%s stays for now, all of it was taken in: %s", self._path, error)
+            LOGGER.error("can't remove %s, whose offsets were all imported: %s", self._path, error)
 
     async def _sync(self, number: int) -> None:
         partition = self._topic.partition(number)

@@ -86,8 +86,8 @@ class ShareHeartbeats(Heartbeats):
     def _require_sense(self, request: HeartbeatRequest) -> None:
         require_all(
             (
-                (bool(request.member_id.strip()), "a member id is needed"),
-                (bool(request.group_id.strip()), "a group id is needed"),
+                (bool(request.member_id.strip()), "the member id is missing"),
+                (bool(request.group_id.strip()), "the group id is missing"),
                 (
                     request.rack_id is None or bool(request.rack_id.strip()),
                     "a rack id can't be empty",
@@ -96,7 +96,7 @@ class ShareHeartbeats(Heartbeats):
                     request.epoch != JOINING or bool(request.topics),
                     "a joining member must send its topics",
                 ),
-                (request.epoch >= LEAVING, f"there is no epoch {request.epoch}"),
+                (request.epoch >= LEAVING, f"invalid member epoch {request.epoch}"),
             )
         )
 
@@ -251,8 +251,7 @@ def _require_epoch(member: ShareMember, epoch: int) -> None:
     if epoch not in (JOINING, assignment.epoch, assignment.previous_epoch):
         raise Refusal(
             ErrorCode.FENCED_MEMBER_EPOCH,
-            f"member {member.member_id} is in epoch {assignment.epoch}, not {epoch}:"
-            " it has to join again",
+            f"member {member.member_id} has epoch {assignment.epoch}, not {epoch}; it must rejoin",
         )
 
 

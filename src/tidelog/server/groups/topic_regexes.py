@@ -59,7 +59,7 @@ def find_meanings(regexes: Iterable[str], names: Sequence[str]) -> Meanings:
         try:
             meanings[text] = find_matches(text, names)
         except (UnusableRegex, MissingDependency) as error:
-            LOGGER.warning("expression %r is not looked up: %s", text, error)
+            LOGGER.warning("can't resolve expression %r: %s", text, error)
     return meanings
 
 
@@ -146,7 +146,7 @@ class Regexes:
             try:
                 meanings = await self._work.run(find_meanings, regexes, names)
             except Exception:
-                LOGGER.exception("expressions can't be looked up")
+                LOGGER.exception("can't resolve expressions")
                 meanings = {}
             group.resolving = False
             if self._updates.table.get(group.group_id) is group:

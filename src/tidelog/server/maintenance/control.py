@@ -155,7 +155,7 @@ class Control:
         keep = partial(log_dir.keep_accepted_clock, accepted_ms)
         await asyncio.get_running_loop().run_in_executor(self._changing, keep)
         log_dir.take_clock(accepted_ms)
-        LOGGER.warning("the clock was accepted, with append times up to %d ms", accepted_ms)
+        LOGGER.warning("accepted the clock; append times reach up to %d ms", accepted_ms)
         return {"accepted_ms": accepted_ms}
 
     async def _reopen(self, arguments: Mapping[str, object]) -> _Result:
@@ -167,7 +167,10 @@ class Control:
             case {"topic": None, "partition": None}:
                 names = [partition.name for partition in self._node.partitions.opened()]
             case _:
-                raise InvalidRequest("reopen: a topic or null, and a partition or null, expected")
+                raise InvalidRequest(
+                    "reopen: `topic` must be a name or null, and `partition` a number or null; a"
+                    " partition needs a topic"
+                )
         reopened = [f"{name}" for name in names if await self._was_reopened(name)]
         return {"reopened": reopened}
 
@@ -265,7 +268,7 @@ class Control:
         Called after each segment, in the copying thread.
         """
         if self._is_stopping:
-            raise Closed("the broker is stopping; the next run goes on")
+            raise Closed("the broker is stopping; the next run continues the copy")
 
     async def _in(
         self, pool: ThreadPoolExecutor, function: Callable[..., _Result], *args: object

@@ -226,18 +226,18 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
     if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
         raise CorruptMessage(
-            f"mapped to {cleaned.mapped_to} with {len(cleaned.groups)} groups: the job maps"
-            f" [{job.map_from}, {job.map_to}), {len(due)} groups are due"
+            f"result maps up to {cleaned.mapped_to} with {len(cleaned.groups)} groups, but the job"
+            f" maps [{job.map_from}, {job.map_to}) with {len(due)} groups up to there"
         )
     for group, made in zip(due, cleaned.groups, strict=True):
         is_it = made.bases == group.bases and made.base_offset == group.bases[0]
         if not is_it or made.end_offset != ends[group.bases[-1]]:
-            raise CorruptMessage(f"a segment at {made.base_offset} that is none of the job's")
+            raise CorruptMessage(f"segment at {made.base_offset} does not belong to the job")
         is_named = files.LOG_SUFFIX in made.suffixes and len(set(made.suffixes)) == len(
             made.suffixes
         )
         if not is_named or not set(made.suffixes) <= set(files.SEGMENT_SUFFIXES):
-            raise CorruptMessage(f"files {made.suffixes} of a segment at {made.base_offset}")
+            raise CorruptMessage(f"segment at {made.base_offset} has invalid files {made.suffixes}")
 
 
 RETRY_MAX_MS: Final = 3_600_000
@@ -353,7 +353,7 @@ class LogCleaner:
             try:
                 name = await self._take_next()
             except Exception:  # noqa: BLE001 - a cleaner that ended would never be missed
-                LOGGER.exception("looking for something to compact has failed")
+                LOGGER.exception("failed to choose a partition to compact")
                 name = None
             if name is not None:
                 await self._clean(worker, name)
@@ -434,7 +434,7 @@ class LogCleaner:
         self._failures[name] = _Failure(str(error), delay_ms, retry_ms)
         self._node.metrics.cleaner.failed(name, str(error))
         LOGGER.error(
-            "%s could not be compacted: %s; tried again in %d s", name, error, delay_ms // 1000
+            "failed to compact %s: %s; next attempt in %d s", name, error, delay_ms // 1000
         )
 
     def failing(self) -> dict[TopicPartition, str]:

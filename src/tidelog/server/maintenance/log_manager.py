@@ -152,7 +152,7 @@ class LogManager:
         except TidelogError as error:
             LOGGER.warning("%s: %s", name, error)
         except Exception:  # noqa: BLE001 - as above, and the round goes on
-            LOGGER.exception("%s: what is done beside requests has failed", name)
+            LOGGER.exception("%s: a periodic task failed", name)
 
     def _names(self) -> Iterator[TopicPartition]:
         """Iterate over all partitions, open or not: records in unused ones expire, too."""

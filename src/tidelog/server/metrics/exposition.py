@@ -200,38 +200,44 @@ def _counter(name: str, text: str) -> Family:
     return Family(name, "counter", text)
 
 
-BUILD: Final = _gauge("build_info", "1; the label says which version runs.")
+BUILD: Final = _gauge("build_info", "Always 1; the label is the version of the broker.")
 
 
-CONNECTIONS: Final = _gauge("connections", "Clients connected now.")
+CONNECTIONS: Final = _gauge("connections", "Open connections.")
 
 
-OPENED: Final = _counter("connections_opened_total", "Clients let in since the start.")
-
-
-REFUSED: Final = _counter("connections_refused_total", "Clients turned away since the start.")
-
-
-MALFORMED: Final = _counter(
-    "malformed_requests_total", "Requests that broke the protocol and closed their connection."
+OPENED: Final = _counter(
+    "connections_opened_total", "Connections accepted since the broker started."
 )
 
 
-LOGINS: Final = _counter("logins_total", "Log-ins by SASL, and TLS handshakes that failed.")
+REFUSED: Final = _counter(
+    "connections_refused_total", "Connections refused since the broker started."
+)
 
 
-LEFT_OUT: Final = _gauge("metrics_left_out", "Series that are not shown, beyond the bound.")
+MALFORMED: Final = _counter(
+    "malformed_requests_total", "Malformed requests, whose connections were closed."
+)
+
+
+LOGINS: Final = _counter(
+    "logins_total", "Authentications by SASL mechanism and outcome, and failed TLS handshakes."
+)
+
+
+LEFT_OUT: Final = _gauge("metrics_left_out", "Series omitted because of the limit on series.")
 
 
 REQUEST_SECONDS: Final = Family(
-    "request_seconds", "histogram", "From a request's last byte to its answer, by API."
+    "request_seconds", "histogram", "Time from the last byte of a request to its response, by API."
 )
 
 
 REQUEST_BYTES: Final = _counter("request_bytes_total", "Bytes of requests, by API.")
 
 
-RESPONSE_BYTES: Final = _counter("response_bytes_total", "Bytes of answers, by API.")
+RESPONSE_BYTES: Final = _counter("response_bytes_total", "Bytes of responses, by API.")
 
 
 RECORDS_IN: Final = _counter("topic_records_in_total", "Records appended by clients.")
@@ -241,71 +247,84 @@ BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by
 
 
 RECORDS_OUT: Final = _counter(
-    "topic_records_out_total", "Offsets that clients fetched past; records for share groups."
+    "topic_records_out_total",
+    "Records fetched by clients (offsets passed) and acquired by share groups.",
 )
 
 
-BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches handed to clients.")
+BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches sent to clients.")
 
 
 SKIPPED: Final = _counter(
-    "topic_writes_skipped_total", "Numbered writes that were repeated and skipped."
+    "topic_writes_skipped_total", "Numbered writes skipped because they were already committed."
 )
 
 
 LATENCY: Final = Family(
     "topic_latency_seconds",
     "histogram",
-    "Append time less create time of each record; below 0 where a clock is ahead.",
+    "Append time minus create time of each record; negative if the producer's clock is ahead.",
 )
 
 
 LOG_START: Final = _gauge("partition_log_start_offset", "First offset that can be read.")
 
 
-HIGH_WATERMARK: Final = _gauge("partition_high_watermark", "Offset behind what consumers may see.")
+HIGH_WATERMARK: Final = _gauge(
+    "partition_high_watermark",
+    "High watermark: end offset (exclusive) of the records that consumers may read.",
+)
 
 
-LAST_STABLE: Final = _gauge("partition_last_stable_offset", "No transaction is open below it.")
+LAST_STABLE: Final = _gauge(
+    "partition_last_stable_offset", "Last stable offset: no transaction is open below it."
+)
 
 
-LOG_END: Final = _gauge("partition_log_end_offset", "Offset behind the last record.")
+LOG_END: Final = _gauge("partition_log_end_offset", "Log end offset: offset of the next record.")
 
 
-PRODUCERS: Final = _gauge("partition_producers", "Producers with an id that are remembered.")
+PRODUCERS: Final = _gauge("partition_producers", "Producers with an id whose state is stored.")
 
 
-OPEN: Final = _gauge("partition_open_transactions", "Transactions that have not been ended.")
+OPEN: Final = _gauge("partition_open_transactions", "Open transactions.")
 
 
-SEGMENTS: Final = _gauge("partition_segments", "Segments, those in a tier included.")
+SEGMENTS: Final = _gauge("partition_segments", "Segments, including those in a tier.")
 
 
 SIZE: Final = _gauge("partition_size_bytes", "Bytes of log files.")
 
 
-OFFLINE: Final = _gauge("partition_offline", "1 where the disk failed it: it takes no appends.")
-
-
-OLDEST: Final = _gauge(
-    "partition_oldest_time_seconds", "Time of the first batch on a clock, since the epoch."
+OFFLINE: Final = _gauge(
+    "partition_offline",
+    "1 if the partition is offline after a disk failure and rejects appends, else 0.",
 )
 
 
-NEWEST: Final = _gauge("partition_newest_time_seconds", "Largest time on a clock, since the epoch.")
+OLDEST: Final = _gauge(
+    "partition_oldest_time_seconds", "Unix time of the first batch, by the label's clock."
+)
+
+
+NEWEST: Final = _gauge(
+    "partition_newest_time_seconds", "Largest Unix time of any record, by the label's clock."
+)
 
 
 LAST_ROLL: Final = _gauge(
-    "partition_last_roll_time_seconds", "When the active segment took its first record."
+    "partition_last_roll_time_seconds",
+    "Unix time at which the active segment got its first record.",
 )
 
 
 LAST_DELETION: Final = _gauge(
-    "partition_last_deletion_time_seconds", "When segments were last deleted, since the start."
+    "partition_last_deletion_time_seconds",
+    "Unix time of the last deletion by retention since the broker started; absent before one.",
 )
 
 
-CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Compactions that ended well.")
+CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Successful compactions.")
 
 
 CLEANER_FAILURES: Final = _counter("cleaner_failures_total", "Compactions that failed.")
@@ -314,9 +333,7 @@ CLEANER_FAILURES: Final = _counter("cleaner_failures_total", "Compactions that f
 CLEANER_AT_WORK: Final = _gauge("cleaner_at_work", "Partitions that are being compacted now.")
 
 
-CLEANER_SECONDS: Final = _counter(
-    "cleaner_busy_seconds_total", "Time for which cleaners were at work."
-)
+CLEANER_SECONDS: Final = _counter("cleaner_busy_seconds_total", "Total time of compactions.")
 
 
 CLEANER_READ: Final = _counter("cleaner_read_bytes_total", "Log bytes that compactions read.")
@@ -326,22 +343,24 @@ CLEANER_WRITTEN: Final = _counter("cleaner_written_bytes_total", "Bytes that com
 
 
 CLEANER_REMOVED: Final = _counter(
-    "cleaner_removed_records_total", "Records that compactions took away."
+    "cleaner_removed_records_total", "Records removed by compactions."
 )
 
 
 DIRTY_RATIO: Final = _gauge(
-    "partition_dirty_ratio", "Dirty share of what can be compacted, as it was last looked at."
+    "partition_dirty_ratio",
+    "Dirty ratio of the compactable part of the log, at the last inspection.",
 )
 
 
 COMPACTION_FAILING: Final = _gauge(
-    "partition_compaction_failing", "1 where the last compaction failed; it is tried again."
+    "partition_compaction_failing", "1 if the last compaction failed; it is retried."
 )
 
 
 LAST_COMPACTION: Final = _gauge(
-    "partition_last_compaction_time_seconds", "When it was last compacted, since the start."
+    "partition_last_compaction_time_seconds",
+    "Unix time of the last compaction since the broker started; absent before one.",
 )
 
 
@@ -351,11 +370,12 @@ GROUP_MEMBERS: Final = _gauge("group_members", "Members of a consumer group.")
 COMMITTED: Final = _gauge("group_committed_offset", "Next offset that a group will read.")
 
 
-LAG: Final = _gauge("group_lag", "High watermark less the committed offset.")
+LAG: Final = _gauge("group_lag", "High watermark minus the committed offset.")
 
 
 BEHIND: Final = _gauge(
-    "group_behind_seconds", "Now less the append time of the first unread record; 0 for none."
+    "group_behind_seconds",
+    "Current time minus the append time of the first unread record; 0 if none is unread.",
 )
 
 

@@ -65,9 +65,9 @@ _REASONS: Final = {
 class _Phase(Enum):
     """Phase of a connection: the side that it waits for."""
 
-    ASKS = "its client: the request has not come"
-    WAITS = "we: the page is being made"
-    TAKES = "its client: the answer is there for it"
+    ASKS = "waiting for the request"
+    WAITS = "generating the page"
+    TAKES = "waiting for the client to read the response"
 
 
 class MetricsServer:

@@ -330,7 +330,8 @@ class Clients:
         if len(self._clients) >= config.max_connections or count >= limit:
             self._node.metrics.connection_refused()
             LOGGER.warning(
-                "a connection of %s refused: it has %d of %d, all together %d of %d",
+                "refused a connection from %s: open connections of this address %d of %d,"
+                " of all addresses %d of %d",
                 *(host, count, limit, len(self._clients), config.max_connections),
                 extra={"client": host},
             )
@@ -402,7 +403,7 @@ class Clients:
         for client in sorted(slow, key=lambda each: each.memory.held_bytes, reverse=True):
             if not self.in_flight.is_over or client.memory.held_bytes <= least:
                 return
-            text = "connection %d of %s closed: at the bound of all, it does not take its answer"
+            text = "closed connection %d from %s: memory limit reached and the client does not read"
             LOGGER.warning(text, client.facts.number, client.facts.host)
             client.close()
 

@@ -490,8 +490,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, TidelogError):
             self._give_up(str(error), error.code)
         else:
-            LOGGER.error("a request of %s failed", self.facts.host, exc_info=error)
-            self._give_up("an error of our own")
+            LOGGER.error("request from %s failed", self.facts.host, exc_info=error)
+            self._give_up("internal error")
         self._end_if_done()
 
     def _send_response(self, pieces: Pieces | None, request: ReceivedFrame) -> None:
@@ -524,9 +524,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _say_slow(self, key: int, seconds: float, size_bytes: int) -> None:
         """Log a slow request; the number of log lines is limited."""
-        facts, text = self.facts, "a request of %s took %.1f s: %s, %d bytes"
+        facts, text = self.facts, "slow request from %s: %s, %.1f s, %d bytes"
         extra = {"client": facts.host, "connection": facts.number, "api": api_name(key)}
-        LOGGER.info(text, facts.host, seconds, api_name(key), size_bytes, extra=extra)
+        LOGGER.info(text, facts.host, api_name(key), seconds, size_bytes, extra=extra)
 
     def _throttle(self) -> None:
         """Process no request during the throttle time, which the client knows from its response."""
@@ -551,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
         number, host = self.facts.number, self.facts.host
         api = None if self._key is None else api_name(self._key)
         extra = {"client": host, "connection": number, "api": api, "error_code": error_code}
-        LOGGER.warning("connection %d of %s closed: %s", number, host, reason, extra=extra)
+        LOGGER.warning("closed connection %d from %s: %s", number, host, reason, extra=extra)
         self.close()
 
     def close(self) -> None:

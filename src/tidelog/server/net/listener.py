@@ -122,9 +122,9 @@ class Listener:
     def _pause(self, listening: socket.socket, error: OSError) -> None:
         """Pause accepting: the system has no resources. Clients wait in the system's queue."""
         if error.errno not in _NO_ROOM:
-            LOGGER.error("a connection can't be accepted: %s", error)
+            LOGGER.error("can't accept a connection: %s", error)
         else:
-            LOGGER.warning("connections wait, the system has no room for them: %s", error)
+            LOGGER.warning("new connections wait because system resources are exhausted: %s", error)
         self._loop.remove_reader(listening)
         self._pauses[listening] = self._node.timers.after(PAUSE_MS, lambda: self._go_on(listening))
 
@@ -165,7 +165,7 @@ class Listener:
     def _tell(self, error: BaseException, host: str) -> None:
         """Log why a connection failed, unless the client just disconnected."""
         if not isinstance(error, OSError):
-            LOGGER.error("a connection of %s can't be made", host, exc_info=error)
+            LOGGER.error("can't set up a connection from %s", host, exc_info=error)
 
 
 async def listening_sockets(
@@ -323,6 +323,6 @@ class TlsListener(Listener):
         is_over = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
         if isinstance(error, ssl.SSLError) and not is_over:
             self._node.metrics.login_failed("TLS")
-            LOGGER.warning("a TLS handshake of %s failed: %s", host, reason_of(error))
+            LOGGER.warning("TLS handshake with %s failed: %s", host, reason_of(error))
         else:
             super()._tell(error, host)

@@ -118,7 +118,7 @@ def _plain_users(node: Node, config: BrokerConfig) -> "PlainFile":
 
     path = config.tidelog_sasl_plain_users_file
     if not path:
-        raise ConfigError(SETTING, None, "is needed by sasl.enabled.mechanisms=PLAIN")
+        raise ConfigError(SETTING, None, "must be set for sasl.enabled.mechanisms=PLAIN")
     return PlainFile(node.env, path)
 
 
@@ -130,7 +130,7 @@ def _bearer(node: Node, config: BrokerConfig) -> "Callable[[], SaslServer]":
 
     url = config.sasl_oauthbearer_jwks_endpoint_url
     if not url:
-        raise ConfigError(SETTING, None, "is needed by sasl.enabled.mechanisms=OAUTHBEARER")
+        raise ConfigError(SETTING, None, "must be set for sasl.enabled.mechanisms=OAUTHBEARER")
     if find_spec("jwt") is None or find_spec("cryptography") is None:
         text = "OAUTHBEARER needs the packages `PyJWT` and `cryptography`"
         raise ConfigError("sasl.enabled.mechanisms", "OAUTHBEARER", text)

@@ -104,7 +104,7 @@ class SaslSession:
     def _miss_deadline(self) -> None:
         # After a failure, its delayed response reports the failure, and the connection closes.
         if not self.is_closing:
-            self._on_late("it has not logged in in time")
+            self._on_late("authentication timeout")
 
     def close(self) -> None:
         """Stop the timeout and drop its callback: the connection has closed."""
@@ -124,7 +124,7 @@ class SaslSession:
             CorruptMessage, UnsupportedVersion: See `dispatch.answer`.
         """
         if self._state is State.WANTS_TOKENS and self._exchange is None:
-            return start(self._close_silently("another mechanism on the same connection"))
+            return start(self._close_silently("re-authentication with another mechanism"))
         if self._state is State.WANTS_TOKENS and self._has_bare_tokens:
             return start(self._bare(bytes(frame)))
         key = int.from_bytes(frame[:2], "big")
@@ -136,12 +136,12 @@ class SaslSession:
         if key == API_VERSIONS.key and self._may_ask_versions(int.from_bytes(frame[2:4], "big")):
             return dispatch.answer(node, connection, frame)
         if self._state is State.WANTS_TOKENS:
-            raise self._given_up("a request before the client has logged in")
-        raise NotLoggedIn("a request before the client has logged in")
+            raise self._given_up("request before authentication")
+        raise NotLoggedIn("request before authentication")
 
     def _ensure_in_session(self) -> None:
         if self._ends_ms is not None and self._node.env.clock.monotonic_ms() >= self._ends_ms:
-            raise NotLoggedIn("the session has ended, and the client has not logged in again")
+            raise NotLoggedIn("session expired without re-authentication")
 
     def _may_ask_versions(self, version: int) -> bool:
         """Whether ApiVersions is permitted: once, in a known version, as in Kafka."""
@@ -167,7 +167,7 @@ class SaslSession:
         if self._state is State.OPEN:
             self._ensure_in_session()
             return _illegal(request)
-        raise NotLoggedIn("a token before a handshake")
+        raise NotLoggedIn("SaslAuthenticate before SaslHandshake")
 
     def _handshake(self, request: ReceivedRequest, handshake: SaslHandshakeRequest) -> Outcome:
         if self._state is State.WANTS_TOKENS:
@@ -205,7 +205,7 @@ class SaslSession:
         return write_response(request, response)
 
     async def _out_of_turn(self, request: ReceivedRequest) -> Pieces:
-        await self._fail(self._mechanism, LoginFailed("a handshake where a token should come"))
+        await self._fail(self._mechanism, LoginFailed("SaslHandshake, expected SaslAuthenticate"))
         return write_response(
             request, SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
         )
@@ -247,7 +247,7 @@ class SaslSession:
         exchange = self._exchange
         assert exchange is not None
         if len(token) > FRAME_BYTES_MAX:  # within a session frames may be longer
-            raise LoginFailed(f"a token of {len(token)} bytes, at most {FRAME_BYTES_MAX} allowed")
+            raise LoginFailed(f"token of {len(token)} bytes exceeds {FRAME_BYTES_MAX} bytes")
         # In a thread: hashing takes milliseconds, which would block other connections.
         answer = await self._node.reads.run(exchange.step, token)
         login = exchange.login
@@ -267,7 +267,7 @@ class SaslSession:
             message = "Cannot change principals during re-authentication from"
             both = f"User.{self._login.user}: User.{login.user}"
             raise LoginFailed(
-                "another user on the same connection", client_message=f"{message} {both}"
+                "re-authentication as another user", client_message=f"{message} {both}"
             )
 
     def _begin_session(self) -> int:
@@ -287,7 +287,7 @@ class SaslSession:
         """Count and log a failure, and delay its response."""
         self.is_closing = True
         self._node.metrics.login_failed(mechanism)
-        text = "a log-in of %s by %s failed: %s"
+        text = "authentication of %s with %s failed: %s"
         LOGGER.warning(text, self._facts.host, mechanism, error)
         is_over = asyncio.get_running_loop().create_future()
         base_ms = self._node.config.connection_failed_authentication_delay_ms

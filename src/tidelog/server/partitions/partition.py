@@ -140,7 +140,8 @@ class OpenTransactions:
             current is None or current is not guard
         ):
             raise InvalidTxnState(
-                f"producer {producer_id} with epoch {epoch} has no transaction here"
+                f"no open transaction of producer {producer_id} with epoch {epoch}"
+                " in this partition"
             )
         if current is not None and batch.base_sequence >= 0:
             _check_sequence(current, batch, is_known=state is not None and bool(state.batches))
@@ -202,12 +203,12 @@ def _check_sequence(guard: Guard, batch: Batch, *, is_known: bool) -> None:
     sequence = batch.base_sequence
     if guard.raises_epochs and sequence and not is_known:
         raise OutOfOrderSequence(
-            f"producer {batch.producer_id}: sequence {sequence} where 0 is first"
+            f"producer {batch.producer_id}: first sequence must be 0, got {sequence}"
         )
     if sequence > guard.lowest_sequence:
         raise OutOfOrderSequence(
-            f"producer {batch.producer_id}: sequence {sequence} before {guard.lowest_sequence},"
-            " which was sent as well"
+            f"producer {batch.producer_id}: sequence {sequence} must follow"
+            f" {guard.lowest_sequence}, which has not been written yet"
         )
 
 

@@ -125,7 +125,7 @@ class FilePiece:
         assert self._local is not None
         sent = self._local.send(socket, size, self.position)
         if not sent:
-            raise StorageFailure(self.path, "read", f"it ends before byte {self.position + size}")
+            raise StorageFailure(self.path, "read", f"file ends before byte {self.position + size}")
         return sent
 
     def read(self, size: int) -> bytes:
@@ -137,7 +137,7 @@ class FilePiece:
         """
         data = self.file.pread(size, self.position)
         if len(data) < size:
-            raise StorageFailure(self.path, "read", f"it ends before byte {self.position + size}")
+            raise StorageFailure(self.path, "read", f"file ends before byte {self.position + size}")
         return data
 
 
@@ -660,7 +660,7 @@ def frames(
         base, length, _, magic = _FRAME.unpack_from(window, at)
         size = length + LOG_OVERHEAD
         if length < LENGTH_MIN or magic > MAGIC_2 or (magic == MAGIC_2 and size < HEADER_SIZE):
-            reason = f"a batch of length {length} and magic {magic} can't be"
+            reason = f"invalid batch: length {length}, magic {magic}"
             raise CorruptBatch(reason, at=0).located(segment.log_path, position)
         if position + size > end:
             return

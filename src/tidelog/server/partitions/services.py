@@ -62,7 +62,7 @@ class ProducerIds:
             return take_block(self._log_dir.env, path, is_new=self._is_new, first=self._end)
         except OSError as error:
             where = f"{path}/{PRODUCER_IDS_FILE}"
-            raise as_storage_failure(error, where, "note producer ids") from error
+            raise as_storage_failure(error, where, "store producer ids") from error
 
 
 # Number of threads for reads. There are more than for changes, because a slow store must not block

@@ -178,7 +178,9 @@ class Removals:
         try:
             await self._work.run(self._log_dir.topic_admin.remove_set_aside, [path])
         except StorageFailure as error:
-            _LOGGER.warning("files of deleted topics stay until the next start: %s", error)
+            _LOGGER.warning(
+                "files of deleted topics can't be removed until the next start: %s", error
+            )
 
     async def wait_for_room(self) -> None:
         """Return when the number of waiting directories is within the limit."""

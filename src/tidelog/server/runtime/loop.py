@@ -127,7 +127,7 @@ class Timers:
             try:
                 timer.fire()
             except Exception:  # one timer's failure must not affect others
-                _LOGGER.exception("what was due has failed")
+                _LOGGER.exception("a timer's action failed")
             done += 1
         return done
 

@@ -86,12 +86,12 @@ class Reply(Generic[T]):
         """Value of a completed reply; raises its error."""
         if self._error is not None:
             raise self._error
-        assert self._value is not None, "not answered yet"
+        assert self._value is not None, "reply not completed yet"
         return self._value[0]
 
     def complete(self, value: T) -> None:
         """Complete the reply with a value, once."""
-        assert not self.is_done, "answered twice"
+        assert not self.is_done, "reply completed twice"
         self._value = (value,)
         self._tell()
 
@@ -102,7 +102,7 @@ class Reply(Generic[T]):
 
     def fail(self, error: Exception) -> None:
         """Complete the reply with an error."""
-        assert not self.is_done, "answered twice"
+        assert not self.is_done, "reply completed twice"
         self._error = error
         self._tell()
 
@@ -220,7 +220,7 @@ class Reply(Generic[T]):
             self.fail(Closed(_GIVEN_UP))
 
 
-_GIVEN_UP: Final = "the work on a request was given up"
+_GIVEN_UP: Final = "request was cancelled"
 
 
 def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:

@@ -137,7 +137,7 @@ def _rule(pattern: str, replacement: str, case: str) -> Rule:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(_SETTING, pattern, f"is no pattern: {error}") from error
+        raise ConfigError(_SETTING, pattern, f"invalid regular expression: {error}") from error
 
     def group(match: "re.Match[str]") -> str:
         if match[1] is not None:

@@ -171,7 +171,7 @@ def _check_times(claims: Mapping[str, object], rules: TokenRules, now_ms: int) -
         raise LoginFailed("a token that has expired")
     _seconds(claims, "iat")  # required; its value is ignored, as in Kafka
     if "nbf" in claims and _seconds(claims, "nbf") - rules.skew_s > now_s:
-        raise LoginFailed("a token that does not hold yet")
+        raise LoginFailed("a token that is not valid yet")
 
 
 def _check_scope(scope: object) -> None:
@@ -211,9 +211,9 @@ def unpack(text: str) -> bytes:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except binascii.Error as error:
-        raise ValueError("no base64url") from error
+        raise ValueError("invalid base64url") from error
     if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
-        raise ValueError("no base64url")
+        raise ValueError("invalid base64url")
     return data
 
 
@@ -223,7 +223,7 @@ def read_json(data: Buffer) -> Mapping[str, object]:
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         document = dict(pairs)
         if len(document) != len(pairs):
-            raise ValueError("a name that is repeated")
+            raise ValueError("duplicate member name")
         return document
 
     def refuse(word: str) -> object:
@@ -234,9 +234,9 @@ def read_json(data: Buffer) -> Mapping[str, object]:
             bytes(data).decode(), object_pairs_hook=once, parse_constant=refuse
         )
     except RecursionError as error:
-        raise ValueError("too deep") from error
+        raise ValueError("nested too deeply") from error
     if not isinstance(document, dict):
-        raise ValueError("no object")
+        raise ValueError("not a JSON object")
     return document
 
 
@@ -285,7 +285,7 @@ def _key_of(jwk: object) -> PublicKey | None:
 def _number(text: object, size: int) -> str:
     """Normalize a number to its full size: some issuers add leading zeros, others omit them."""
     if not isinstance(text, str):
-        raise TypeError("no number")
+        raise TypeError("not a number")
     return base64.urlsafe_b64encode(unpack(text).lstrip(b"\0").rjust(size, b"\0")).decode()
 
 
@@ -333,7 +333,7 @@ class KeyFile:
             reason = f"can't be read: {error.strerror or error}"
             raise ConfigError(SETTING, self._path, reason) from error
         except ValueError as error:
-            raise ConfigError(SETTING, self._path, f"is no set of keys: {error}") from error
+            raise ConfigError(SETTING, self._path, f"not a valid JWK set: {error}") from error
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -374,7 +374,7 @@ class _Call:
         finally:
             timer.cancel()
         if self._is_late:
-            raise TimeoutError(f"the whole answer did not come within {TIMEOUT_S} s")
+            raise TimeoutError(f"no complete response within {TIMEOUT_S} s")
         return data
 
     def _note(self, made: socket.socket) -> None:
@@ -482,7 +482,11 @@ class KeyUrl:
         except ConfigError as error:
             self._has_failed = True
             left_s = max(self._fetched_ms + self._kept_ms - began_ms, 0) // 1000
-            _LOGGER.warning("the old keys of tokens stay for %d s more: %s", left_s, error)
+            _LOGGER.warning(
+                "can't refresh token keys, the old ones stay valid for another %d s: %s",
+                left_s,
+                error,
+            )
         else:
             self._has_failed = False
             self._fetched_ms = began_ms
@@ -497,4 +501,4 @@ class KeyUrl:
         try:
             return read_keys(data)
         except ValueError as error:
-            raise ConfigError(SETTING, self._url, f"is no set of keys: {error}") from error
+            raise ConfigError(SETTING, self._url, f"not a valid JWK set: {error}") from error

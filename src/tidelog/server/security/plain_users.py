@@ -112,7 +112,7 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         if not sign or not user.strip() or not secret.strip():
             raise ConfigError(name, None, f"line {number} is not NAME=PASSWORD")
         if user.strip() in users:
-            raise ConfigError(name, None, f"line {number} names a user again")
+            raise ConfigError(name, None, f"line {number}: duplicate user")
         users[user.strip()] = _kept(secret.strip(), name, number, salt)
     # The maximum of all users, so that a fast response does not reveal an unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
@@ -168,6 +168,6 @@ class PlainFile:
             reason = f"can't be read: {error.strerror or error}"
             raise ConfigError(SETTING, self._path, reason) from error
         except UnicodeDecodeError:
-            raise ConfigError(SETTING, self._path, "is no UTF-8") from None
+            raise ConfigError(SETTING, self._path, "is not valid UTF-8") from None
         salt = self._env.random.randbytes(SALT_BYTES)
         return read_users(text, self._path, salt)

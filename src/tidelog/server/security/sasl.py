@@ -229,7 +229,7 @@ class ScramExchange:
         if len(fields) < 2 or fields[0][:2] != "n=" or fields[1][:2] != "r=":
             raise LoginFailed("a first message without name and nonce")
         if any(each.lower() == "tokenauth=true" for each in fields[2:]):
-            raise LoginFailed("delegation tokens are not known here")
+            raise LoginFailed("delegation tokens are not supported")
         self._user = _unescaped(fields[0][2:])
         if authzid and _unescaped(authzid[2:]) not in {"", self._user}:
             raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
@@ -266,7 +266,7 @@ class ScramExchange:
         credential = self._credential or self._pretended
         assert credential is not None
         if not self._is_right(credential, proof, signed) or self._credential is None:
-            raise LoginFailed("no such user, or another password")
+            raise LoginFailed("unknown user or wrong password")
         self.login = AuthenticatedUser(self._user)
         signature = hmac.digest(credential.server_key, signed, self._mechanism.hash_name)
         return b"v=" + base64.b64encode(signature)
@@ -284,7 +284,7 @@ class ScramExchange:
 
 def _text_of(token: bytes) -> str:
     if len(token) > MESSAGE_BYTES_MAX:
-        raise LoginFailed(f"a message of {len(token)} bytes, at most {MESSAGE_BYTES_MAX} allowed")
+        raise LoginFailed(f"message of {len(token)} bytes exceeds {MESSAGE_BYTES_MAX} bytes")
     try:
         return token.decode()
     except UnicodeDecodeError:
@@ -383,7 +383,7 @@ class PlainExchange:
                 raise LoginFailed(f"a PLAIN message without {what}", client_message=client_message)
         if not self._is_user(user, password):
             client_message = "Authentication failed: Invalid username or password"
-            raise LoginFailed("no such user, or another password", client_message=client_message)
+            raise LoginFailed("unknown user or wrong password", client_message=client_message)
         if for_whom not in {"", user}:
             raise LoginFailed(FOR_ANOTHER, client_message=FOR_ANOTHER_TOLD)
         self.login = AuthenticatedUser(user)

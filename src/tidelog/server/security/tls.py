@@ -127,9 +127,11 @@ class WatchedFiles(Generic[Content]):
             try:
                 self._newest = self._read()
             except TidelogError as error:
-                _LOGGER.warning("the old %s stay: %s", self._what, error)
+                _LOGGER.warning(
+                    "can't load new %s, the old ones stay in use: %s", self._what, error
+                )
             else:
-                _LOGGER.info("new %s are used from now on", self._what)
+                _LOGGER.info("loaded new %s", self._what)
         return self._newest
 
     def _look(self) -> list[FileStat | None]:
@@ -165,7 +167,7 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
     context = HandshakeContext(ssl.PROTOCOL_TLS_SERVER)
     versions = [_VERSIONS[name] for name in config.ssl_enabled_protocols]
     if not versions:
-        raise ConfigError("ssl.enabled.protocols", "", "must name one version or more")
+        raise ConfigError("ssl.enabled.protocols", "", "must name at least one version")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.num_tickets = 0
@@ -174,7 +176,7 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
         # With a password given, OpenSSL never prompts on a terminal.
         context.load_cert_chain(path, password=lambda: config.ssl_key_password)
     except (OSError, ssl.SSLError, ValueError) as error:
-        reason = f"holds no key with certificates that can be used: {_said(error)}"
+        reason = f"contains no usable key and certificates: {_said(error)}"
         raise ConfigError("ssl.keystore.location", path, reason) from error
     if asks_clients:
         context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
@@ -183,7 +185,7 @@ def make_context(config: BrokerConfig, *, asks_clients: bool) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cafile=trusted)
         except (OSError, ssl.SSLError) as error:
-            reason = f"holds no certificates that can be used: {_said(error)}"
+            reason = f"contains no usable certificates: {_said(error)}"
             raise ConfigError("ssl.truststore.location", trusted, reason) from error
     return context
 

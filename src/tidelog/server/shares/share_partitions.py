@@ -318,7 +318,7 @@ class SharePartitions:
         try:
             start = await self._start(key, partition)
         except (OSError, TidelogError) as error:
-            LOGGER.warning("%s: can't find where to begin: %s", key.text, error)
+            LOGGER.warning("%s: can't determine the start offset: %s", key.text, error)
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if partition.is_gone:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -302,7 +302,7 @@ def _read(batches: Sequence[WrittenBatch]) -> list[StateBatch]:
     behind = -1
     for each in result:
         if each.first <= behind or each.last < each.first:
-            reason = f"offsets {each.first} to {each.last} of a share group behind {behind}"
+            reason = f"offsets {each.first} to {each.last} of a share group are not after {behind}"
             raise CorruptMessage(reason, at=0)
         behind = each.last
     return result
@@ -366,7 +366,7 @@ class ShareReplay:
             elif value is not None:
                 self._take_update(key, value)
         except (CorruptMessage, UnsupportedVersion) as error:
-            raise CorruptMessage(f"what is kept of {key.text!r}: {error}") from error
+            raise CorruptMessage(f"stored state of {key.text!r}: {error}") from error
 
     def _take_snapshot(self, key: ShareKey, value: bytes | None, offset: int) -> None:
         if value is None:
@@ -608,4 +608,4 @@ def _cut(partition: Partition, start: int) -> None:
     try:
         partition.log.delete_records(start)
     except TidelogError as error:
-        LOGGER.warning("%s can't be cut: %s", partition.name, error)
+        LOGGER.warning("can't delete obsolete records of %s: %s", partition.name, error)

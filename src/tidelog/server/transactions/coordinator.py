@@ -133,7 +133,7 @@ class TransactionCoordinator:
                 if new_id is None:
                     new_id = await self._ids.take()  # the state may have changed while waiting
             except TidelogError as error:
-                LOGGER.warning("no producer id: %s", error)
+                LOGGER.warning("can't allocate a producer id: %s", error)
                 return ErrorCode.COORDINATOR_NOT_AVAILABLE, None  # the client retries
 
     # -- partitions --------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class TransactionCoordinator:
         is_idle = transaction.pending is None and not transaction.is_unloaded
         if is_idle and metadata.is_timed_out(now_ms):
             LOGGER.info(
-                "%s: aborted, open for more than %d ms",
+                "%s: aborted the transaction, which was open for more than %d ms",
                 metadata.transactional_id,
                 metadata.timeout_ms,
             )

@@ -138,7 +138,7 @@ def _state_of(status: int) -> TransactionState:
     for state in _WRITTEN:
         if state == status:
             return state
-    raise CorruptMessage(f"a transaction in state {status}, 0 to 5 are written", at=0)
+    raise CorruptMessage(f"transaction in unknown state {status} (valid: 0 to 5)", at=0)
 
 
 def _partitions_of(topics: Iterable[PartitionsSchema]) -> frozenset[TopicPartition]:
@@ -198,7 +198,7 @@ def _read(transactional_id: str, value: bytes) -> TransactionMetadata:
     try:
         return decode_value(transactional_id, value)
     except (CorruptMessage, UnsupportedVersion) as error:
-        reason = f"what is known of the transactional id {transactional_id!r}: {error}"
+        reason = f"stored state of transactional id {transactional_id!r}: {error}"
         raise CorruptMessage(reason) from error
 
 

@@ -212,7 +212,10 @@ def read_kept_defaults(
     try:
         return kept_defaults(read_cluster(fs, directory))
     except (CorruptFile, UnsupportedVersion) as error:
-        report(f"{error}; what its broker keeps is not known")
+        report(
+            f"{error}; the broker's default settings for topics, such as its retention,"
+            " are not known"
+        )
         return {}
 
 

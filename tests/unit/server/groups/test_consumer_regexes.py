@@ -47,4 +47,4 @@ def test_a_look_up_leaves_out_and_logs_what_can_not_be_used(
         "r.*": {"routes"},
         "s.*": {"stops"},
     }
-    assert "expression '(' is not looked up: missing ): (" in caplog.text
+    assert "can't resolve expression '(': missing ): (" in caplog.text

@@ -50,7 +50,7 @@ def test_a_long_password_is_not_hashed() -> None:
         ("alice", "line 1 is not NAME=PASSWORD"),
         ("\nalice=", "line 2"),
         ("=secret", "line 1"),
-        ("a=x\na=y", "line 2 names a user again"),
+        ("a=x\na=y", "line 2: duplicate user"),
         ("a={pbkdf2-sha256}x:y:z", "ITERATIONS:SALT:HASH"),
         ("a={pbkdf2-sha256}1:AAAA", "ITERATIONS:SALT:HASH"),
         ("a={pbkdf2-sha256}1:AAAA:AAAA", "ITERATIONS:SALT:HASH"),

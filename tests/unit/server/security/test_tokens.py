@@ -110,7 +110,7 @@ def test_another_key_with_the_same_name_and_one_without_a_name() -> None:
         ({"scope": ["a", " a "]}, "scope"),
         ({"scope": ["a", ""]}, "scope"),
         ({"scope": ["a", 7]}, "scope"),
-        ({"nbf": NOW_S + 31}, "does not hold yet"),
+        ({"nbf": NOW_S + 31}, "is not valid yet"),
         ({"sub": ""}, "without a name"),
         ({"sub": " "}, "without a name"),
         ({"sub": 7}, "without a name"),
