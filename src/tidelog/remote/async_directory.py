@@ -117,6 +117,8 @@ class AsyncRemoteDirectory:
     create_topic = awaited(RemoteDirectory.create_topic)
     delete_topic = awaited(RemoteDirectory.delete_topic)
     alter_config = awaited(RemoteDirectory.alter_config)
+    add_partitions = awaited(RemoteDirectory.add_partitions)
+    delete_records = awaited(RemoteDirectory.delete_records)
 
     append = sent(RemoteDirectory.append, RemoteDirectory.send)
     append_table = sent(RemoteDirectory.append_table, RemoteDirectory.send_table)
@@ -128,6 +130,7 @@ class AsyncRemoteDirectory:
     beginning_offsets = awaited(RemoteDirectory.beginning_offsets)
     end_offsets = awaited(RemoteDirectory.end_offsets)
     without_append_time = awaited(RemoteDirectory.without_append_time)
+    max_timestamps = awaited(RemoteDirectory.max_timestamps)
     count = awaited(RemoteDirectory.count)
 
     def point(self, when: When) -> int:

@@ -127,6 +127,7 @@ AWAITED = (
     *("topics", "topic", "partitions", "create_topic", "delete_topic", "alter_config"),
     *("append", "append_table", "flush", "offsets_for_times", "offsets_at"),
     *("beginning_offsets", "end_offsets", "count"),
+    *("add_partitions", "delete_records", "max_timestamps"),
 )
 
 
