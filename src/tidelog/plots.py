@@ -428,7 +428,7 @@ class _Panel:
         what = f"{self.name}: {self.plot.y_title}" if self.name else self.plot.y_title
         return (
             f"<details><summary>Values of {shown(what)}</summary>"
-            f'<div class="scroll" tabindex="0" role="region" aria-label="Values of {shown(what)}">'
+            f'<div class="scroll" tabindex="0" role="group" aria-label="Values of {shown(what)}">'
             f'<table><thead><tr><th class="d" scope="col">{shown(first)}</th>{head}</tr></thead>'
             f"<tbody>{rows}</tbody></table></div>{more}</details>"
         )

@@ -61,6 +61,12 @@ def test_ids_of_pictures_are_unique(pages: dict[str, str]) -> None:
         assert len(ids) == len(set(ids))
 
 
+def test_landmarks_of_a_page_have_names_of_their_own(pages: dict[str, str]) -> None:
+    for page in pages.values():
+        names = re.findall(r'role="region" aria-label="([^"]*)"', page)
+        assert len(names) == len(set(names))
+
+
 def test_a_long_table_shows_its_first_rows_and_names_what_prints_all() -> None:
     rows = [[str(n)] for n in range(5_135)]
     page = Table(["n"], rows, whole="--show hours -o csv").html()
