@@ -78,7 +78,7 @@ def test_what_can_not_be_is_refused() -> None:
     for status in (-1, 6, 7, 99):
         wrong = TRANSACTION_LOG_VALUE.read(value)[1]
         wrong.transaction_status = status
-        with pytest.raises(CorruptMessage, match=f"in state {status}"):
+        with pytest.raises(CorruptMessage, match=f"in unknown state {status}"):
             decode_value("x", TRANSACTION_LOG_VALUE.write(1, wrong))
     with pytest.raises(CorruptMessage, match="without a key"):
         decode_key(None)
