@@ -136,7 +136,7 @@ class Suite:
         for value in ("1", None):
             with pytest.raises(UnknownTopic, match="connect-none"):
                 log.alter_config("connect-none", {"retention.ms": value})
-        with pytest.raises(UnknownTopic, match=f"is it {name}"):
+        with pytest.raises(UnknownTopic, match=f"did you mean {name}"):
             log.topic(f"{name}q")
         with pytest.raises(UnknownTopic):
             log.delete_topic("connect-none")

@@ -143,7 +143,7 @@ def test_names_and_ids(kafka_broker: Broker, kafka_oracle: Oracle) -> None:
             assert backend.partitions() == want
     with open_backend(read_source_options({**given, "subscribePattern": ".*"}), ()) as backend:
         assert not any(name.topic.startswith("__") for name in backend.partitions())
-    with pytest.raises(UnknownTopic, match="no topic named-c; is it named-"):
+    with pytest.raises(UnknownTopic, match="no topic named-c; did you mean named-"):
         plan(kafka_broker, "named-c")
     wrong = {**given, "assign": '{"named-a": [2]}'}
     with pytest.raises(UnknownTopic, match="partitions 0 to 1, not 2"):

@@ -256,7 +256,7 @@ def test_what_is_refused_and_where(
 
 def test_what_is_not_there(kafka_broker: Broker) -> None:
     kafka_broker.create_topic("sink-there")
-    with pytest.raises(UnknownTopic, match="is it sink-there"):
+    with pytest.raises(UnknownTopic, match="did you mean sink-there"):
         send(options(kafka_broker, "sink-ther"), iter([rows(1)]), task=0, claim=None)
 
 

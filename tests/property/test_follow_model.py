@@ -82,7 +82,7 @@ class Life:
             finally:
                 self.env.clock.advance(1000)
             if follower.problems:
-                assert "Nothing is dropped" in str(copy.problem)
+                assert "The local records stay" in str(copy.problem)
                 assert copy.log.log_end_offset > self.leader.log().log_end_offset
                 assert records_from(copy.log, copy.log.log_start_offset) == before
                 return False

@@ -229,7 +229,7 @@ def test_options_of_streams() -> None:
     schema = StructType([StructField("value", BinaryType())])
     with pytest.raises(InvalidRequest, match="a streaming query numbers its"):
         make_stream_writer(BROKER | {"txnAppId": "a", "txnVersion": "1"}, schema)
-    with pytest.raises(InvalidRequest, match="appended"):
+    with pytest.raises(InvalidRequest, match="only appends"):
         make_writer(BROKER, schema, overwrite=True)
 
 
