@@ -86,7 +86,7 @@ class _Range:
         return (self.start_ms, self.end_ms) == (0, INT64_MAX)
 
     def cuts(self, step_ms: int) -> bool:
-        """Return whether the range cuts spans of that length: their histograms are useless."""
+        """Return whether an end of the range is inside of a span of `step_ms`."""
         ends = (self.start_ms, 0 if self.end_ms == INT64_MAX else self.end_ms)
         return any(end % step_ms for end in ends)
 

@@ -274,7 +274,7 @@ class ScanStats:
 def ensure_times(
     stats: ScanStats, name: TopicPartition, clock: ClockName, start_offset: int, end_offset: int
 ) -> None:
-    """Raise MissingTimestamps if a strict read of [start_offset, end_offset) lacks times."""
+    """Raise MissingTimestamps if a strict read of these offsets found records without a time."""
     if stats.without_time:
         raise MissingTimestamps(
             f"{name}: {plural(stats.without_time, 'record')} without a time on the {clock} clock"

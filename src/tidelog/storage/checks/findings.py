@@ -151,7 +151,7 @@ class CheckedPartition:
         is_foreign: Whether another program wrote it, so that its settings are unknown and it has no
             sidecars.
         was_clean: Whether the directory was closed cleanly and is not open now.
-        recorded: Recorded end of the log, which must be on disk.
+        recorded: End of the log according to the directory's checkpoints.
         log_start: Log start offset of the directory's checkpoint, 0 if it has none.
         is_refused: Whether opening the partition for writing fails, and so truncates nothing.
     """

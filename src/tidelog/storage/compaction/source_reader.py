@@ -157,7 +157,7 @@ class SourceReader:
             source: The segment.
             start: Position of a batch.
             end: Position to stop at, after a batch; None for the end of the segment.
-            check: Whether frames and checksums are checked; False if that was done before.
+            check: Whether checksums are verified; False if that was done before.
             sums: False if the caller checks the checksums of pieces that are not `is_checked`.
 
         Raises:

@@ -224,7 +224,7 @@ class TopicAdmin:
         return [TopicPartition(topic, number) for number in numbers]
 
     def present(self) -> list[TopicPartition]:
-        """Return a writer's partitions with a directory, as last read or changed here."""
+        """Return a writer's partitions with a directory, from the registry in memory."""
         return [
             TopicPartition(info.name, number)
             for info in self._registry.topics.values()

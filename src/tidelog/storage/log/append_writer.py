@@ -50,7 +50,7 @@ class SegmentRoller(LogPart):
 
     def __init__(self, parts: LogParts) -> None:
         super().__init__(parts)
-        self._unmapped: list[ClosedSegment] = []  # zone maps are written at the close
+        self._unmapped: list[ClosedSegment] = []  # zone maps are written later
         self._jitter_ms = 0
         self.draw_jitter()
 

@@ -116,7 +116,7 @@ class FailureGuard:
         self._is_in_doubt = False  # the state of the disk is unknown
 
     def call_on_failure(self, call: Callable[[], None]) -> None:
-        """Register a call for the owner's thread at a failure of the partition, except a close."""
+        """Set the callback for a failure, but not at a close; it runs on the owner's thread."""
         self._on_failure = call
 
     @property
