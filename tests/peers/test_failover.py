@@ -109,7 +109,7 @@ def test_a_latency_that_cant_be_measured_is_refused_with_the_reason(pair: Pair) 
     assert code == 1
     assert f"the latency of {pair.topic} on A can't be measured from 0 records in 0.2 s" in err
     assert "1000 are needed" in err
-    assert "--max-latency 2m" in err
+    assert "give --max-latency" in err
 
 
 def test_the_latency_of_stamped_topics_is_read_from_their_batches(pair: Pair) -> None:
