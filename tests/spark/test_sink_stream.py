@@ -207,7 +207,7 @@ BROKER = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": TOPIC}
         ({"path": "s3://b/x"}, "is read-only"),
         (BROKER | {"delivery": "twice"}, "one of idempotent, exactly-once"),
         (BROKER | {"txnAppId": "a"}, "belong together"),
-        (BROKER | {"txnAppId": "a", "txnVersion": "-1"}, "from 0 on"),
+        (BROKER | {"txnAppId": "a", "txnVersion": "-1"}, "a number of at least 0"),
         (BROKER | {"txnAppId": "a", "txnVersion": "1", "delivery": "idempotent"}, "need delivery"),
         (BROKER | {"delivery": "exactly-once"}, "needs txnAppId"),
         (BROKER | {"kafka.transactional.id": "t"}, "give delivery=exactly-once"),
