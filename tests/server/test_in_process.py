@@ -168,7 +168,7 @@ def test_the_first_of_several_listeners_is_told() -> None:
 @pytest.mark.parametrize("name", ["listeners", "tidelog.metrics.listen"])
 def test_other_machines_come_in_only_where_that_is_said(name: str) -> None:
     place = "PLAINTEXT://0.0.0.0:0" if name == "listeners" else "0.0.0.0:0"
-    with pytest.raises(ConfigError, match=f"^{name}=.*say insecure=True"):
+    with pytest.raises(ConfigError, match=f"^{name}=.*pass insecure=True"):
         tidelog.broker(settings={name: place})
     with tidelog.broker(settings={name: place}, insecure=True):
         pass
