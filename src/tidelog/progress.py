@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.amounts import duration_text
+from tidelog.arguments import reads_arguments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ _chosen: bool | None = None
 Update = Callable[[int], None]
 
 
+@reads_arguments()
 def show_progress(shown: bool | None) -> None:
     """Choose whether long library calls of this process show a progress bar.
 
