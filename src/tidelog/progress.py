@@ -69,13 +69,12 @@ def progress(
         text: Formats an amount with its unit: `bytes_text`.
         now_s: Clock, in seconds.
     """
-    chosen = _choice()
-    create = None if chosen is False else _bar_here(always=chosen is True)
+    create = _kind_of_bar()
     if create is None:
         yield lambda _done: None
         return
     line = _Line(title, total, text, now_s)
-    delayed = _DelayedBar(create, line, 0.0 if chosen else LONG_S)
+    delayed = _DelayedBar(create, line, 0.0 if _choice() else LONG_S)
     try:
         yield delayed.update
     finally:
@@ -98,7 +97,7 @@ def with_progress(
         text: Formats an amount.
         done: Returns the amount done, from the number of rows so far.
     """
-    if _choice() is False or _bar_here(always=_choice() is True) is None:
+    if _kind_of_bar() is None:
         return reader
     import pyarrow as pa
 
@@ -119,15 +118,16 @@ def _choice() -> bool | None:
     return {"0": False, "1": True}.get(os.environ.get(_VARIABLE, ""))
 
 
-def _bar_here(*, always: bool) -> "Callable[[_Line], _Bar] | None":
-    """Return the kind of bar that this process can show now; None for none."""
-    if threading.current_thread() is not threading.main_thread():
+def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
+    """Return the kind of bar to show in this thread now; None for none."""
+    chosen = _choice()
+    if chosen is False or threading.current_thread() is not threading.main_thread():
         return None
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if getattr(shell, "kernel", None) is not None:
         return _NotebookBar
-    return _TerminalBar if always and sys.stderr.isatty() else None
+    return _TerminalBar if chosen and sys.stderr.isatty() else None
 
 
 class _Line:

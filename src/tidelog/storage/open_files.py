@@ -6,8 +6,8 @@ use, so 10,000 segments work with a limit of 1,024 descriptors. Maps need no des
 `tidelog.env`), but the kernel limits their number, too (65,530 per process on Linux).
 
 The parsed content of a file stays valid while the file's size, time and identity are unchanged.
-That is enough, because every writer holds the directory's lock, only appends to files or replaces
-them, and updates this cache.
+This check suffices: writers hold the directory's lock, update this cache, and change files only by
+appending to them or replacing them.
 
 All caches are thread-safe.
 """
