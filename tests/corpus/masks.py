@@ -22,6 +22,14 @@ _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )
+# librdkafka's reason for a TLS connection that a listener in plain text closed: the longer text if
+# the connection ends before its own handshake does, the shorter one by chance.
+_NO_TLS: Final = "SSL handshake failed: Disconnected: SSL connection closed by peer"
+_NO_TLS_HINT: Final = ": connecting to a PLAINTEXT broker listener?"
+_CLOSED: Final = re.compile(
+    r"(?:SSL handshake failed: )?Disconnected: SSL connection closed by peer"
+    rf"(?:{re.escape(_NO_TLS_HINT)})?"
+)
 # The time of librdkafka's attempts: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
@@ -31,6 +39,7 @@ def masked(text: str, home: Path) -> str:
     text = text.replace(str(home), HOME_MASK)
     text = _PROCESS.sub("process PID", text)
     text = _TRIES.sub(r"! closed connection N \1", text)
+    text = _CLOSED.sub(f"{_NO_TLS}{_NO_TLS_HINT}", text)
     text = _COMMIT.sub("tidelog-commit-ID", text)
     text = _REMOVED.sub("objects of N bytes removed", text)
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))
