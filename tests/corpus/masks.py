@@ -22,8 +22,8 @@ _COMMIT: Final = re.compile(r"\btidelog-commit-[0-9a-f]{32}\b")
 _TRIES: Final = re.compile(
     r"(?:^! closed connection \d+ (from \S+: byte 0: frame .*\n))+", re.MULTILINE
 )
-# librdkafka's reason for a TLS connection that a listener in plain text closed: the longer text if
-# the connection ends before its own handshake does, the shorter one by chance.
+# Two reasons that librdkafka gives, by chance, for a TLS connection that a listener in plain text
+# closed; the longer one is kept.
 _NO_TLS: Final = "SSL handshake failed: Disconnected: SSL connection closed by peer"
 _NO_TLS_HINT: Final = ": connecting to a PLAINTEXT broker listener?"
 _CLOSED: Final = re.compile(
