@@ -78,7 +78,7 @@ def end_transaction(who: Identity, *, version: int) -> bytes:
 
 
 def produced_code(answer: memoryview, topic: str, partitions: int) -> int:
-    """Return the first error of a Produce response, or 0. Only rows without error have one size."""
+    """Return the first error of a Produce response, or 0; rows after it are not read."""
     at = wire.first_partition_at(topic, partitions, before=0)
     for _ in range(partitions):
         code = int(_PRODUCED_ERROR.unpack_from(answer, at)[1])

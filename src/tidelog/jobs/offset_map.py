@@ -343,7 +343,13 @@ class OffsetMap:
     def starts_by_create_time(
         self, source: int, time_ms: int
     ) -> dict[TopicPartition, TargetOffset]:
-        """Return the starts that miss no record of a source created at `time_ms` or later."""
+        """Return where to start reading the target for all records created at a time or later.
+
+        Args:
+            source: Index of the source.
+            time_ms: Create time in ms; no record of the source with this time or a later one is
+                before the returned offsets.
+        """
         rows = (
             row
             for row in self.rows

@@ -2,7 +2,7 @@
 
 The `zstandard` library ignores `max_output_size` if a frame declares its size. So the blocks of a
 frame are walked first (a 3-byte header limits the output of each), and the library may write at
-most that size and the limit.
+most the smaller of their total and the limit.
 
 Source: docs/format.md#zstd; KIP-110; RFC 8878.
 """

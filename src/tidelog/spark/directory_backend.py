@@ -51,7 +51,7 @@ _LOG: Final = logging.getLogger("tidelog.spark")
 
 
 def source_env(options: SourceOptions) -> Env:
-    """Return the files of the directory to read, and the clock."""
+    """Return an Env whose file system can read the directory."""
     return env_for(options.path, None, options.store)
 
 

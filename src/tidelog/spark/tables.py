@@ -273,7 +273,7 @@ def diff(  # noqa: PLR0913 - as `table`
 def _compared(old: "DataFrame", new: "DataFrame", time: str) -> "DataFrame":
     from pyspark.sql import functions as f
 
-    # Each key of the earlier table is also among the later winners, at least with a tombstone.
+    # Each key of the earlier table has a last record at the later time, too, if only a tombstone.
     both = new.alias("new").join(old.alias("old"), [*_KEY], "left")
     had, has = f.col("old.value_lives").isNotNull(), f.col("new.value_lives")
     is_changed = had & has & (f.col("old.value") != f.col("new.value"))

@@ -265,7 +265,7 @@ class _Opened:
     """Checkpoint that was opened or created.
 
     Attributes:
-        plan: The plan with all topics in the offset map.
+        plan: The plan, including every topic that the offset map lists.
         state: State in the checkpoint.
         found: Offset map in the checkpoint.
         findings: Findings of the target's checks.

@@ -165,7 +165,7 @@ class Ledger:
             self.rows = thin(self.rows, TASK_ROWS_MAX // 2)
 
     def _number(self, batch: RoutedRows) -> "Longs":
-        """Return the offset at the target of each row."""
+        """Return each row's offset at the target."""
         topics = np.array([self.topics[n] for n in range(len(self.topics))], np.int32)
         keys = np.stack([topics[batch.source], batch.target], axis=1)
         groups, inverse = _unique_rows(keys)

@@ -487,8 +487,8 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
 
-# More records than this are left to plain Python code: 16 MiB of ordinary records are fewer than
-# this, and each record needs a row of 64 bytes.
+# Data with more records is processed by plain Python code. The limit bounds the memory for rows, 64
+# bytes for each record; 16 MiB of ordinary records are below it.
 RECORDS_MAX: Final = 1 << 19
 
 

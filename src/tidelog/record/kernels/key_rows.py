@@ -187,7 +187,7 @@ def merge(rows: Longs, across: int, table: Longs, index: Ints, state: Longs) -> 
 
 @inlined
 def _add_row(table: Longs, row: int, rows: Longs, at: int, across: int) -> None:
-    """Add a row to the table's row of the same key."""
+    """Merge a row into the table's row with the same key: counts and digests are added."""
     count, order = int(rows[at, COUNT]), int(rows[at, ORDER])
     table[row, COUNT] += count
     table[row, SET] = add_wrapping(int(table[row, SET]), int(rows[at, SET]))

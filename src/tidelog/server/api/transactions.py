@@ -255,7 +255,7 @@ Filter = Callable[[TransactionMetadata], bool]
 async def list_transactions(
     context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse | LargeResponse:
-    """List the transactional ids that match all filters, in slices."""
+    """List the transactional ids that match all filters; the work is split into time slices."""
     coordinator = context.node.transactions
     if coordinator.log.is_loading:
         return ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -318,7 +318,7 @@ def _same(times: SegmentTimes) -> SegmentTimes:
 
 
 def _deciding_record(segment: Segment, counted: CountedTime) -> tuple[int, int] | None:
-    """Return offset and timestamp of a record with that counted time; None if no record has it."""
+    """Return offset and timestamp of the record from whose time retention counts; None for none."""
     is_records = counted.offset != NO_OFFSET or counted.basis is TimeBasis.APPEND_TIME
     if not is_records or not segment.size_bytes:
         return None

@@ -146,8 +146,8 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     For readers that have not found such a batch; it may read the whole segment.
 
     Raises:
-        CorruptBatch: There is damage after its last batch in order, or a gap that is a loss; the
-            error has the position.
+        CorruptBatch: The segment is damaged after its last batch with offsets in order, or records
+            are missing that were not deleted on purpose; the error has the position.
         OSError: The disk failed.
     """
     last, loss = segment.last_batches, lost_at_end(segment)
