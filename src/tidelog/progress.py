@@ -9,6 +9,7 @@ thread show no bar.
 Commands have their own bar (`tidelog.cli.surroundings`).
 """
 
+import atexit
 import os
 import sys
 import threading
@@ -123,8 +124,9 @@ def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
     chosen = _choice()
     if chosen is False or threading.current_thread() is not threading.main_thread():
         return None
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
+    # None as well while another thread imports IPython.
+    get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    shell = None if get_shell is None else get_shell()
     if getattr(shell, "kernel", None) is not None:
         return _NotebookBar
     return _TerminalBar if chosen and sys.stderr.isatty() else None
@@ -205,8 +207,16 @@ class _TerminalBar:
 
         self._line = line
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        # The caller's own output goes on while a reader shows its bar: it must not be redirected.
+        self._progress = Progress(
+            *columns,
+            console=Console(stderr=True),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._progress.start()
+        atexit.register(self._progress.stop)  # for a reader that is never read to its end
         self._task = self._progress.add_task(line.title, total=line.total, done="")
 
     def update(self, done: int) -> None:
@@ -215,3 +225,4 @@ class _TerminalBar:
     def close(self, done: int) -> None:
         self.update(done)
         self._progress.stop()
+        atexit.unregister(self._progress.stop)

@@ -180,9 +180,11 @@ class RemoteDirectory(FrontDoor):
     def add_partitions(self, topic: str, count: int) -> None:
         """See `FrontDoor`."""
         _ensure_count(topic, count)
-        with self._lock:
-            self._counts.pop(topic, None)
-        topics.add_partitions(self._cluster, topic, count)
+        try:
+            topics.add_partitions(self._cluster, topic, count)
+        finally:  # an append meanwhile may have cached the old count
+            with self._lock:
+                self._counts.pop(topic, None)
 
     def delete_records(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """See `FrontDoor`."""

@@ -147,9 +147,10 @@ def count(  # noqa: PLR0913 - one keyword for each way to choose
     total = sum(split.size_bytes for planned in plans.values() for split in planned.splits)
     counts: dict[TopicPartition, PartitionCount] = {}
     with progress("Counting", total, bytes_text) as update:
+        read_bytes = 0
         for name, planned in plans.items():
-            read_before = sum(count.log_bytes for count in counts.values())
-            counts[name] = _count(planned, files, update, read_before)
+            counts[name] = part = _count(planned, files, update, read_bytes)
+            read_bytes += part.log_bytes
     reports = dict.fromkeys(line for planned in plans.values() for line in planned.reports)
     return Count(partitions=counts, reports=tuple(reports))
 
