@@ -70,13 +70,14 @@ def fingerprints(crcs: "Longs", epochs: "Longs", bases: "Longs") -> "Longs":
 def encode(times: AppendTimes) -> bytes:
     """Return the result of `AppendTimes.encode`, by kernel."""
     header = times.encode_header()
-    offsets, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
-    return (
-        header
-        + _sealed(
-            int.from_bytes(header[-4:], "big"), offsets - times.base_offset, append_ms, batch_crcs
-        )[0]
-    )
+    relative, append_ms, batch_crcs = (np.asarray(column) for column in times.rows().columns)
+    return header + _sealed(int.from_bytes(header[-4:], "big"), relative, append_ms, batch_crcs)[0]
+
+
+def known_rows(times: AppendTimes) -> "tuple[Longs, Longs]":
+    """Return the offset of each row, and its append time in ms or -1."""
+    relative, append_ms, _ = times.rows().columns
+    return np.array(relative, np.int64) + times.base_offset, np.array(append_ms, np.int64)
 
 
 def add_known(
@@ -92,10 +93,14 @@ def add_known(
     """
     if not len(offsets):
         return
-    _, crc = _sealed(times.digest[1], offsets - times.base_offset, append_ms, batch_crcs)
-    columns = array("q", offsets.tobytes()), array("q", append_ms.tobytes())
-    named = array("I", batch_crcs.astype(np.uint32).tobytes())
-    times.extend(AppendTimeRows(*columns, named), crc)
+    relative = offsets - times.base_offset
+    _, crc = _sealed(times.digest[1], relative, append_ms, batch_crcs)
+    columns = (
+        array("i", relative.astype(np.int32).tobytes()),
+        array("q", append_ms.tobytes()),
+        array("I", batch_crcs.astype(np.uint32).tobytes()),
+    )
+    times.extend(AppendTimeRows(times.base_offset, *columns), crc)
 
 
 def _sealed(

@@ -58,12 +58,13 @@ class AppendTimeRow(NamedTuple):
 class AppendTimeRows(Sequence[AppendTimeRow]):
     """The rows of an `AppendTimes`, oldest first; each is created on access."""
 
-    def __init__(self, *columns: Sequence[int]) -> None:
+    def __init__(self, base_offset: int, *columns: Sequence[int]) -> None:
+        self._base_offset = base_offset
         self._columns = columns
 
     @property
     def columns(self) -> tuple[Sequence[int], ...]:
-        """Offsets, append times and checksums as whole columns, without a copy."""
+        """Offsets relative to the base offset, append times and checksums, without a copy."""
         return self._columns
 
     def __len__(self) -> int:
@@ -75,8 +76,11 @@ class AppendTimeRows(Sequence[AppendTimeRow]):
     def __getitem__(self, slot: slice) -> list[AppendTimeRow]: ...
     def __getitem__(self, slot: int | slice) -> AppendTimeRow | list[AppendTimeRow]:
         if isinstance(slot, slice):
-            return list(map(AppendTimeRow, *(column[slot] for column in self._columns)))
-        return AppendTimeRow(*(column[slot] for column in self._columns))
+            return list(map(self._row, *(column[slot] for column in self._columns)))
+        return self._row(*(column[slot] for column in self._columns))
+
+    def _row(self, relative: int, append_ms: int, batch_crc: int) -> AppendTimeRow:
+        return AppendTimeRow(self._base_offset + relative, append_ms, batch_crc)
 
 
 def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
@@ -98,11 +102,17 @@ def unpack_columns(row: Struct, data: bytes) -> tuple[Sequence[int], ...]:
     return tuple(columns)
 
 
-def _slots_of(column: Sequence[int], value: int) -> list[int]:
+def _slots_of(column: "array[int]", value: int) -> list[int]:
     """Return the positions of a value that occurs rarely in a column."""
     slots: list[int] = []
-    for _ in range(column.count(value)):
-        slots.append(column.index(value, slots[-1] + 1 if slots else 0))
+    data, size = column.tobytes(), column.itemsize
+    wanted = array(column.typecode, (value,)).tobytes()
+    at = data.find(wanted)
+    while at >= 0:
+        slot, rest = divmod(at, size)
+        if rest == 0:
+            slots.append(slot)
+        at = data.find(wanted, at + (size if rest == 0 else 1))
     return slots
 
 
@@ -179,8 +189,8 @@ class AppendTimes:
         "_batch_crcs",
         "_crc",
         "_floors",
-        "_offsets",
         "_owner",
+        "_relatives",
         "_times",
         "_unknown_slots",
         "base_offset",
@@ -204,7 +214,7 @@ class AppendTimes:
         self._owner = topic_id if owner is None else owner  # topic id in the header
         self.granularity_ms = granularity_ms
         self.floor_ms = floor_ms
-        self._offsets = array("q")
+        self._relatives = array("i")  # offsets, relative to the base offset
         self._times = array("q")
         self._floors = array("q")  # the last known time at each row, for binary search
         self._batch_crcs = array("I")
@@ -214,12 +224,12 @@ class AppendTimes:
     @property
     def row_count(self) -> int:
         """Number of rows."""
-        return len(self._offsets)
+        return len(self._relatives)
 
     @property
     def size_bytes(self) -> int:
         """Size in bytes of the file with all rows."""
-        return HEADER_SIZE + ROW_SIZE * len(self._offsets)
+        return HEADER_SIZE + ROW_SIZE * len(self._relatives)
 
     @property
     def last_known_ms(self) -> int | None:
@@ -229,7 +239,7 @@ class AppendTimes:
     @property
     def digest(self) -> tuple[int, int]:
         """Number of rows, and a checksum over them: equal if the known times are equal."""
-        return len(self._offsets), self._crc
+        return len(self._relatives), self._crc
 
     @property
     def is_open(self) -> bool:
@@ -240,11 +250,11 @@ class AppendTimes:
         """Return whether the last row ends a known run at `offset`, and names the batch there."""
         if not self._times or self._times[-1] != UNKNOWN_MS or not self._batch_crcs[-1]:
             return False
-        return self._offsets[-1] == offset
+        return self._relatives[-1] == offset - self.base_offset
 
     def rows(self) -> AppendTimeRows:
         """Return all rows, oldest first; a live view of the times."""
-        return AppendTimeRows(self._offsets, self._times, self._batch_crcs)
+        return AppendTimeRows(self.base_offset, self._relatives, self._times, self._batch_crcs)
 
     def note(self, offset: int, append_ms: int, batch_crc: int) -> bytes:
         """Note the append time of records from `offset` on; return the bytes for the file's end.
@@ -264,7 +274,7 @@ class AppendTimes:
         assert last_ms <= append_ms >= 0
         append_ms = max(append_ms - append_ms % self.granularity_ms, last_ms)
         if last_ms == append_ms and self.goes_on_at(append_ms):
-            assert offset > self._offsets[-1]
+            assert offset > self._offset_at(-1)
             return b""
         return self._append(append_ms, offset, batch_crc)
 
@@ -274,13 +284,13 @@ class AppendTimes:
 
     def extend(self, rows: AppendTimeRows, crc: int) -> None:
         """Append rows, at least one, as `note` would have made them; see `append_time_columns`."""
-        offsets, times, batch_crcs = rows.columns
-        assert offsets[0] >= (self._offsets[-1] + self.is_open if self._offsets else 0)
+        relatives, times, batch_crcs = rows.columns
+        assert relatives[0] >= (self._relatives[-1] + self.is_open if self._relatives else 0)
         assert times[0] >= max(self._floors[-1] if self._floors else 0, self.floor_ms)
         self._floors.extend(times)
         self._times.extend(times)
         self._batch_crcs.extend(batch_crcs)
-        self._offsets.extend(offsets)  # last, as in `_append`
+        self._relatives.extend(relatives)  # last, as in `_append`
         self._crc = crc
 
     def mark_unknown(self, offset: int, batch_crc: int = 0) -> bytes:
@@ -309,9 +319,9 @@ class AppendTimes:
         The last run then has no end. The truncation must be durable before anything is appended to
         the log: otherwise rows of removed records could be mistaken for rows of new records.
         """
-        count = bisect_left(self._offsets, offset)
-        if count < len(self._offsets):
-            for column in (self._offsets, self._times, self._floors, self._batch_crcs):
+        count = bisect_left(self._relatives, offset - self.base_offset)
+        if count < len(self._relatives):
+            for column in (self._relatives, self._times, self._floors, self._batch_crcs):
                 del column[count:]
             del self._unknown_slots[bisect_left(self._unknown_slots, count) :]
             self._crc = self._header_crc()
@@ -324,15 +334,15 @@ class AppendTimes:
 
         Valid only for offsets in the log, because the last run has no end if it is open.
         """
-        slot = bisect_right(self._offsets, offset) - 1
+        slot = bisect_right(self._relatives, offset - self.base_offset) - 1
         if slot < 0 or self._times[slot] == UNKNOWN_MS:
             return None
         return self._times[slot]
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and last known append time in [start, end) in ms; None without one."""
-        first = max(bisect_right(self._offsets, start) - 1, 0)
-        last = bisect_left(self._offsets, end) - 1
+        first = max(bisect_right(self._relatives, start - self.base_offset) - 1, 0)
+        last = bisect_left(self._relatives, end - self.base_offset) - 1
         # The row next to a row that ends a run is known.
         if first <= last and self._times[first] == UNKNOWN_MS:
             first += 1
@@ -360,34 +370,35 @@ class AppendTimes:
             (offset, its append ms). The offset may be after the log end, or its record may be
             removed by compaction. None if there is no such row.
         """
-        count = len(self._offsets)
-        slot = max(bisect_left(self._floors, ms), bisect_right(self._offsets, from_offset) - 1)
+        count = len(self._relatives)
+        from_slot = bisect_right(self._relatives, from_offset - self.base_offset) - 1
+        slot = max(bisect_left(self._floors, ms), from_slot)
         if slot < count and self._times[slot] == UNKNOWN_MS:
             slot += 1
         if slot >= count:
             return None
-        return max(self._offsets[slot], from_offset), self._times[slot]
+        return max(self._offset_at(slot), from_offset), self._times[slot]
 
     def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets in [start, end) whose known append time lies in [a, b)."""
         first = bisect_left(self._floors, a)
-        last = min(bisect_left(self._floors, b), len(self._offsets))
+        last = min(bisect_left(self._floors, b), len(self._relatives))
         if first >= last:
             return []
-        start = max(start, self._offsets[first])
+        start = max(start, self._offset_at(first))
         end = min(end, self._end_of(last - 1))
         return list(gaps(self.unknown_in(start, end), start, end))
 
     def unknown_in(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets in [start, end) whose append time is unknown."""
-        first_known = self._offsets[0] if self._offsets else INT64_MAX
+        first_known = self._offset_at(0) if self._relatives else INT64_MAX
         spans = [(start, min(end, first_known))]
-        from_slot = bisect_right(self._offsets, start) - 1
+        from_slot = bisect_right(self._relatives, start - self.base_offset) - 1
         at = bisect_left(self._unknown_slots, from_slot)
         for slot in self._unknown_slots[at:]:
-            if slot >= len(self._offsets) or self._offsets[slot] >= end:
+            if slot >= len(self._relatives) or self._offset_at(slot) >= end:
                 break
-            spans.append((max(start, self._offsets[slot]), min(end, self._end_of(slot))))
+            spans.append((max(start, self._offset_at(slot)), min(end, self._end_of(slot))))
         return [span for span in spans if span[0] < span[1]]
 
     def encode_header(self) -> bytes:
@@ -433,20 +444,20 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            times.mark_unknown(times._offsets[-1] + 1)  # the last row is trusted for one record
+            times.mark_unknown(times._offset_at(-1) + 1)  # the last row is trusted for one record
         return times, damage
 
     def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:
-        relative, offsets, times = offset - self.base_offset, self._offsets, self._times
+        relative, relatives, times = offset - self.base_offset, self._relatives, self._times
         assert 0 <= relative <= INT32_MAX
-        assert not offsets or offset >= offsets[-1] + (times[-1] != UNKNOWN_MS)
+        assert not relatives or relative >= relatives[-1] + (times[-1] != UNKNOWN_MS)
         self._crc = crc = crc32c(_ROW_FACTS.pack(ms, relative, batch_crc), self._crc)
         if ms == UNKNOWN_MS:
             self._unknown_slots.append(len(times))
         self._floors.append(self._floors[-1] if ms == UNKNOWN_MS else ms)
         times.append(ms)
         self._batch_crcs.append(batch_crc)
-        offsets.append(offset)  # added last, because a search in another thread reads it first
+        relatives.append(relative)  # added last, because a search in another thread reads it first
         return _ROW.pack(ms, relative, batch_crc, crc)
 
     def _header_crc(self) -> int:
@@ -454,9 +465,9 @@ class AppendTimes:
 
     def _sealed_rows(self) -> Iterator[tuple[bytes, int]]:
         """Yield each row without its checksum, and the checksum computed from the header on."""
-        crc, base = self._header_crc(), self.base_offset
-        for offset, ms, batch_crc in zip(self._offsets, self._times, self._batch_crcs, strict=True):
-            facts = _ROW_FACTS.pack(ms, offset - base, batch_crc)
+        crc = self._header_crc()
+        for row in zip(self._times, self._relatives, self._batch_crcs, strict=True):
+            facts = _ROW_FACTS.pack(*row)
             crc = crc32c(facts, crc)
             yield facts, crc
 
@@ -482,12 +493,11 @@ class AppendTimes:
             valid, damage = self._count_valid(data[: count * ROW_SIZE])
         if valid:
             times, relatives, batch_crcs, crcs = unpack_columns(_ROW, data[: valid * ROW_SIZE])
-            base = self.base_offset
             self._times = array("q", times)
             self._batch_crcs = array("I", batch_crcs)
-            self._offsets = array("q", map(base.__add__, relatives))
-            self._unknown_slots = _slots_of(times, UNKNOWN_MS)
-            self._floors = array("q", times)  # known ones never decrease
+            self._relatives = array("i", relatives)
+            self._unknown_slots = _slots_of(self._times, UNKNOWN_MS)
+            self._floors = self._times[:]  # known ones never decrease
             for slot in self._unknown_slots:
                 self._floors[slot] = self._floors[slot - 1]
             self._crc = crcs[-1]
@@ -509,13 +519,16 @@ class AppendTimes:
             last, is_open, floor_ms = relative, not is_end, floor_ms if is_end else ms
         return len(data) // ROW_SIZE, None
 
+    def _offset_at(self, slot: int) -> int:
+        return self.base_offset + self._relatives[slot]
+
     def _end_of(self, slot: int) -> int:
-        return self._offsets[slot + 1] if slot + 1 < len(self._offsets) else INT64_MAX
+        return self._offset_at(slot + 1) if slot + 1 < len(self._relatives) else INT64_MAX
 
     def _runs_from(self, start: int) -> Iterator[tuple[int, int, int]]:
         """Yield runs from the one that holds `start` on; the first may be the unknown one."""
-        slot = bisect_right(self._offsets, start) - 1
+        slot = bisect_right(self._relatives, start - self.base_offset) - 1
         if slot < 0:
-            yield start, self._offsets[0] if self._offsets else INT64_MAX, UNKNOWN_MS
-        for known_slot in range(max(slot, 0), len(self._offsets)):
-            yield self._offsets[known_slot], self._end_of(known_slot), self._times[known_slot]
+            yield start, self._offset_at(0) if self._relatives else INT64_MAX, UNKNOWN_MS
+        for known_slot in range(max(slot, 0), len(self._relatives)):
+            yield self._offset_at(known_slot), self._end_of(known_slot), self._times[known_slot]

@@ -106,8 +106,7 @@ def _read_times(job: CleaningJob, source: SourceSegment, env: Env) -> "tuple[Lon
     if not is_whole:
         times.truncate_to(source.append_end)
         times.mark_unknown(source.append_end)
-    offsets, append_ms, _ = times.rows().columns
-    return np.array(offsets, np.int64), np.array(append_ms, np.int64)
+    return append_time_columns.known_rows(times)
 
 
 class CleanedTimes:

@@ -182,7 +182,8 @@ class _Arrivals:
     def _bound(self, zone: "Zone") -> int:
         """Return an upper bound of the capped record times in a zone, in ms."""
         arrival_ms = self.at(zone.last_offset).ms
-        if self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
+        is_known = self._times.is_append_known  # of the whole segment: then each zone's too
+        if not is_known and self._rows.unknown_in(zone.first_offset, zone.last_offset + 1):
             arrival_ms = max(self._times.largest_append_ms, self._fallback.ms)
         # Markers of transactions also have timestamps, which zones don't include.
         return arrival_ms if zone.control_records else min(zone.max_record_ms, arrival_ms)
