@@ -24,7 +24,6 @@ from tidelog.protocol.messages import (
     JOIN_GROUP,
     LEAVE_GROUP,
     SYNC_GROUP,
-    Api,
 )
 from tidelog.protocol.messages.classic_groups import (
     HeartbeatRequest,
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
     import socket
 
     from _typeshed import DataclassInstance
+
+    from tidelog.protocol.schema import Api
 
 BEAT_MS: Final = 10
 # Delay of the first heartbeats, so that they don't overtake the request that changes the group.

@@ -30,7 +30,7 @@ from tidelog.server.broker import open_node
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tidelog.protocol.messages import Api
+    from tidelog.protocol.schema import Api
 
 Request = TypeVar("Request", bound="DataclassInstance")
 Response = TypeVar("Response", bound="DataclassInstance")

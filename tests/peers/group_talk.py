@@ -23,7 +23,6 @@ from tidelog.protocol.messages import (
     OFFSET_COMMIT,
     OFFSET_FETCH,
     SYNC_GROUP,
-    Api,
 )
 from tidelog.protocol.messages.classic_groups import (
     DescribeGroupsRequest,
@@ -48,6 +47,7 @@ from tidelog.protocol.messages.group_offsets import (
     OffsetCommitRequestTopic,
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tidelog.protocol.schema import Api
 from tidelog.protocol.wire import NO_UUID
 
 if TYPE_CHECKING:

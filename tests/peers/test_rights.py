@@ -40,7 +40,7 @@ from tests.worlds.clients.rights_talk import (
 )
 from tests.worlds.kafka.oracle import Oracle
 
-from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS, Api
+from tidelog.protocol.messages import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 from tidelog.protocol.messages.security import (
     AclCreation,
     CreateAclsRequest,
@@ -48,6 +48,7 @@ from tidelog.protocol.messages.security import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from tidelog.protocol.schema import Api
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

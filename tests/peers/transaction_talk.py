@@ -17,7 +17,6 @@ from tidelog.protocol.messages import (
     FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     LIST_TRANSACTIONS,
-    Api,
 )
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.transactions import (
@@ -30,6 +29,7 @@ from tidelog.protocol.messages.transactions import (
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
+from tidelog.protocol.schema import Api
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

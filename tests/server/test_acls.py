@@ -327,7 +327,7 @@ def test_each_api_has_a_guard() -> None:
 
 
 def test_an_api_without_a_guard_is_shut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = table.BY_KEY[METADATA.key]._replace(guard="")
+    row = table.BY_KEY[METADATA.key]._replace(guard=None)
     monkeypatch.setattr(table, "BY_KEY", {**table.BY_KEY, METADATA.key: row})
     guard_of.cache_clear()
     try:

@@ -21,8 +21,8 @@ from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersio
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.codecs import Codec, WrittenItems, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
-from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi, Api
-from tidelog.protocol.schema import ANY_VERSION
+from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
+from tidelog.protocol.schema import ANY_VERSION, Api
 from tidelog.protocol.wire import COPY_LIMIT_BYTES, Reader, TooManyItems, Writer
 from tidelog.types import INT32_MAX, Buffer
 

@@ -19,9 +19,10 @@ from tidelog.error_codes import ErrorCode
 from tidelog.errors import ClusterFailure, CorruptMessage, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.framing import MAX_FRAME_BYTES
-from tidelog.protocol.messages import API_VERSIONS, AnyApi, Api
+from tidelog.protocol.messages import API_VERSIONS, AnyApi
 from tidelog.protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from tidelog.protocol.requests import ClientConnection
+from tidelog.protocol.schema import Api
 from tidelog.remote import client
 from tidelog.types import INT16_MAX, Buffer
 

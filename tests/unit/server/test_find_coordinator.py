@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.faults.hooked import HookedDisk
 from tests.worlds.brokers.running import node_fixture
 
-from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR, Api
+from tidelog.protocol.messages import CONSUMER_GROUP_HEARTBEAT, FIND_COORDINATOR
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.modern_groups import ConsumerGroupHeartbeatRequest
 from tidelog.protocol.requests import ClientConnection
@@ -18,6 +18,8 @@ from tidelog.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from tidelog.protocol.schema import Api
 
 PARTITIONS = 4
 SETTINGS = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from tests.worlds.brokers.socketless import FakeTransport
 
-from tidelog.protocol.messages import API_VERSIONS, FETCH, PRODUCE, Api
+from tidelog.protocol.messages import API_VERSIONS, FETCH, PRODUCE
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.metadata import ApiVersionsRequest
 from tidelog.protocol.messages.produce import (
@@ -22,6 +22,8 @@ from tidelog.types import NewRecord
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from tidelog.protocol.schema import Api
 
 TURNS = 20  # of the loop, more than needed
 WAIT_MS = 3_600_000

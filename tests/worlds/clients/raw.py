@@ -18,7 +18,6 @@ from tidelog.protocol.messages import (
     LIST_OFFSETS,
     METADATA,
     PRODUCE,
-    Api,
 )
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.protocol.messages.list_offsets import (
@@ -36,6 +35,7 @@ from tidelog.protocol.messages.produce import (
 )
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.protocol.requests import ClientConnection
+from tidelog.protocol.schema import Api
 from tidelog.record.batch_walk import walk
 from tidelog.record.record import Record
 

@@ -24,7 +24,6 @@ from tidelog.protocol.messages import (
     METADATA,
     OFFSET_COMMIT,
     OFFSET_FETCH,
-    Api,
 )
 from tidelog.protocol.messages.classic_groups import (
     FindCoordinatorRequest,
@@ -64,6 +63,7 @@ from tidelog.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     InitProducerIdRequest,
 )
+from tidelog.protocol.schema import Api
 from tidelog.server.security.operations import Operation, PatternType, Permission, ResourceType
 
 if TYPE_CHECKING:

@@ -9,12 +9,14 @@ Not here: rights (`guards`), and the way of a request to its handler (`dispatch`
 Source: Kafka 4.3's KafkaApis; KIP-511.
 """
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, cast
 
 from tidelog.garbage import collection_paused, take_modules_as_old
+from tidelog.protocol import messages as api
 from tidelog.server.api.context import Answer, Handler, Ready, RequestContext, RowFunctions
 from tidelog.server.api.guards import (
     closed,
@@ -32,23 +34,27 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
+    from tidelog.protocol.messages import AnyApi
     from tidelog.server.api.guards import AnyGuard
     from tidelog.server.api.node import Node
+
+
+OWN: Final = "own"
 
 
 class Row(NamedTuple):
     """One served API.
 
     Attributes:
-        key: Key of the API.
-        module: Module of its handler, in this package.
-        function: Name of the handler.
+        api: The API. Its handler is the function with its name in snake case.
         first: Lowest version announced.
         last: Highest version announced, inclusive.
         legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
         announced_first: Lowest version announced if it is below the lowest served; else None.
-        guard: Its guard, or the name of one in the same module; empty for an API that only clients
-            with all rights on the cluster may call.
+        guard: Its guard; `OWN` for `guard_` and the handler's name, in the same module; None for an
+            API that only clients with all rights on the cluster may call.
+        module: Module of its handler, in this package; empty if it is named as the module that
+            declares the API's messages.
         rows: Name of its `RowFunctions`, in the same module; empty without templates.
         parts: For requests with long lists: `request list=response list`, by paths of fields. The
             first pair that the version has counts; without one, long requests are refused.
@@ -56,17 +62,35 @@ class Row(NamedTuple):
             loop: about 30 ms.
     """
 
-    key: int
-    module: str
-    function: str
+    api: "AnyApi"
     first: int
     last: int
-    guard: "str | AnyGuard" = ""
+    guard: "Literal['own'] | AnyGuard | None" = None
+    module: str = ""
     rows: str = ""
     legacy_first: int | None = None
     announced_first: int | None = None
     parts: tuple[str, ...] = ()
     at_once: int = 1000
+
+    @property
+    def key(self) -> int:
+        """Key of the API."""
+        return self.api.key
+
+    @property
+    def function(self) -> str:
+        """Name of the handler."""
+        return re.sub(r"\B(?=[A-Z])", "_", self.api.name).lower()
+
+    def load(self, name: str) -> object:
+        """Return a name of the handler's module, which is imported if it isn't yet."""
+        return getattr(import_module(self.module_path), name)
+
+    @property
+    def module_path(self) -> str:
+        """Full name of the handler's module."""
+        return f"tidelog.server.api.{self.module or self.api.module}"
 
     def first_for(self, *, legacy: bool) -> int:
         """Return the lowest version served."""
@@ -78,428 +102,210 @@ class Row(NamedTuple):
         return served if self.announced_first is None else min(self.announced_first, served)
 
 
+# Lists of partitions by topic, in a request and in its response.
+_TOPICS: Final = ("topics/partitions=topics/partitions",)
+
+
 ROWS: Final = (
     # Version 0 is announced, as in Kafka, because librdkafka compresses only for brokers that
     # announce it.
     Row(
-        0,
-        "produce",
-        "produce",
+        api.PRODUCE,
         3,
         13,
-        guard="guard_produce",
+        OWN,
         rows="PRODUCE_ROWS",
         legacy_first=0,
         announced_first=0,
         parts=("topic_data/partition_data=responses/partition_responses",),
         at_once=2000,
     ),
-    Row(1, "fetch", "fetch", 4, 18, rows="FETCH_ROWS", legacy_first=0, at_once=8000),
+    Row(api.FETCH, 4, 18, rows="FETCH_ROWS", legacy_first=0, at_once=8000),
     Row(
-        2,
-        "list_offsets",
-        "list_offsets",
+        api.LIST_OFFSETS,
         1,
         11,
-        guard=needs_topics(Operation.DESCRIBE),
+        needs_topics(Operation.DESCRIBE),
         rows="LIST_OFFSETS_ROWS",
         legacy_first=0,
-        parts=("topics/partitions=topics/partitions",),
+        parts=_TOPICS,
     ),
-    Row(3, "metadata", "metadata", 0, 13, guard="guard_metadata", parts=("topics=topics",)),
+    Row(api.METADATA, 0, 13, OWN, parts=("topics=topics",)),
     Row(
-        8,
-        "group_offsets",
-        "offset_commit",
+        api.OFFSET_COMMIT,
         2,
         10,
-        guard=needs_all(needs_group(Operation.READ, rows="topics"), needs_topics(Operation.READ)),
-        parts=("topics/partitions=topics/partitions",),
+        needs_all(needs_group(Operation.READ, rows="topics"), needs_topics(Operation.READ)),
+        parts=_TOPICS,
     ),
     Row(
-        9,
-        "group_offsets",
-        "offset_fetch",
+        api.OFFSET_FETCH,
         1,
         10,
-        guard="guard_offset_fetch",
+        OWN,
+        module="group_offsets",
         parts=(
             "groups/topics/partition_indexes=groups/topics/partitions",
             "topics/partition_indexes=topics/partitions",
         ),
     ),
+    Row(api.FIND_COORDINATOR, 0, 6, OWN, parts=("coordinator_keys=coordinators",)),
+    Row(api.JOIN_GROUP, 0, 9, OWN),
+    Row(api.HEARTBEAT, 0, 4, needs_group(Operation.READ)),
+    Row(api.LEAVE_GROUP, 0, 5, needs_group(Operation.READ), parts=("members=members",)),
+    Row(api.SYNC_GROUP, 0, 5, needs_group(Operation.READ), at_once=5000),
+    Row(api.DESCRIBE_GROUPS, 0, 6, OWN, parts=("groups=groups",)),
+    Row(api.LIST_GROUPS, 0, 5, OWN),
+    Row(api.SASL_HANDSHAKE, 0, 1),
+    Row(api.API_VERSIONS, 0, 4),
+    Row(api.CREATE_TOPICS, 2, 7, OWN, parts=("topics=topics",)),
+    Row(api.DELETE_TOPICS, 1, 6, OWN, parts=("topics=responses", "topic_names=responses")),
+    Row(api.DELETE_RECORDS, 0, 2, needs_topics(Operation.DELETE), parts=_TOPICS),
     Row(
-        10,
-        "classic_groups",
-        "find_coordinator",
-        0,
-        6,
-        guard="guard_find_coordinator",
-        parts=("coordinator_keys=coordinators",),
-    ),
-    Row(11, "classic_groups", "join_group", 0, 9, guard="guard_join_group"),
-    Row(12, "classic_groups", "heartbeat", 0, 4, guard=needs_group(Operation.READ)),
-    Row(
-        13,
-        "classic_groups",
-        "leave_group",
-        0,
-        5,
-        guard=needs_group(Operation.READ),
-        parts=("members=members",),
-    ),
-    Row(14, "classic_groups", "sync_group", 0, 5, guard=needs_group(Operation.READ), at_once=5000),
-    Row(
-        15,
-        "classic_groups",
-        "describe_groups",
-        0,
-        6,
-        guard="guard_describe_groups",
-        parts=("groups=groups",),
-    ),
-    Row(16, "classic_groups", "list_groups", 0, 5, guard="guard_list_groups"),
-    Row(17, "security", "sasl_handshake", 0, 1),
-    Row(18, "metadata", "api_versions", 0, 4),
-    Row(19, "topics", "create_topics", 2, 7, guard="guard_create_topics", parts=("topics=topics",)),
-    Row(
-        20,
-        "topics",
-        "delete_topics",
-        1,
-        6,
-        guard="guard_delete_topics",
-        parts=(
-            "topics=responses",
-            "topic_names=responses",
-        ),
-    ),
-    Row(
-        21,
-        "topics",
-        "delete_records",
-        0,
-        2,
-        guard=needs_topics(Operation.DELETE),
-        parts=("topics/partitions=topics/partitions",),
-    ),
-    Row(
-        23,
-        "list_offsets",
-        "offset_for_leader_epoch",
+        api.OFFSET_FOR_LEADER_EPOCH,
         2,
         4,
-        guard=needs_topics(Operation.DESCRIBE, cluster=Operation.CLUSTER_ACTION),
-        parts=("topics/partitions=topics/partitions",),
+        needs_topics(Operation.DESCRIBE, cluster=Operation.CLUSTER_ACTION),
+        parts=_TOPICS,
     ),
     Row(
-        28,
-        "group_offsets",
-        "txn_offset_commit",
+        api.TXN_OFFSET_COMMIT,
         0,
         5,
-        guard=needs_all(
+        needs_all(
             needs_transactional_id(Operation.WRITE, rows="topics"),
             needs_group(Operation.READ, rows="topics"),
             needs_topics(Operation.READ),
         ),
-        parts=("topics/partitions=topics/partitions",),
+        parts=_TOPICS,
     ),
-    Row(29, "security", "describe_acls", 1, 3, guard=needs_cluster(Operation.DESCRIBE)),
+    Row(api.DESCRIBE_ACLS, 1, 3, needs_cluster(Operation.DESCRIBE)),
     Row(
-        30,
-        "security",
-        "create_acls",
+        api.CREATE_ACLS,
         1,
         3,
-        guard=needs_cluster(Operation.ALTER, rows="creations"),
+        needs_cluster(Operation.ALTER, rows="creations"),
         parts=("creations=results",),
     ),
     Row(
-        31,
-        "security",
-        "delete_acls",
+        api.DELETE_ACLS,
         1,
         3,
-        guard=needs_cluster(Operation.ALTER, rows="filters"),
+        needs_cluster(Operation.ALTER, rows="filters"),
         parts=("filters=filter_results",),
     ),
+    Row(api.DESCRIBE_CONFIGS, 1, 4, OWN, parts=("resources=results",)),
+    Row(api.ALTER_CONFIGS, 0, 2, OWN, parts=("resources=responses",)),
+    Row(api.ALTER_REPLICA_LOG_DIRS, 1, 2, OWN, at_once=5000),
     Row(
-        32,
-        "configs",
-        "describe_configs",
-        1,
-        4,
-        guard="guard_describe_configs",
-        parts=("resources=results",),
-    ),
-    Row(
-        33,
-        "configs",
-        "alter_configs",
-        0,
-        2,
-        guard="guard_alter_configs",
-        parts=("resources=responses",),
-    ),
-    Row(
-        34,
-        "cluster",
-        "alter_replica_log_dirs",
-        1,
-        2,
-        guard="guard_alter_replica_log_dirs",
-        at_once=5000,
-    ),
-    Row(
-        35,
-        "cluster",
-        "describe_log_dirs",
+        api.DESCRIBE_LOG_DIRS,
         1,
         5,
-        guard=needs_cluster(Operation.DESCRIBE),
+        needs_cluster(Operation.DESCRIBE),
+        module="cluster",
         at_once=5000,
     ),
-    Row(36, "security", "sasl_authenticate", 0, 2),
+    Row(api.SASL_AUTHENTICATE, 0, 2),
+    Row(api.CREATE_PARTITIONS, 0, 3, OWN, parts=("topics=results",)),
+    Row(api.INIT_PRODUCER_ID, 0, 5, OWN),
     Row(
-        37,
-        "topics",
-        "create_partitions",
-        0,
-        3,
-        guard="guard_create_partitions",
-        parts=("topics=results",),
-    ),
-    Row(22, "transactions", "init_producer_id", 0, 5, guard="guard_init_producer_id"),
-    Row(
-        24,
-        "transactions",
-        "add_partitions_to_txn",
+        api.ADD_PARTITIONS_TO_TXN,
         0,
         5,
-        guard="guard_add_partitions_to_txn",
+        OWN,
         parts=(
             "transactions/topics/partitions=results_by_transaction/topic_results/results_by_partition",
             "v3_and_below_topics/partitions=results_by_topic_v3_and_below/results_by_partition",
         ),
     ),
     Row(
-        25,
-        "transactions",
-        "add_offsets_to_txn",
+        api.ADD_OFFSETS_TO_TXN,
         0,
         4,
-        guard=needs_all(needs_transactional_id(Operation.WRITE), needs_group(Operation.READ)),
+        needs_all(needs_transactional_id(Operation.WRITE), needs_group(Operation.READ)),
     ),
-    Row(26, "transactions", "end_txn", 0, 5, guard=needs_transactional_id(Operation.WRITE)),
+    Row(api.END_TXN, 0, 5, needs_transactional_id(Operation.WRITE)),
     Row(
-        27,
-        "transactions",
-        "write_txn_markers",
+        api.WRITE_TXN_MARKERS,
         1,
         2,
-        guard=needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION, rows="markers"),
+        needs_cluster(Operation.ALTER, Operation.CLUSTER_ACTION, rows="markers"),
         parts=("markers/topics/partition_indexes=markers/topics/partitions",),
     ),
+    Row(api.DELETE_GROUPS, 0, 2, OWN, parts=("groups_names=results",)),
     Row(
-        42,
-        "classic_groups",
-        "delete_groups",
+        api.ELECT_LEADERS,
         0,
         2,
-        guard="guard_delete_groups",
-        parts=("groups_names=results",),
-    ),
-    Row(
-        43,
-        "cluster",
-        "elect_leaders",
-        0,
-        2,
-        guard=needs_cluster(Operation.ALTER, rows="topic_partitions"),
+        needs_cluster(Operation.ALTER, rows="topic_partitions"),
         parts=("topic_partitions/partitions=replica_election_results/partition_result",),
     ),
+    Row(api.INCREMENTAL_ALTER_CONFIGS, 0, 1, OWN, parts=("resources=responses",)),
     Row(
-        44,
-        "configs",
-        "incremental_alter_configs",
+        api.ALTER_PARTITION_REASSIGNMENTS,
         0,
         1,
-        guard="guard_incremental_alter_configs",
-        parts=("resources=responses",),
-    ),
-    Row(
-        45,
-        "cluster",
-        "alter_partition_reassignments",
-        0,
-        1,
-        guard=needs_cluster(Operation.ALTER, rows="topics"),
+        needs_cluster(Operation.ALTER, rows="topics"),
         parts=("topics/partitions=responses/partitions",),
     ),
+    Row(api.LIST_PARTITION_REASSIGNMENTS, 0, 0, needs_cluster(Operation.DESCRIBE)),
     Row(
-        46,
-        "cluster",
-        "list_partition_reassignments",
+        api.OFFSET_DELETE,
         0,
         0,
-        guard=needs_cluster(Operation.DESCRIBE),
+        needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
+        parts=_TOPICS,
     ),
+    Row(api.DESCRIBE_CLIENT_QUOTAS, 0, 1, needs_cluster(Operation.DESCRIBE_CONFIGS)),
+    Row(api.ALTER_CLIENT_QUOTAS, 0, 1, needs_cluster(Operation.ALTER_CONFIGS, rows="entries")),
     Row(
-        47,
-        "group_offsets",
-        "offset_delete",
+        api.DESCRIBE_USER_SCRAM_CREDENTIALS,
         0,
         0,
-        guard=needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
-        parts=("topics/partitions=topics/partitions",),
-    ),
-    Row(
-        48,
-        "configs",
-        "describe_client_quotas",
-        0,
-        1,
-        guard=needs_cluster(Operation.DESCRIBE_CONFIGS),
-    ),
-    Row(
-        49,
-        "configs",
-        "alter_client_quotas",
-        0,
-        1,
-        guard=needs_cluster(Operation.ALTER_CONFIGS, rows="entries"),
-    ),
-    Row(
-        50,
-        "security",
-        "describe_user_scram_credentials",
-        0,
-        0,
-        guard=needs_cluster(Operation.DESCRIBE, rows="users"),
+        needs_cluster(Operation.DESCRIBE, rows="users"),
         parts=("users=results",),
     ),
+    Row(api.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, OWN),
+    Row(api.DESCRIBE_QUORUM, 0, 2, needs_cluster(Operation.DESCRIBE), parts=_TOPICS),
+    Row(api.UPDATE_FEATURES, 0, 2, needs_cluster(Operation.ALTER)),
+    Row(api.DESCRIBE_CLUSTER, 0, 2, OWN),
     Row(
-        51,
-        "security",
-        "alter_user_scram_credentials",
+        api.DESCRIBE_PRODUCERS,
         0,
         0,
-        guard="guard_alter_user_scram_credentials",
-    ),
-    Row(
-        55,
-        "cluster",
-        "describe_quorum",
-        0,
-        2,
-        guard=needs_cluster(Operation.DESCRIBE),
-        parts=("topics/partitions=topics/partitions",),
-    ),
-    Row(57, "cluster", "update_features", 0, 2, guard=needs_cluster(Operation.ALTER)),
-    Row(60, "metadata", "describe_cluster", 0, 2, guard="guard_describe_cluster"),
-    Row(
-        61,
-        "transactions",
-        "describe_producers",
-        0,
-        0,
-        guard=needs_topics(Operation.READ),
+        needs_topics(Operation.READ),
         parts=("topics/partition_indexes=topics/partitions",),
     ),
-    Row(64, "cluster", "unregister_broker", 0, 0, guard=needs_cluster(Operation.ALTER)),
+    Row(api.UNREGISTER_BROKER, 0, 0, needs_cluster(Operation.ALTER)),
+    Row(api.DESCRIBE_TRANSACTIONS, 0, 0, OWN, parts=("transactional_ids=transaction_states",)),
+    Row(api.LIST_TRANSACTIONS, 0, 2, OWN),
+    Row(api.CONSUMER_GROUP_HEARTBEAT, 0, 1, OWN, at_once=5000),
+    Row(api.CONSUMER_GROUP_DESCRIBE, 0, 1, OWN, parts=("group_ids=groups",)),
+    Row(api.LIST_CONFIG_RESOURCES, 0, 1, needs_cluster(Operation.DESCRIBE_CONFIGS)),
+    Row(api.DESCRIBE_TOPIC_PARTITIONS, 0, 0, OWN),
+    Row(api.SHARE_GROUP_HEARTBEAT, 1, 1, OWN, at_once=5000),
+    Row(api.SHARE_GROUP_DESCRIBE, 1, 1, OWN, parts=("group_ids=groups",)),
+    Row(api.SHARE_FETCH, 1, 2, at_once=5000),
     Row(
-        65,
-        "transactions",
-        "describe_transactions",
-        0,
-        0,
-        guard="guard_describe_transactions",
-        parts=("transactional_ids=transaction_states",),
+        api.SHARE_ACKNOWLEDGE, 1, 2, parts=("topics/partitions=responses/partitions",), at_once=5000
     ),
-    Row(66, "transactions", "list_transactions", 0, 2, guard="guard_list_transactions"),
+    Row(api.ADD_RAFT_VOTER, 0, 1, needs_cluster(Operation.ALTER)),
+    Row(api.REMOVE_RAFT_VOTER, 0, 0, needs_cluster(Operation.ALTER)),
     Row(
-        68,
-        "modern_groups",
-        "consumer_group_heartbeat",
-        0,
-        1,
-        guard="guard_consumer_group_heartbeat",
-        at_once=5000,
-    ),
-    Row(
-        69,
-        "modern_groups",
-        "consumer_group_describe",
+        api.DESCRIBE_SHARE_GROUP_OFFSETS,
         0,
         1,
-        guard="guard_consumer_group_describe",
-        parts=("group_ids=groups",),
-    ),
-    Row(
-        74,
-        "configs",
-        "list_config_resources",
-        0,
-        1,
-        guard=needs_cluster(Operation.DESCRIBE_CONFIGS),
-    ),
-    Row(75, "metadata", "describe_topic_partitions", 0, 0, guard="guard_describe_topic_partitions"),
-    Row(
-        76,
-        "modern_groups",
-        "share_group_heartbeat",
-        1,
-        1,
-        guard="guard_share_group_heartbeat",
-        at_once=5000,
-    ),
-    Row(
-        77,
-        "modern_groups",
-        "share_group_describe",
-        1,
-        1,
-        guard="guard_share_group_describe",
-        parts=("group_ids=groups",),
-    ),
-    Row(78, "share_fetch", "share_fetch", 1, 2, at_once=5000),
-    Row(
-        79,
-        "share_fetch",
-        "share_acknowledge",
-        1,
-        2,
-        parts=("topics/partitions=responses/partitions",),
-        at_once=5000,
-    ),
-    Row(80, "cluster", "add_raft_voter", 0, 1, guard=needs_cluster(Operation.ALTER)),
-    Row(81, "cluster", "remove_raft_voter", 0, 0, guard=needs_cluster(Operation.ALTER)),
-    Row(
-        90,
-        "share_offsets",
-        "describe_share_group_offsets",
-        0,
-        1,
-        guard="guard_describe_share_group_offsets",
+        OWN,
         parts=("groups/topics/partitions=groups/topics/partitions",),
     ),
     Row(
-        91,
-        "share_offsets",
-        "alter_share_group_offsets",
-        0,
-        0,
-        guard="guard_alter_share_group_offsets",
-        parts=("topics/partitions=responses/partitions",),
+        api.ALTER_SHARE_GROUP_OFFSETS, 0, 0, OWN, parts=("topics/partitions=responses/partitions",)
     ),
     Row(
-        92,
-        "share_offsets",
-        "delete_share_group_offsets",
+        api.DELETE_SHARE_GROUP_OFFSETS,
         0,
         0,
-        guard=needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
+        needs_all(needs_group(Operation.DELETE), needs_topics(Operation.READ)),
         parts=("topics=responses",),
     ),
 )
@@ -589,13 +395,9 @@ def handler_of(key: int) -> Handler:
     return _handler_of(key)
 
 
-def _module_of(key: int) -> str:
-    return f"tidelog.server.api.{BY_KEY[key].module}"
-
-
 @cache
 def _handler_of(key: int) -> Handler:
-    handler = cast("Handler", getattr(import_module(_module_of(key)), BY_KEY[key].function))
+    handler = cast("Handler", BY_KEY[key].load(BY_KEY[key].function))
     return _after_load(key, handler) if key in _AFTER_LOAD else handler
 
 
@@ -683,7 +485,7 @@ def _state_logs_of(key: int, node: "Node", request: object) -> "list[tuple[_Stat
 
 def _importing(key: int) -> Handler:
     """Return a handler whose modules are imported in a thread, at its first request."""
-    module = _module_of(key)
+    module = BY_KEY[key].module_path
 
     def answer(context: RequestContext, request: "DataclassInstance") -> Answer:
         names = _used_by(key, request)
@@ -711,7 +513,7 @@ def _used_by(key: int, request: object) -> tuple[str, ...]:
 
 def import_for(key: int, coordinators: "Iterable[str]" = ()) -> None:
     """Import the handler of an API and the modules that it uses; safe in any thread."""
-    names = (*coordinators, *_COORDINATORS.get(key, ()), _module_of(key))
+    names = (*coordinators, *_COORDINATORS.get(key, ()), BY_KEY[key].module_path)
     with collection_paused():
         for name in names:
             import_module(name)
@@ -747,8 +549,7 @@ def row_functions_of(key: int) -> RowFunctions | None:
     row = BY_KEY.get(key)
     if row is None or not row.rows:
         return None
-    module = import_module(f"tidelog.server.api.{row.module}")
-    return cast("RowFunctions", getattr(module, row.rows))
+    return cast("RowFunctions", row.load(row.rows))
 
 
 @cache
@@ -757,9 +558,6 @@ def guard_of(key: int) -> "AnyGuard | None":
     row = BY_KEY[key]
     if key in OPEN_TO_ALL:
         return None
-    if not row.guard:
-        return closed
-    if not isinstance(row.guard, str):
-        return row.guard
-    module = import_module(f"tidelog.server.api.{row.module}")
-    return cast("AnyGuard", getattr(module, row.guard))
+    if row.guard == OWN:
+        return cast("AnyGuard", row.load(f"guard_{row.function}"))
+    return row.guard or closed
