@@ -16,8 +16,8 @@ This module owns the checks and files of both; `publication` owns the order of p
 fails before the commit record exists, only the call fails; a later failure takes the partitions
 offline.
 
-Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#commit; Kafka 4.x
-LogCleaner, LocalLog.replaceSegments.
+Needs the directory's lock (a `LogDir` open for writing). Source: docs/spark.md#to-a-directory;
+Kafka 4.x LogCleaner, LocalLog.replaceSegments.
 """
 
 from abc import abstractmethod

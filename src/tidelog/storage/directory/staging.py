@@ -11,7 +11,7 @@ staged file that makes a segment of it (`SegmentPass`): every batch is checked, 
 its offset, leader epoch and time, and the indexes and append times of the new segment are made.
 `publication` owns names, syncs and the commit.
 
-Source: docs/spark.md#commit.
+Source: docs/spark.md#to-a-directory.
 """
 
 from abc import ABC, abstractmethod
