@@ -1,9 +1,11 @@
-"""Reports the running test file to coverage; `./run coverage` loads it as a plugin of pytest.
+"""Reports the running test function to coverage; `./run coverage` loads it as a plugin of pytest.
 
 Processes that a test starts read it from their environment: `tool.coverage.run` in pyproject.toml.
+The seconds of each function go into `.cache/coverage/seconds`, a line each, in order of running.
 """
 
 import os
+import time
 from collections.abc import Generator
 
 import coverage
@@ -19,10 +21,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Attribute the lines that run during this test to its file."""
-    path, _, _ = item.nodeid.partition("::")
-    os.environ["TIDELOG_TEST_FILE"] = path
+    """Attribute the lines that run during this test to its function."""
+    function, _, _ = item.nodeid.partition("[")
+    os.environ["TIDELOG_TEST"] = function
     measuring = coverage.Coverage.current()
     if measuring is not None:
-        measuring.switch_context(path)
-    return (yield)
+        measuring.switch_context(function)
+    began = time.monotonic()
+    result = yield
+    with (item.config.rootpath / ".cache/coverage/seconds").open("a") as out:
+        out.write(f"{time.monotonic() - began:.4f} {function}\n")
+    return result

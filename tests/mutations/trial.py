@@ -1,25 +1,36 @@
 """One change at a time in a copy of the checkout, against the tests that reach its line.
 
-Which those are says the data of `./run coverage`: for each line the files of tests that run it.
+`./run coverage` has recorded them: for each line the test functions that run it, and the seconds
+of each function.
 """
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import coverage
-from tests.mutations.sites import Mutation
+from tests.mutations.sites import Mutation, modules
 
 _FAILED: Final = "FAILED "
 # A file that changes twice in a second has to look new to whatever keeps compiled code.
 _STEP_S: Final = 2
-_PYTEST: Final = ("-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "--no-header", "-rfE")
+# A change can make a loop endless; then the test fails after this time.
+_TEST_LIMIT_S: Final = 30
+_PYTEST: Final = (
+    *("--core", "-x", "-q", "-rfE", "--no-header", f"--timeout={_TEST_LIMIT_S}"),
+    *("-p", "no:randomly", "-p", "no:cacheprovider"),
+)
+# Tests of the first process of pytest; later ones run four times as many.
+_FIRST_S: Final = 8.0
+_FIRST_TESTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +42,7 @@ class Verdict:
         outcome: `killed`, `survived`, `not reached` (no test runs the line) or `out of time`, where
             tests that reach it were left when the time was up.
         by: The test that failed, or nothing.
-        tests: How many files of tests reach the line.
+        tests: How many test functions reach the line.
         seconds: How long it took.
     """
 
@@ -43,35 +54,66 @@ class Verdict:
 
 
 class Reach:
-    """Which files of tests run a line. From the data of `./run coverage`."""
+    """Which test functions run a line. From the data of `./run coverage`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._data = coverage.CoverageData(str(root / ".cache/coverage/data"))
+        folder = root / ".cache/coverage"
+        self._data = coverage.CoverageData(str(folder / "data"))
         self._data.read()
+        self._seconds: dict[str, float] = {}
+        for line in (folder / "seconds").read_text().splitlines():
+            seconds, _, function = line.partition(" ")
+            self._seconds[function] = self._seconds.get(function, 0.0) + float(seconds)
         self._lines: dict[str, dict[int, list[str]]] = {}
 
     def tests(self, mutation: Mutation, end_line: int) -> list[str]:
-        """Files of tests, those of the same package first, then those that reach fewest files."""
-        lines = self._lines.get(mutation.path)
-        if lines is None:
-            lines = self._lines[mutation.path] = self._data.contexts_by_lineno(mutation.path)
+        """Return test functions: those of the same package first, then the fastest."""
+        lines = self._contexts(mutation.path)
         here = [lines.get(line, []) for line in range(mutation.line, end_line + 1)]
-        if any("" in names for names in here):  # it runs at import: all that use the module count
-            here = list(lines.values())
+        if "/kernels/" in mutation.path or not _is_in_function(
+            self._root / mutation.path, mutation.line
+        ):
+            # Compiled code records no lines; code of a module runs in the first test that loads it.
+            users = [mutation.path, *self._importers(mutation.path)]
+            here = [names for path in users for names in self._contexts(path).values()]
         found = {name for names in here for name in names if name}
         near = Path(mutation.path).relative_to("src/tidelog").parent
-        return sorted(
-            found,
-            key=lambda test: (not Path(test).is_relative_to("tests/unit" / near), *_cost(test)),
-        )
+        return sorted(found, key=lambda test: (self._cost(test, near), test))
+
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        if path not in self._lines:
+            self._lines[path] = self._data.contexts_by_lineno(path)
+        return self._lines[path]
+
+    def _importers(self, path: str) -> list[str]:
+        """Return the modules that import a module."""
+        name = ".".join(Path(path).relative_to("src").with_suffix("").parts)
+        package, _, module = name.rpartition(".")
+        from_package = re.compile(rf"from {re.escape(package)} import .*\b{module}\b")
+        return [
+            str(file.relative_to(self._root))
+            for file in modules(self._root, ["src/tidelog"])
+            if name in (text := file.read_text()) or from_package.search(text)
+        ]
+
+    def seconds(self, test: str) -> float:
+        """Return how long a test function took while coverage was measured."""
+        return self._seconds.get(test, 1.0)
+
+    def _cost(self, test: str, near: Path) -> float:
+        """Seconds of a test; those of the same package count a tenth, as they check more of it."""
+        is_near = Path(test).is_relative_to("tests/unit" / near)
+        return self.seconds(test) * (0.1 if is_near else 1)
 
 
-def _cost(test: str) -> tuple[int, str]:
-    """Cheap tests first, by what kind of evidence their folder gives."""
-    order = ("unit", "contracts", "corpus", "vectors", "property", "fault", "server", "histories")
-    folder = Path(test).parts[1]
-    return (order.index(folder) if folder in order else len(order)), test
+def _is_in_function(path: Path, line: int) -> bool:
+    """Whether a line is in the body of a function."""
+    return any(
+        node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 @dataclass
@@ -120,7 +162,7 @@ class Trials:
         began = time.monotonic()
         try:
             self._write(path, mutation.applied(source))
-            by, is_over = self._run_until_one_fails(tests)
+            by, is_over = self._run_until_one_fails(_batches(tests, reach))
         finally:
             self._write(path, source)
         outcome = "out of time" if is_over else "survived"
@@ -133,17 +175,21 @@ class Trials:
         path.write_bytes(content)
         os.utime(path, (stamp, stamp))
 
-    def _run_until_one_fails(self, tests: Sequence[str]) -> tuple[str, bool]:
-        """The name of the first that failed, and whether the time was up before all had run."""
-        try:
-            done = self._pytest(tests, self.budget_s)
-        except subprocess.TimeoutExpired as error:
-            text = (error.stdout or b"").decode(errors="replace")
-            # A change may make a loop endless: what hangs has noticed it, unless it is merely long.
-            return _first_failure(text), True
-        if done.returncode in (0, 5):
-            return "", False
-        return _first_failure(done.stdout.decode(errors="replace")) or "pytest itself", False
+    def _run_until_one_fails(self, batches: Iterable[Sequence[str]]) -> tuple[str, bool]:
+        """Return the name of the first test that failed, and whether tests were left at the end."""
+        ends = time.monotonic() + self.budget_s
+        for tests in batches:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return "", True
+            try:
+                done = self._pytest(tests, left)
+            except subprocess.TimeoutExpired as error:
+                return _first_failure((error.stdout or b"").decode(errors="replace")), True
+            if done.returncode not in (0, 5):
+                failure = _first_failure(done.stdout.decode(errors="replace"))
+                return failure or "pytest itself", False
+        return "", False
 
     def _pytest(self, tests: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
         command = [sys.executable, "-m", "pytest", *_PYTEST, *tests]
@@ -181,6 +227,19 @@ class Trials:
         if by not in self._fails_anyway:
             self._fails_anyway[by] = self._pytest([by], self.budget_s).returncode != 0
         return not self._fails_anyway[by]
+
+
+def _batches(tests: Sequence[str], reach: Reach) -> Iterator[Sequence[str]]:
+    """Divide tests among processes of pytest: collecting thousands of tests takes long."""
+    limit_s, limit = _FIRST_S, _FIRST_TESTS
+    batch: list[str] = []
+    for test in tests:
+        batch.append(test)
+        if len(batch) == limit or sum(map(reach.seconds, batch)) >= limit_s:
+            yield batch
+            batch, limit_s, limit = [], limit_s * 4, limit * 4
+    if batch:
+        yield batch
 
 
 def _first_failure(output: str) -> str:
