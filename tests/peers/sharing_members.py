@@ -11,6 +11,7 @@ from tests.worlds.waiting import until
 from tidelog.protocol.messages import (
     CREATE_TOPICS,
     DELETE_RECORDS,
+    DESCRIBE_CONFIGS,
     FIND_COORDINATOR,
     INCREMENTAL_ALTER_CONFIGS,
     METADATA,
@@ -20,6 +21,8 @@ from tidelog.protocol.messages import (
 )
 from tidelog.protocol.messages.classic_groups import FindCoordinatorRequest
 from tidelog.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource,
     IncrementallyAlteredConfig,
@@ -204,6 +207,16 @@ class Side:
         request = IncrementalAlterConfigsRequest(resources=[resource])
         answer = self.client.ask(INCREMENTAL_ALTER_CONFIGS, 1, request)
         assert [each.error_code for each in answer.responses] == [0]
+        # Kafka's broker applies the change when it gets the next metadata image.
+        until(lambda: self._settings(*texts), lambda shown: shown == texts)
+
+    def _settings(self, *names: str) -> dict[str, str | None]:
+        resource = DescribeConfigsResource(
+            resource_type=GROUP_CONFIG, resource_name=self.group, configuration_keys=list(names)
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        (answer,) = self.client.ask(DESCRIBE_CONFIGS, 4, request).results
+        return {config.name: config.value for config in answer.configs}
 
     def member(self) -> Member:
         """Return a member on a connection of its own."""
