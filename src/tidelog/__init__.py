@@ -104,84 +104,24 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it. `open` is defined as `open_directory`, because a module
-# that defined `open` would hide the builtin.
+# Public name -> the module that defines it; all others are in `errors`. `open` is defined as
+# `open_directory`, because a module that defined `open` would hide the builtin.
 _HOMES: Final = {
     "AsyncRemoteDirectory": "remote.async_directory",
-    "CleaningAborted": "errors",
-    "CleaningFailed": "errors",
-    "ClockJump": "errors",
     "ClockName": "types",
-    "Closed": "errors",
-    "ClusterFailure": "errors",
     "Codec": "types",
-    "ConfigError": "errors",
-    "ConfigErrors": "errors",
     "ControlFailure": "control.channel",
-    "CorruptBatch": "errors",
-    "CorruptData": "errors",
-    "CorruptFile": "errors",
-    "CorruptIndex": "errors",
-    "CorruptMessage": "errors",
-    "CorruptRecord": "errors",
-    "CorruptStream": "errors",
-    "DamagedLog": "errors",
     "Directory": "directory",
-    "DirectoryLocked": "errors",
     "Env": "env",
-    "FencedLeaderEpoch": "errors",
-    "GroupActive": "errors",
     "Header": "types",
-    "InconsistentTopicId": "errors",
-    "IndexFull": "errors",
-    "InexactTable": "errors",
-    "InvalidChoice": "errors",
-    "InvalidPartitions": "errors",
-    "InvalidProducerEpoch": "errors",
-    "InvalidRecord": "errors",
-    "InvalidRequest": "errors",
-    "InvalidTime": "errors",
-    "InvalidTimestamp": "errors",
-    "InvalidTopic": "errors",
-    "InvalidTxnState": "errors",
     "IsolationLevel": "types",
-    "LostOffsets": "errors",
     "ManualClock": "env",
-    "MessageTooLarge": "errors",
-    "MissingDependency": "errors",
-    "MissingFile": "errors",
-    "MissingTimestamps": "errors",
     "NewRecord": "types",
-    "NotAuthorized": "errors",
     "OffsetAndTimestamp": "types",
     "TimeSpan": "types",
-    "OffsetOutOfRange": "errors",
-    "OffsetOverflow": "errors",
-    "OffsetsGone": "errors",
-    "OutOfOrderSequence": "errors",
-    "PolicyViolation": "errors",
-    "ReadOnly": "errors",
-    "RecordError": "errors",
-    "RecordListTooLarge": "errors",
-    "RefusedRecords": "errors",
     "RemoteDirectory": "remote.remote_directory",
-    "RequestError": "errors",
-    "SerdeError": "errors",
-    "StorageFailure": "errors",
-    "StreamTooLong": "errors",
-    "TidelogError": "errors",
-    "TierConflict": "errors",
     "TimestampType": "types",
-    "TopicExists": "errors",
     "TopicPartition": "types",
-    "TransactionCoordinatorFenced": "errors",
-    "UnknownGroup": "errors",
-    "UnknownTopic": "errors",
-    "UnsupportedCompression": "errors",
-    "UnsupportedForMessageFormat": "errors",
-    "UnsupportedRequest": "errors",
-    "UnsupportedVersion": "errors",
-    "WriterFenced": "errors",
     "broker": "server.embedded",
     "connect": "remote.remote_directory",
     "connect_async": "remote.async_directory",
@@ -299,9 +239,9 @@ _let_spark_find_us()
 
 def __getattr__(name: str) -> object:
     """Load a public name at its first use."""
-    home = _HOMES.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = _HOMES.get(name, "errors")
     with collection_paused():
         module = import_module(f"tidelog.{home}")
         take_modules_as_old()

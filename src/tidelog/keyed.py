@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tidelog.scan import Split
     from tidelog.scan.keyed_table import KeyFold, TableStats
 
-__all__ = ["MEMORY_BYTES", "Diff", "Table", "checked", "fold_of"]
-
 
 # Default limit in bytes for a map of keys; above it, the log is read several times, each time for a
 # part of the keys.

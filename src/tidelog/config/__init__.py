@@ -34,32 +34,6 @@ from tidelog.config.values import (
 if TYPE_CHECKING:
     from tidelog.config.broker import BROKER_CONFIG_BY_NAME, BROKER_CONFIGS, BrokerConfig
 
-__all__ = [
-    "BROKER_CONFIGS",
-    "BROKER_CONFIG_BY_NAME",
-    "CLEANUP_COMPACT",
-    "CLEANUP_DELETE",
-    "DEFAULT_TOPIC_CONFIG",
-    "RETIRED",
-    "TOPIC_CONFIGS",
-    "TWO_SIDED_LIMITS",
-    "BrokerConfig",
-    "CompressionType",
-    "ConfigKey",
-    "ConfigNote",
-    "ConfigValue",
-    "Durability",
-    "NoteKind",
-    "RetentionClock",
-    "Synonym",
-    "TopicConfig",
-    "amount_text",
-    "key_names",
-    "normalize",
-    "plain_names",
-    "plain_settings",
-    "text_of",
-]
 
 _OF_BROKERS = ("BROKER_CONFIGS", "BROKER_CONFIG_BY_NAME", "BrokerConfig")
 

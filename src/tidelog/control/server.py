@@ -26,9 +26,6 @@ from tidelog.errors import CorruptMessage, TidelogError
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.open_files import as_storage_failure
 
-__all__ = ["CONNECTIONS_MAX", "ControlServer"]
-
-
 _READ_BYTES: Final = 1 << 16
 
 

@@ -30,9 +30,6 @@ from tidelog.storage.directory.staging import NewSegment, StagedSegment
 from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_partition
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 
-__all__ = ["MoveReport", "run_tier"]
-
-
 Arguments: TypeAlias = Mapping[str, object]
 
 

@@ -37,35 +37,6 @@ from tidelog.env.system import (
 )
 from tidelog.lazy_dataclass import dataclass
 
-__all__ = [
-    "MAX_BUFFERS_PER_WRITE",
-    "SMALL_MAP_BYTES",
-    "Clock",
-    "DirEntry",
-    "Env",
-    "File",
-    "FileStat",
-    "FileSystem",
-    "HeldHere",
-    "LayeredFiles",
-    "LocalFile",
-    "LockHandle",
-    "ManualClock",
-    "MappableFile",
-    "NotRegularFile",
-    "OsFileSystem",
-    "ReadOnlyFile",
-    "RemoteFiles",
-    "SystemClock",
-    "UnsyncedFiles",
-    "forget",
-    "is_remote",
-    "local_file",
-    "mappable_file",
-    "os_env",
-    "prefetch",
-]
-
 
 class ManualClock:
     """A clock that its owner moves: for tests, replays and loading of old data.

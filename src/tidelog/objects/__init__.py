@@ -15,17 +15,3 @@ from tidelog.objects.store import (
     local_path,
     store_options,
 )
-
-__all__ = [
-    "NO_MODIFIED",
-    "ObjectFiles",
-    "ObjectInfo",
-    "ObjectStore",
-    "env_for",
-    "identity_of",
-    "is_url",
-    "local_path",
-    "open_store",
-    "shared_store",
-    "store_options",
-]

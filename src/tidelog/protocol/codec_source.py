@@ -6,7 +6,7 @@ namespace, so no outside input becomes code.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from struct import Struct, unpack_from
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptMessage, InvalidRequest
@@ -16,8 +16,6 @@ from tidelog.protocol.wire import STRING_BYTES_MAX, TAGS_MAX
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-__all__ = ["bad_length", "bad_tag", "cut", "refusal", "too_many_tags", "too_much", "unpack_from"]
 
 
 FIXED: Final = frozenset(

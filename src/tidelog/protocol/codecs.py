@@ -21,7 +21,7 @@ Source: docs/protocol.md.
 
 from collections.abc import Callable, Generator
 from functools import cache
-from struct import calcsize, pack
+from struct import calcsize, pack, unpack_from
 from struct import error as struct_error
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -377,7 +377,7 @@ class _ReadCode(Source):
                 self.line("yield")
 
     def _numbers(self, item: Kind[object], count: str, target: str, least: int) -> None:
-        unpack, letter = self.name(codec_source.unpack_from), item.form.value
+        unpack, letter = self.name(unpack_from), item.form.value
         if not self._sliced:
             layout = f'f">{{{count}}}{letter}"'
             self.line(f"{target} = list({unpack}({layout}, view, at))")

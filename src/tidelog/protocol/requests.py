@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedRequest, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
-from tidelog.protocol.codecs import Codec, WrittenItems, struct_codec
+from tidelog.protocol.codecs import Codec, struct_codec
 from tidelog.protocol.framing import LENGTH_BYTES, MAX_FRAME_BYTES, Frames
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY, AnyApi
 from tidelog.protocol.schema import ANY_VERSION, Api
@@ -28,18 +28,6 @@ from tidelog.types import INT32_MAX, Buffer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-__all__ = [
-    "MAX_FRAME_BYTES",
-    "ClientConnection",
-    "Frames",
-    "LongRequest",
-    "ReceivedRequest",
-    "WrittenItems",
-    "read_request",
-    "write_response",
-    "write_response_around",
-]
 
 
 Request = TypeVar("Request", bound="DataclassInstance")

@@ -26,14 +26,12 @@ from tidelog.remote.own_logs import Counter, OwnLogs, TimedRecord, first_record
 from tidelog.remote.view import ClusterView, Committed, Count, RemoteRecord, Watermarks
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.replay import LoadedGroup, Replay
-from tidelog.storage.directory.broker_files import GROUPS_FILE, read_group_offsets
+from tidelog.storage.directory.broker_files import read_group_offsets
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import OFFSETS_TOPIC, IsolationLevel, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.server.groups.committed_offsets import CommittedOffset
-
-__all__ = ["GROUPS_FILE", "OFFSETS_TOPIC", "DirectoryGroups", "observe", "read_groups"]
 
 
 SAMPLES_KEPT: Final = 20

@@ -50,25 +50,12 @@ from tidelog.protocol.messages.list_offsets import (
 )
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataTopic
 from tidelog.protocol.schema import CONSUMER_REPLICA_ID
-from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
 from tidelog.record.header import ATTRIBUTES_AT, MAGIC_2
 from tidelog.remote import client as codes
 from tidelog.remote.broker_connection import BrokerConnection, Connect
 from tidelog.types import NO_LEADER_EPOCH, IsolationLevel, TopicPartition
-
-__all__ = [
-    "NO_LEADER",
-    "NO_UUID",
-    "FetchLimits",
-    "Leader",
-    "LeaderPartition",
-    "LeaderSettings",
-    "LeaderTopic",
-    "Position",
-]
-
 
 UNKNOWN_END: Final = -1
 

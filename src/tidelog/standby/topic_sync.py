@@ -40,9 +40,6 @@ from tidelog.storage.directory.topic_registry import PARTITION_COUNT_LIMIT, Topi
 from tidelog.storage.files import check_topic_name, encode_topic_id
 from tidelog.types import TopicPartition
 
-__all__ = ["NOT_READY", "NO_UUID", "coordinator_of", "group_offsets"]
-
-
 _WILD: Final = frozenset("*?[")
 
 

@@ -15,16 +15,3 @@ from tidelog.timespec.grammar import (
 )
 from tidelog.timespec.units import parse_duration
 from tidelog.timespec.zones import format_ms, time_text
-
-__all__ = [
-    "OPEN_END",
-    "OPEN_START",
-    "TIME_HELP",
-    "format_ms",
-    "parse_duration",
-    "parse_point",
-    "parse_range",
-    "parse_sides",
-    "time_text",
-    "zone_of_question",
-]

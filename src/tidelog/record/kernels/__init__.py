@@ -15,14 +15,3 @@ from tidelog.record.kernels.batch_scan import scan_batches
 from tidelog.record.kernels.compiler import Kernel, kernel, plain
 from tidelog.record.kernels.records import check_body, validate_batch_body
 from tidelog.record.kernels.time_search import find_time, find_time_in_segment
-
-__all__ = [
-    "Kernel",
-    "check_body",
-    "find_time",
-    "find_time_in_segment",
-    "kernel",
-    "plain",
-    "scan_batches",
-    "validate_batch_body",
-]

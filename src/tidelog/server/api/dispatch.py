@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from tidelog.error_codes import ErrorCode
-from tidelog.errors import CorruptMessage, UnsupportedRequest
+from tidelog.errors import UnsupportedRequest
 from tidelog.protocol.messages import API_VERSIONS, BY_KEY
 from tidelog.protocol.requests import (
     LongRequest,
@@ -50,8 +50,6 @@ from tidelog.types import Buffer
 
 if TYPE_CHECKING:
     from tidelog.server.api.charges import Charges
-
-__all__ = ["CorruptMessage", "Outcome", "Pieces", "answer"]
 
 
 Pieces: TypeAlias = list[Buffer]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch_walk import Batch, view_batch
-from tidelog.record.columns.decode import SECRET_BYTES, LatestFinder, LatestRecord
+from tidelog.record.columns.decode import LatestFinder, LatestRecord
 from tidelog.record.header import (
     CODEC_MASK,
     CONTROL_BIT,
@@ -35,8 +35,6 @@ from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Longs
-
-__all__ = ["SECRET_BYTES", "KernelPieces"]
 
 
 # Number of bytes read at a time. Pieces are large, because a key that occurs in several pieces is

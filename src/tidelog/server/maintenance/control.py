@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from tidelog.server.maintenance.log_cleaner import LogCleaner
 
-__all__ = ["Control"]
 
 _Result = Mapping[str, object]
 

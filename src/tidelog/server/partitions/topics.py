@@ -20,10 +20,7 @@ from tidelog.server.partitions.partitions import Partitions
 from tidelog.server.runtime.threads import Work
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.types import INTERNAL_TOPICS, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
-
-__all__ = ["INTERNAL_TOPICS", "OFFSETS_TOPIC", "SHARE_STATE_TOPIC", "TRANSACTIONS_TOPIC", "Topics"]
-
+from tidelog.types import INTERNAL_TOPICS
 
 _Told = TypeVar("_Told")
 

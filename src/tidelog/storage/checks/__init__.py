@@ -9,5 +9,3 @@ Source: docs/recovery.md#tidelog-doctor.
 
 from tidelog.storage.checks.directory_check import DirectoryCheck, Selection
 from tidelog.storage.checks.findings import CheckOptions, Finding, Severity
-
-__all__ = ["CheckOptions", "DirectoryCheck", "Finding", "Selection", "Severity"]

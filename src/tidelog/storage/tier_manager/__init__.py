@@ -15,19 +15,3 @@ from tidelog.storage.tier_manager.mover import (
 from tidelog.storage.tier_manager.orphans import CollectedOrphans, collect, restore
 from tidelog.storage.tier_manager.tier_compaction import compact_tier
 from tidelog.storage.tier_manager.tier_store import Problem, verify
-
-__all__ = [
-    "GRACE_MS",
-    "CollectedOrphans",
-    "MoveOptions",
-    "MoveReport",
-    "Problem",
-    "TierStatus",
-    "collect",
-    "compact_tier",
-    "exchange",
-    "restore",
-    "tier_partition",
-    "tier_status",
-    "verify",
-]

@@ -7,12 +7,3 @@ from tidelog.storage.compaction.generations.estimates import SegmentFacts
 from tidelog.storage.compaction.generations.planning import Decision, Demand, GenerationPlan
 from tidelog.storage.compaction.generations.scheduler import Generations
 from tidelog.storage.compaction.generations.statistics import STATISTICS_FILE
-
-__all__ = [
-    "STATISTICS_FILE",
-    "Decision",
-    "Demand",
-    "GenerationPlan",
-    "Generations",
-    "SegmentFacts",
-]
