@@ -29,8 +29,9 @@ def render(text: str) -> str:
     table = HEAD + "\n".join(map(_row, BROKER_CONFIGS))
     refused = ", ".join(f"`{name}`" for name in sorted(NOT_SERVED))
     return (
-        f"{above}{HEADING}\n{table}\n\nTaken with a note, without effect: {without}.\n\n"
-        f"Kafka's, and refused: {refused}.\n"
+        f"{above}{HEADING}\n{table}\n\n"
+        f"Kafka settings that are accepted with a note and have no effect: {without}.\n\n"
+        f"Kafka settings that are refused: {refused}.\n"
     )
 
 

@@ -102,10 +102,10 @@ BOUNDED: Final = (
 )
 
 
-_LEAST: Final = "Minimum value of the setting for a group."
+_LEAST: Final = "Minimum that a group may configure for its own setting of this name without `min`."
 
 
-_MOST: Final = "Maximum value of the setting for a group."
+_MOST: Final = "Maximum that a group may configure for its own setting of this name without `max`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "A topic, or a pattern of whole names, on A; repeatable. Default: all topics.",
             "--topic",
-            keyword="Names of topics on A, or patterns of whole names; all topics where None.",
+            keyword="Names of topics on A, or patterns of whole names; None: all topics.",
             metavar="PATTERN",
         ),
     ]
@@ -46,7 +46,7 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "Name of a topic on B; repeatable. Default: the same name.",
             "--rename",
-            keyword="Names on B by name on A, for topics whose names differ.",
+            keyword="Names on B by names on A, for topics with different names.",
             metavar="TOPIC=NAME",
         ),
     ]
@@ -56,7 +56,8 @@ class AuditOptions(TypedDict, total=False):
             "Compare with this consumer group: list keys whose last record it has not read."
             " Default: no group.",
             "--group",
-            keyword="A group of B (of A without B): keys whose last record it has not read.",
+            keyword="Consumer group of B (without B: of A): lists keys whose last record it has"
+            " not read.",
             metavar="G",
         ),
     ]
@@ -66,7 +67,7 @@ class AuditOptions(TypedDict, total=False):
             f"Start by record timestamp (inclusive), or a range A..B. {TIME_HELP}. Default: no"
             " limit.",
             "--from",
-            keyword="Earliest record timestamp, in ms or as text.",
+            keyword="Start by record timestamp, inclusive, in ms or as text.",
             metavar="TIME",
         ),
     ]
@@ -75,7 +76,7 @@ class AuditOptions(TypedDict, total=False):
         Option(
             "End by record timestamp (exclusive). Default: no limit.",
             "--to",
-            keyword="Record timestamp to stop at.",
+            keyword="End by record timestamp, exclusive, in ms or as text.",
             metavar="TIME",
         ),
     ]
@@ -85,7 +86,8 @@ class AuditOptions(TypedDict, total=False):
             "Offset map of the mirror from A to B: compare only what it had copied. Default:"
             " compare all records.",
             "--map",
-            keyword="The map of the mirror from A to B: only what it had copied is compared.",
+            keyword="Offset map of the mirror from A to B: compares only records that it had"
+            " copied.",
             metavar="FILE",
         ),
     ]
@@ -95,8 +97,9 @@ class AuditOptions(TypedDict, total=False):
             "Folder that stores what was read, so that the next audit reads only new records."
             " Default: read all.",
             "--state",
-            keyword="Folder, shared by all workers, in which what was read is kept for the next"
-            " audit of these places. Without it, workers must be of this machine.",
+            keyword="Folder, shared by all workers, that stores what was read, so that the next"
+            " audit of these places reads only new records. Without it, all workers must run on"
+            " this machine.",
             metavar="FOLDER",
         ),
     ]
@@ -123,7 +126,9 @@ class AuditOptions(TypedDict, total=False):
     span_ms: Annotated[
         int,
         Option(
-            "Length of the spans of time in which the two are compared.", default=HOUR_MS, least=1
+            "Length in ms of the time spans by which A and B are compared.",
+            default=HOUR_MS,
+            least=1,
         ),
     ]
     keys_max: Annotated[

@@ -26,8 +26,8 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Column of the key. Default: no key.",
             "--key",
-            keyword="Column of the key; the partition of records without one is chosen by a hash of"
-            " their value.",
+            keyword="Column of the key; records without a key are partitioned by a hash of their"
+            " value.",
             metavar="COL",
         ),
     ]
@@ -37,7 +37,7 @@ class BootstrapOptions(TypedDict, total=False):
             "Column of the create time. Default: the time of the commit.",
             "--time",
             keyword="Column of the create time: timestamp, date, whole ms, or text for SQL's cast."
-            " Null is the time of the commit.",
+            " Null means the time of the commit.",
             metavar="COL",
         ),
     ]
@@ -59,7 +59,7 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Column of the partition. Default: by key.",
             "--partition",
-            keyword="Column of the partition's number; by murmur2 of the key where None.",
+            keyword="Column of the partition's number; None: murmur2 of the key.",
             metavar="COL",
         ),
     ]
@@ -68,8 +68,9 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Order of records in a partition. Default: time with --time, else none.",
             "--order",
-            keyword="Of the records in a partition: by `time`, by `key` (then time), or `none`: as"
-            " the tasks read them, without a shuffle. None: by time if there is a time column.",
+            keyword="Order of the records in a partition: `time`, `key` (then time), or `none` (the"
+            " order in which tasks read them, without a shuffle). None: `time` if there is a time"
+            " column.",
             choices=Order,
         ),
     ]
@@ -78,8 +79,8 @@ class BootstrapOptions(TypedDict, total=False):
         Option(
             "Name of the load, which happens once. Default: by table, topic and columns.",
             "--id",
-            keyword="Makes it safe to start again: a table that was loaded under this id is not"
-            " loaded again.",
+            keyword="Name of the load, which makes it safe to repeat: a table that was loaded under"
+            " this id is not loaded again.",
             metavar="NAME",
         ),
     ]
@@ -104,8 +105,8 @@ class BootstrapOptions(TypedDict, total=False):
             "Read all keys and times before writing, for exact checks. Default: --count.",
             "--count/--no-count",
             default=True,
-            keyword="Read key and time of the whole table before writing, for exact checks; the"
-            " table is read once more for it.",
+            keyword="Read key and time of the whole table before writing, for exact checks; this"
+            " reads the table one more time.",
         ),
     ]
     force: Annotated[bool, FORCE]

@@ -39,7 +39,7 @@ class CompactOptions(TypedDict, total=False):
         Option(
             "A setting of the object stores of tiers; repeatable. Default: the environment's.",
             "--store-option",
-            keyword="Settings of the stores of tiers, which all workers reach.",
+            keyword="Settings of the object stores of tiers; all workers must reach these stores.",
             metavar="KEY=VALUE",
         ),
     ]

@@ -19,7 +19,7 @@ class LatencyOptions(TypedDict, total=False):
         Option(
             f"Start by append time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
             "--from",
-            keyword="Earliest append time, in ms or as text; its whole hour counts.",
+            keyword="Start by append time, in ms or as text, extended to the start of its hour.",
             metavar="TIME",
         ),
     ]
@@ -28,7 +28,7 @@ class LatencyOptions(TypedDict, total=False):
         Option(
             "End by append time (exclusive). Default: no limit.",
             "--to",
-            keyword="Append time to stop at, extended to the end of its hour.",
+            keyword="End by append time, in ms or as text, extended to the end of its hour.",
             metavar="TIME",
         ),
     ]
@@ -38,7 +38,7 @@ class LatencyOptions(TypedDict, total=False):
             "A watermark delay; repeatable. Default: 0s, 1s, 10s, 1m, 10m, 1h, 1d.",
             "--delay",
             DELAYS_MS,
-            keyword="Watermark delays to count lost records for.",
+            keyword="Watermark delays in ms for which lost records are counted.",
             metavar="TIME",
             read=lambda text: parse_duration(text) // NS_PER_MS,
         ),

@@ -55,7 +55,7 @@ class MirrorOptions(TypedDict, total=False):
             Option(
                 "Folder for the state of a restart and the offset map, used by this mirror alone.",
                 "--checkpoint",
-                keyword="Folder of the driver with what a restart needs, and `offsets.map`.",
+                keyword="Folder of the driver for the state of a restart, and for `offsets.map`.",
                 metavar="FOLDER",
             ),
         ]
@@ -66,13 +66,20 @@ class MirrorOptions(TypedDict, total=False):
             "kept: partitions keep their numbers; key: partition by key.",
             "--partitions",
             Partitioning.KEPT,
-            keyword="`kept`; `key`: by key; `any`: by a transform's column `targetPartition`.",
+            keyword="`kept`: partitions keep their numbers; `key`: by key; `any`: by the"
+            " transform's column `targetPartition`.",
             choices=("kept", "key"),
         ),
     ]
     start: Annotated[
         str,
-        Option("Where a new mirror begins.", "--start", "earliest", choices=("earliest", "latest")),
+        Option(
+            "Where a new mirror begins.",
+            "--start",
+            "earliest",
+            keyword="Start offsets of a new mirror: `earliest` or `latest`.",
+            choices=("earliest", "latest"),
+        ),
     ]
     isolation: Annotated[
         str,
@@ -84,7 +91,7 @@ class MirrorOptions(TypedDict, total=False):
             "Continue until stopped. Default: copy the existing records.",
             "--continuous",
             default=False,
-            keyword="Continue until `stopped` is set; else copy the records that exist at the"
+            keyword="Continue until `stopped` is set. False: copy the records that exist at the"
             " start.",
         ),
     ]
@@ -159,4 +166,4 @@ class MirrorOptions(TypedDict, total=False):
         Option("More options of the sources, such as `kafka.security.protocol`."),
     ]
     sink_options: Annotated[Mapping[str, str] | None, SINK]
-    env: Annotated[Env | None, Option("Files and clock of the driver; the machine's where None.")]
+    env: Annotated[Env | None, Option("Files and clock of the driver; None: the machine's.")]

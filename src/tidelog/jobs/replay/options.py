@@ -25,7 +25,7 @@ class ReplayOptions(TypedDict, total=False):
             Option(
                 "Target: a directory of topics, kafka://HOST:PORT, parquet:PATH, or console.",
                 "--to",
-                keyword="Where the records go: a place, `parquet:PATH`, or `console`.",
+                keyword="Target of the records: a place, `parquet:PATH`, or `console`.",
                 metavar="PLACE",
             ),
         ]
@@ -35,8 +35,8 @@ class ReplayOptions(TypedDict, total=False):
         Option(
             "Name of the topic at the target. Default: the same name.",
             "--to-topic",
-            keyword="The topic there; the same name where None. It must exist unless `create` is"
-            " given.",
+            keyword="Name of the topic at the target; None: the same name. It must exist unless"
+            " `create` is given.",
             metavar="TOPIC",
         ),
     ]
@@ -45,8 +45,8 @@ class ReplayOptions(TypedDict, total=False):
         Option(
             f"Start time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
             "--from",
-            keyword="Earliest time, inclusive, in ms or in the grammar of docs/time.md; None for no"
-            " bound.",
+            keyword="Start time, inclusive, in ms or in the grammar of docs/time.md; None: no"
+            " limit.",
             metavar="TIME",
         ),
     ]
@@ -55,8 +55,7 @@ class ReplayOptions(TypedDict, total=False):
         Option(
             "End time (exclusive). Default: no limit.",
             "--until",
-            keyword="Time to stop before, exclusive; None for all records present when the replay"
-            " starts.",
+            keyword="End time, exclusive; None: all records that exist when the replay starts.",
             metavar="TIME",
         ),
     ]
@@ -71,8 +70,8 @@ class ReplayOptions(TypedDict, total=False):
             "keep: partitions keep their numbers; key: partition by key. Default: keep if both"
             " topics have as many, else key.",
             "--partitions",
-            keyword="`keep` the partitions' numbers, or partition by `key`; None keeps them if"
-            " the target has as many as the source, else chooses by key.",
+            keyword="`keep`: partitions keep their numbers; `key`: partition by key; None: keep if"
+            " the target has as many partitions as the source, else by key.",
             choices=ReplayPartitions,
         ),
     ]
