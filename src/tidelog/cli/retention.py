@@ -59,11 +59,12 @@ def why(
     Shows for each segment which record and which rule keep it, what would delete it, and how long
     Kafka's own rule would keep it; and which offsets are deleted already.
     """
-    from tidelog.storage.directory.topic_retention import explain
+    from tidelog.storage.directory.topic_retention import applied_config, explain
 
     topic, number = parse_target(target)
     with open_directory(surroundings, data) as directory:
-        config = directory.topic(topic).config
+        config = applied_config(directory.log_dir, topic)
+        is_age_known = directory.log_dir.knows_age_limit(topic)
         partitions = directory.log_dir.partitions(topic)
         if number is not None:
             directory.partition(topic, number)  # an unknown partition's error lists them
@@ -74,7 +75,7 @@ def why(
         ]
     if kind is Format.TABLE:
         for name, story in stories:
-            for line in _lines(name, story, config, zone):
+            for line in _lines(name, story, config, zone, is_age_known=is_age_known):
                 output.print_text(surroundings, line, hanging=len(_LABEL))
     elif kind is Format.JSON:
         for name, story in stories:
@@ -176,28 +177,48 @@ _LABEL: Final = "  record times  "
 
 
 def _lines(
-    name: TopicPartition, story: "PartitionStory", config: TopicConfig, zone: str | None
+    name: TopicPartition,
+    story: "PartitionStory",
+    config: TopicConfig,
+    zone: str | None,
+    *,
+    is_age_known: bool,
 ) -> list[str]:
-    settings = (
-        "tidelog.retention.clock",
-        "retention.ms",
-        "retention.bytes",
-        "cleanup.policy",
+    age = f"retention.ms={config.retention_ms}" if is_age_known else "retention.ms not set"
+    settings_text = (
+        f"tidelog.retention.clock={config.tidelog_retention_clock}, {age},"
+        f" retention.bytes={config.retention_bytes},"
+        f" cleanup.policy={config.text('cleanup.policy')}"
     )
-    settings_text = ", ".join(f"{key}={config.text(key)}" for key in settings)
     lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
     if story.start_offset > 0:
-        lines.append(f"  gone          0..{story.start_offset - 1}: by retention or delete-records")
+        lines.append(
+            f"  gone          0..{story.start_offset - 1}: by retention or delete-records; which of"
+            " the two, when, and the times of these records are not recorded"
+        )
     if story.storm is not None:
         lines.append(f"  {story.storm}")
     if not story.segments:
         lines.append("  no segments yet")
+    forever = _forever(config, is_age_known=is_age_known)
     for segment in story.segments:
-        lines += _segment_lines(segment, config, zone)
+        lines += _segment_lines(segment, forever, zone)
     return lines
 
 
-def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> list[str]:
+def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
+    """Return why no segment goes by age, if none does."""
+    if CLEANUP_DELETE not in config.cleanup_policy:
+        return f"forever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
+    if not is_age_known:
+        return (
+            "forever without a broker: the topic has no retention.ms of its own, and no broker's"
+            " default is known"
+        )
+    return f"forever: retention.ms={config.retention_ms}"
+
+
+def _segment_lines(segment: "SegmentStory", forever: str, zone: str | None) -> list[str]:
     if segment.base_offset == segment.end_offset:
         return [f"segment at {segment.base_offset}: no records yet"]
     facts, lost = segment.times, segment.lost
@@ -207,7 +228,7 @@ def _segment_lines(segment: "SegmentStory", config: TopicConfig, zone: str | Non
         f"segment {offsets}, {output.bytes_text(segment.size_bytes)}, {_rolled(segment, zone)}",
         f"  record times  {_span(segment.smallest_timestamp, facts.largest_timestamp, zone)}",
         f"  append times  {_appends(segment, zone)}",
-        f"  kept until    {_kept(segment, config, zone)}",
+        f"  kept until    {_kept(segment, forever, zone)}",
         f"  deleted by    {_deleted_by(segment)}",
         f"  Kafka's rule  {_kafka(segment, zone)}",
         *gap,
@@ -237,12 +258,10 @@ def _appends(segment: "SegmentStory", zone: str | None) -> str:
     return f"first {first}, last {last}{hidden}"
 
 
-def _kept(segment: "SegmentStory", config: TopicConfig, zone: str | None) -> str:
+def _kept(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     keeping = segment.keeping
     if keeping.until_ms is None:
-        if CLEANUP_DELETE not in config.cleanup_policy:
-            return f"forever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
-        return f"forever: retention.ms={config.retention_ms}"
+        return forever
     until = output.time_text(keeping.until_ms, zone)
     if keeping.behind is not None:
         own = output.time_text(keeping.own_until_ms, zone)

@@ -10,6 +10,7 @@ import tidelog
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
+WEEK = ("-c", "retention.ms=7d")
 ANY_TIME = ("-c", f"message.timestamp.after.max.ms={2**62}")
 
 
@@ -23,6 +24,7 @@ def tides(cli: Cli) -> Cli:
         "internal.segment.bytes=90",
         "-c",
         "retention.bytes=1000",
+        *WEEK,
         *ANY_TIME,
     )
     for time in (NOW - DAY_MS, NOW + 365 * DAY_MS, NOW):
@@ -111,6 +113,18 @@ def test_for_ever_has_a_reason(cli: Cli) -> None:
     assert "forever: cleanup.policy=compact" in cli.ok("why", "compacted").out
     cli.ok("create", "empty")
     assert "no segments yet" in cli.ok("why", "empty").out
+
+
+def test_it_promises_no_retention_that_retain_does_not_apply(tides: Cli) -> None:
+    tides.ok("config", "tides", "--unset", "retention.ms", "--set", "retention.bytes=-1")
+    tides.clock.set(NOW + 2 * WEEK_MS)
+    assert tides.ok("retain", "--dry-run", "-o", "json").objects == []
+    segments = tides.ok("why", "tides", "-o", "json").objects
+    assert [s["due"] for s in segments] == [None] * 3
+    assert [part(s, "kept")["until_ms"] for s in segments] == [None] * 3
+    text = tides.ok("why", "tides").out
+    assert "retention.ms not set" in text
+    assert text.count("kept until    forever without a broker: the topic has no retention.ms") == 3
 
 
 @pytest.mark.parametrize("target", ["tides:x", "tides:0:1", "tides:-1"])
@@ -225,7 +239,7 @@ def test_a_copy_with_other_file_times_says_the_same(tides: Cli, seconds: int) ->
 
 def test_a_zone_map_gives_the_exact_record_and_the_smallest_time(cli: Cli) -> None:
     """A record of next year is appended first, an old one a day later: the first one decides."""
-    cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *ANY_TIME)
+    cli.ok("create", "mixed", "-c", "internal.segment.bytes=160", *WEEK, *ANY_TIME)
     cli.append(at(NOW + 365 * DAY_MS), topic="mixed")
     cli.clock.advance(DAY_MS)
     cli.append(at(NOW - DAY_MS), topic="mixed")

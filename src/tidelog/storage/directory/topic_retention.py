@@ -42,7 +42,7 @@ from tidelog.storage.segment.slices import LogSlice, checked_records, slices
 from tidelog.types import NO_OFFSET, UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.storage.directory.log_dir import LogDir
+    from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
 
 FOR_EVER: Final = None
 
@@ -168,7 +168,7 @@ def times_of(log: LogView, notes: Notes, segment: Segment) -> SegmentTimes:
 
 
 def explain(log: LogView, config: TopicConfig) -> PartitionStory:
-    """Explain each segment of a partition.
+    """Explain each segment of a partition by its `applied_config`.
 
     Raises:
         StorageFailure: The disk failed.
@@ -363,6 +363,16 @@ class DueSegment:
     reason: str
 
 
+def applied_config(log_dir: "DirectoryAccess", topic: str) -> TopicConfig:
+    """Return a topic's settings as retention applies them in a directory without a broker.
+
+    They have no age limit if the topic has no `retention.ms` of its own, and no broker's is known:
+    the broker may be configured to keep data for longer than Kafka's default. Raises UnknownTopic.
+    """
+    config = log_dir.topic(topic).config
+    return config if log_dir.knows_age_limit(topic) else replace(config, retention_ms=-1)
+
+
 def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
     """Delete a topic's expired segments, or with `dry_run` only find them; in order of offsets.
 
@@ -371,9 +381,7 @@ def retain(log_dir: "LogDir", topic: str, *, dry_run: bool) -> list[DueSegment]:
         ReadOnly: The directory is open for reading, and this is no dry run.
         StorageFailure: The disk failed; the partition is offline.
     """
-    by_age, config = log_dir.knows_age_limit(topic), log_dir.topic(topic).config
-    if not by_age:
-        config = replace(config, retention_ms=-1)
+    by_age, config = log_dir.knows_age_limit(topic), applied_config(log_dir, topic)
     due: list[DueSegment] = []
     for name in log_dir.partitions(topic):
         if dry_run:
