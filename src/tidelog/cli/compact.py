@@ -345,7 +345,11 @@ def erase(  # noqa: PLR0913 - one argument for each option
 
     Appends a tombstone, rewrites segments that hold the key, reads all files once more, and prints
     a receipt (JSON) with the digests of all searched files. Without --execute nothing changes: it
-    shows the files that hold the key, and -o json prints the receipt.
+    shows the files that hold the key, and -o json prints the receipt. A process that has the
+    directory open, such as a broker, executes the request itself.
+
+    The tombstone holds the key until compaction or retention removes it. Tables and differences as
+    of earlier times are inexact afterwards.
 
     Exit code 2: a reachable file still holds the key. Copies that can't be reached are listed.
     """
@@ -386,6 +390,8 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
         output.print_rows(surroundings, _FILES, _found_rows(receipt, kind), kind)
     for line in cast("list[str]", receipt["not_reached"]):
         surroundings.note(f"not reached: {line}")
+    for line in cast("list[str]", receipt["notes"]):
+        surroundings.note(line)
     if receipt["executed"]:
         for line in cast("list[str]", receipt["out_of_reach"]):
             surroundings.note(f"not checked: {line}")

@@ -131,7 +131,7 @@ def _before(
         return Doubt(name, f"compacted, and since when {clock} times are whole is not known")
     if at_ms >= since_ms:
         return None
-    reason = f"compacted: exact from {_time(since_ms)} on ({clock} clock)"
+    reason = f"compacted or erased from: exact from {_time(since_ms)} on ({clock} clock)"
     return Doubt(name, reason, since_ms)
 
 

@@ -2,7 +2,8 @@
 
 1. Every file of the topic's partitions is read from end to end for records of the key, including
    those of aborted transactions; the SHA-256 of each file records what was read.
-2. Each partition with such records gets a tombstone, and its active segment is rolled.
+2. Each partition with such records gets a tombstone, and its active segment is rolled. A tombstone
+   that is the key's only record in its partition stays: a repeated erasure changes nothing there.
 3. Segments with such records are rewritten without them and exchanged (`attach`), one step each.
    Batches without such records are copied unchanged; a batch that loses all records becomes an
    empty batch, so offsets and sequences are kept. Before the first exchange the compaction history
@@ -23,10 +24,11 @@ lock, except for the search.
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.amounts import plural, verb
+from tidelog.config import CLEANUP_DELETE, TopicConfig
 from tidelog.errors import InvalidRequest, UnsupportedForMessageFormat
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
@@ -44,6 +46,7 @@ from tidelog.storage.directory.staging import (
     remove_quietly,
     staging_path,
 )
+from tidelog.storage.directory.topic_retention import applied_config
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.compaction_history import (
     ALWAYS_MS,
@@ -53,6 +56,7 @@ from tidelog.storage.segment.compaction_history import (
     write_history,
 )
 from tidelog.storage.segment.segment import Segment, iterate_batches
+from tidelog.storage.segment.slices import checked_records, slices
 from tidelog.storage.tier.remote_segment import RemoteSegment
 from tidelog.storage.tier_manager.mover import MoveOptions, Mover
 from tidelog.storage.tier_manager.orphans import collect_orphans
@@ -133,6 +137,31 @@ def search(log_dir: "DirectoryAccess", name: TopicPartition, key: bytes) -> list
     return searched
 
 
+def _lone_tombstone(
+    log_dir: "DirectoryAccess", name: TopicPartition, searched: Sequence[SearchedFile]
+) -> int | None:
+    """Return the offset of the partition's tombstone if it is the key's only record in segments.
+
+    A tombstone in a transaction may be aborted, and one with headers holds more than the key: these
+    are erased like other records.
+    """
+    offsets = {at for one in searched if one.base_offset >= 0 for at in one.offsets}
+    if len(offsets) != 1:
+        return None
+    (offset,) = offsets
+    for part in slices(_reader(log_dir, name).segments, offset, offset + 1):
+        for position, batch in part.batches():
+            if isinstance(batch, RecordBatch) and not batch.is_transactional:
+                records = checked_records(part.segment, position, batch)
+                if any(one.offset == offset and _is_bare_tombstone(one) for one in records):
+                    return offset
+    return None
+
+
+def _is_bare_tombstone(record: Record) -> bool:
+    return record.value is None and not record.headers
+
+
 def _reader(log_dir: "DirectoryAccess", name: TopicPartition) -> "LogView":
     if log_dir.is_writable:
         return log_dir.log(name.topic, name.partition)
@@ -196,6 +225,7 @@ def _offsets_of(batch: object, key: bytes) -> list[int]:
 
 
 UNREACHABLE: Final = (
+    "other topics of this directory",
     "other replicas of the topic, and followers of this directory",
     "mirrors and copies in other clusters, directories and object stores",
     "backups and snapshots of the disk, and blocks that the disk has not yet written over",
@@ -219,8 +249,10 @@ class Erasure:
         started_ms: Start time in ms.
         ended_ms: End time in ms.
         is_executed: Whether changes were allowed.
+        removal: What removes a tombstone from this topic, as words of a sentence.
         found: All files before the erasure.
-        tombstones: Partition and offset of each tombstone that was appended.
+        tombstones: Partition and offset of each tombstone that stays: it was appended, or it is the
+            key's only record in its partition.
         left: All files after the erasure.
         removed: Files awaiting deletion that were removed because they contained the key.
         not_reached: Places that still contain the key, as far as known here.
@@ -231,6 +263,7 @@ class Erasure:
     started_ms: int
     ended_ms: int = 0
     is_executed: bool = False
+    removal: str
     found: list[SearchedFile] = field(default_factory=list)
     tombstones: list[tuple[int, int]] = field(default_factory=list)
     left: list[SearchedFile] = field(default_factory=list)
@@ -245,6 +278,7 @@ class Erasure:
     def receipt(self) -> dict[str, object]:
         """Return the outcome as JSON values, with the key's digest instead of the key."""
         searched = self.left if self.is_executed else self.found
+        found = [one for one in map(self._without_tombstone, self.found) if one.offsets]
         return {
             "version": 1,
             "topic": self.topic,
@@ -253,14 +287,46 @@ class Erasure:
             "complete": self.is_complete,
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
-            "records": sum(len(one.offsets) for one in self.found),
-            "found": [one.to_receipt() for one in self.found if one.offsets],
+            "records": sum(len(one.offsets) for one in found),
+            "found": [one.to_receipt() for one in found],
             "tombstones": [{"partition": n, "offset": offset} for n, offset in self.tombstones],
             "searched": [one.to_receipt() for one in searched],
             "removed_files": self.removed,
             "not_reached": self.not_reached,
             "out_of_reach": list(UNREACHABLE),
+            "notes": self._notes({one.partition.partition for one in found}),
         }
+
+    def _without_tombstone(self, one: SearchedFile) -> SearchedFile:
+        """Return a file's entry without the tombstone that stays; unchanged if not in a segment."""
+        if one.base_offset < 0:
+            return one
+        stays = {offset for number, offset in self.tombstones if number == one.partition.partition}
+        return replace(one, offsets=tuple(at for at in one.offsets if at not in stays))
+
+    def _notes(self, partitions: Set[int]) -> list[str]:
+        """Return sentences on tombstones and earlier tables; `partitions` have records to erase."""
+        notes = []
+        if self.tombstones:
+            places = ", ".join(f"{self.topic}-{n} at {offset}" for n, offset in self.tombstones)
+            notes.append(
+                f"the key stays in {plural(len(self.tombstones), 'tombstone')} ({places}), from"
+                f" which consumers and followers learn of the deletion: {self.removal}"
+            )
+        if not partitions:
+            return notes
+        names = ", ".join(f"{self.topic}-{number}" for number in sorted(partitions))
+        if not self.is_executed:
+            notes.append(
+                f"--execute appends a tombstone with the key to {names}, from which consumers and"
+                f" followers learn of the deletion: {self.removal}"
+            )
+        when = "from now on" if self.is_executed else "after --execute"
+        notes.append(
+            f"tables and differences of {names} as of earlier times are inexact {when}:"
+            " they lack the key"
+        )
+        return notes
 
 
 def erasure_verdict(receipt: Mapping[str, object]) -> str:
@@ -271,7 +337,8 @@ def erasure_verdict(receipt: Mapping[str, object]) -> str:
     )
     reached = f"; {plural(left, 'place')} not reached" if left else ""
     if not count:
-        return f"no record of the key in {plural(searched, 'file')} of {topic}{reached}"
+        but = " but its tombstone" if receipt["tombstones"] else ""
+        return f"no record of the key{but} in {plural(searched, 'file')} of {topic}{reached}"
     records = f"{plural(count, 'record')} of the key"
     if not receipt["executed"]:
         it = verb(count, "it", "them")
@@ -302,8 +369,13 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
         CorruptData: A batch that has to be read is damaged.
         StorageFailure: The disk failed; a repeated erasure continues.
     """
-    work = Erasure(topic=topic, key=key, started_ms=log_dir.env.clock.now_ms())
-    work.is_executed = execute
+    work = Erasure(
+        topic=topic,
+        key=key,
+        started_ms=log_dir.env.clock.now_ms(),
+        is_executed=execute,
+        removal=_removal(applied_config(log_dir, topic)),
+    )
     try:
         if execute:
             _refuse_standby(log_dir)
@@ -312,12 +384,28 @@ def erase(log_dir: "DirectoryAccess", topic: str, key: bytes, *, execute: bool) 
             name = TopicPartition(topic, number)
             searched = search(log_dir, name, key)
             work.found += searched
+            tombstone = _lone_tombstone(log_dir, name, searched)
+            if tombstone is not None:
+                work.tombstones.append((number, tombstone))
             if execute:
                 _erase_from(log_dir, name, searched, work)
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "erase") from error
     work.ended_ms = log_dir.env.clock.now_ms()
     return work
+
+
+def _removal(config: TopicConfig) -> str:
+    """Return what removes a tombstone from a topic, as words of a sentence."""
+    ways = []
+    if config.is_compacted:
+        ways.append(f"compaction (at least delete.retention.ms={config.delete_retention_ms} later)")
+    is_limited = config.retention_ms >= 0 or config.retention_bytes >= 0
+    if CLEANUP_DELETE in config.cleanup_policy and is_limited:
+        ways.append("retention")
+    if ways:
+        return f"it stays until {' or '.join(ways)} removes it"
+    return "nothing removes it, since the topic has neither compaction nor a limit of retention"
 
 
 def _refuse_standby(log_dir: "DirectoryAccess") -> None:
@@ -345,10 +433,11 @@ def _erase_from(
     work: Erasure,
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
+    stays = {offset for number, offset in work.tombstones if number == name.partition}
     hits = {
-        one.base_offset: frozenset(one.offsets)
+        one.base_offset: offsets
         for one in searched
-        if one.offsets and one.base_offset >= 0
+        if one.base_offset >= 0 and (offsets := frozenset(one.offsets) - stays)
     }
     purger = _Purger(log_dir, name, log, work)
     if hits:

@@ -9,6 +9,7 @@ from tests.worlds.command_line import NOW, Cli, at
 
 from tidelog.cli.surroundings import ExitCode
 from tidelog.directory import Directory
+from tidelog.types import Header, NewRecord
 
 
 @pytest.fixture
@@ -40,6 +41,40 @@ def test_a_dry_run_shows_the_files_that_hold_the_key(keyed: Cli) -> None:
     row = result.lines[2].split()
     assert (row[0], row[2:]) == ("0", ["2", "0,", "2"])
     assert "not checked" not in result.err
+    assert result.err == (
+        "note: --execute appends a tombstone with the key to flights-0, from which consumers and"
+        " followers learn of the deletion: nothing removes it, since the topic has neither"
+        " compaction nor a limit of retention\n"
+        "note: tables and differences of flights-0 as of earlier times are inexact after"
+        " --execute: they lack the key\n"
+    )
+
+
+def test_a_repeated_erasure_changes_nothing_and_names_the_tombstone(keyed: Cli) -> None:
+    keyed.ok("config", "flights", "--set", "cleanup.policy=compact,delete")
+    keyed.ok("erase", "flights", "--key", "secret", "--execute")
+    stays = (
+        "note: the key stays in 1 tombstone (flights-0 at 4), from which consumers and followers"
+        " learn of the deletion: it stays until compaction (at least delete.retention.ms=86400000"
+        " later) removes it\n"
+    )
+    dry = keyed.ok("erase", "flights", "--key", "secret")
+    assert dry.lines == ["no record of the key but its tombstone in 2 files of flights"]
+    assert dry.err == stays
+    again = keyed.ok("erase", "flights", "--key", "secret", "--execute")
+    receipt = json.loads(again.out)
+    assert (receipt["records"], receipt["complete"]) == (0, True)
+    assert receipt["tombstones"] == [{"partition": 0, "offset": 4}]
+    assert stays in again.err
+    assert keyed.ok("offsets", "flights", "--at", "latest", "-o", "json").objects[0]["offset"] == 5
+    assert keys_of(keyed) == ["a", "b", "secret"]
+
+
+def test_a_tombstone_with_headers_holds_more_than_the_key(flights: Cli) -> None:
+    record = NewRecord(key=b"secret", value=None, headers=(Header("name", b"Jo"),))
+    flights.append(record)
+    flights.ok("erase", "flights", "--key", "secret", "--execute")
+    assert [row["headers"] for row in flights.ok("read", "flights", "-o", "json").objects] == [[]]
 
 
 def test_one_record_is_one(keyed: Cli) -> None:

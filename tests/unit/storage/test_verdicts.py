@@ -168,12 +168,15 @@ def receipt(
         "searched": [{}] * 13,
         "not_reached": ["a copy"] * left,
         "executed": executed,
+        "tombstones": [],
     }
 
 
 class TestErasure:
     def test_nothing(self) -> None:
         assert erasure_verdict(receipt(0, found=0)) == "no record of the key in 13 files of t"
+        lone = receipt(0, found=0) | {"tombstones": [{}]}
+        assert erasure_verdict(lone) == "no record of the key but its tombstone in 13 files of t"
 
     def test_a_dry_run(self) -> None:
         assert erasure_verdict(receipt(1)) == (
