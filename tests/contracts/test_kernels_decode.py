@@ -164,7 +164,7 @@ def test_a_batch_that_lies_above_the_next_one_is_not_in_a_full_table(capacity: i
     assert (count, status) == (capacity - 1, layout.BAD_ORDER)
     assert at == (capacity - 1) * len(log) // len(places)
     error = scan_error(log, table, count, at, status)
-    assert f"offsets 20 to 20 where {capacity - 1} is next" in error.reason
+    assert f"offsets 20 to 20, but {capacity - 1} is expected" in error.reason
 
 
 @given(data=st.lists(batches(), max_size=4))

@@ -288,7 +288,7 @@ def test_a_large_batch_takes_no_more_memory_than_its_records(
 def test_a_batch_has_a_byte_at_least(log: tidelog.Directory, size: int) -> None:
     for append in (log.append, log.append_table):
         records = pa.table({"value": ["a"]}) if append == log.append_table else [NewRecord()]
-        with pytest.raises(InvalidRequest, match=f"batch_bytes={size}"):
+        with pytest.raises(InvalidRequest, match=f"batch_bytes .* got {size}"):
             append("flights", records, batch_bytes=size)  # type: ignore[arg-type]
     assert values(log) == []
 

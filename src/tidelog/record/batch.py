@@ -207,12 +207,14 @@ class RecordBatch:
             CorruptBatch: The CRC is wrong, or the batch is shorter than its header.
         """
         if self.size_bytes < HEADER_SIZE:
-            raise self._corrupt(f"{self.size_bytes} bytes, a header alone has {HEADER_SIZE}")
+            raise self._corrupt(
+                f"a batch of {self.size_bytes} bytes; its header needs {HEADER_SIZE}"
+            )
         at, buffer = self.at, self._buffer
         view = buffer if type(buffer) is memoryview else memoryview(buffer)
         computed = crc32c(view[at + ATTRIBUTES_AT : at + self.size_bytes])
         if computed != self.crc:
-            raise self._corrupt(f"CRC-32C is {computed:#010x}, the header says {self.crc:#010x}")
+            raise self._corrupt(f"CRC-32C is {computed:#010x}, the header has {self.crc:#010x}")
 
     def body(
         self, limit: int = DEFAULT_DECOMPRESSION_LIMIT, *, scratch: Scratch | None = None

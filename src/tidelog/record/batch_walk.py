@@ -48,14 +48,14 @@ def frame_size(buffer: Buffer, at: int, end: int) -> int | None:
         return None
     (length,) = LENGTH.unpack_from(buffer, at + LENGTH_AT)
     if length < LENGTH_MIN:
-        raise CorruptBatch(f"a batch of length {length}, at least {LENGTH_MIN} is needed", at=at)
+        raise CorruptBatch(f"batch length {length}, must be at least {LENGTH_MIN}", at=at)
     if remaining < FRAME_PREFIX_SIZE:
         return None
     magic = buffer[at + MAGIC_AT]
     if magic > MAGIC_2:
         raise CorruptBatch(f"magic {magic} is unknown", at=at)
     if length < _MAGIC_LENGTH_MIN[magic]:
-        reason = f"length {length} of magic {magic}, at least {_MAGIC_LENGTH_MIN[magic]} is needed"
+        reason = f"length {length} with magic {magic}, must be at least {_MAGIC_LENGTH_MIN[magic]}"
         raise CorruptBatch(reason, at=at)
     size: int = length + LOG_OVERHEAD
     return size if size <= remaining else None

@@ -90,14 +90,14 @@ def build_batch(  # noqa: PLR0913 - one keyword for each thing that a batch's he
         UnsupportedCompression: The codec is none of Kafka's.
     """
     if not records:
-        raise InvalidRequest("a batch without records is made by build_empty_batch")
+        raise InvalidRequest("no records; build_empty_batch makes a batch without records")
     stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
     if stamped != (append_time_ms is not None):
-        raise InvalidRequest("LogAppendTime, and only that, needs append_time_ms")
+        raise InvalidRequest("append_time_ms is required with LogAppendTime, and only then")
     deltas = _check_deltas(records, offset_deltas)
     last_delta = deltas[-1] if last_offset_delta is None else last_offset_delta
     if not deltas[-1] <= last_delta <= min(INT32_MAX, INT64_MAX - base_offset):
-        raise InvalidRequest(f"last offset delta {last_delta} of base offset {base_offset}")
+        raise InvalidRequest(f"invalid last offset delta {last_delta} at base offset {base_offset}")
     times = timestamps_of(records, default_timestamp)
     base_timestamp = times[0] if delete_horizon_ms is None else delete_horizon_ms
     body = bytearray()
@@ -121,7 +121,7 @@ def _check_deltas(records: Sequence[RecordLike], deltas: Sequence[int] | None) -
     last = -1
     for delta in deltas:
         if delta <= last:
-            raise InvalidRequest(f"offset delta {delta} after {last}")
+            raise InvalidRequest(f"offset delta {delta} is not above {last}")
         last = delta
     return deltas
 
@@ -148,7 +148,7 @@ def _assemble(
     base_offset, leader_epoch, attributes, last_offset_delta = frame
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
     if length > INT32_MAX:
-        raise InvalidRecord(f"a batch of {length} bytes, at most {INT32_MAX} are possible")
+        raise InvalidRecord(f"a batch of {length} bytes; the maximum is {INT32_MAX}")
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
         batch,

@@ -71,7 +71,7 @@ def _read_groups(buffer: Buffer, at: int, end: int, bit_count: int) -> tuple[int
     start, raw = at, 0
     for shift in range(0, bit_count, 7):
         if at >= end:
-            raise CorruptRecord("a variable-length integer runs over the end", at=start)
+            raise CorruptRecord("a variable-length integer extends past the end", at=start)
         byte = buffer[at]
         at += 1
         raw |= (byte & 0x7F) << shift

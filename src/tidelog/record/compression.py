@@ -109,7 +109,7 @@ def decompress(
     match codec:
         case Codec.NONE:
             if len(data) > limit:
-                raise StreamTooLong(f"{len(data)} bytes of records, at most {limit} are taken")
+                raise StreamTooLong(f"{len(data)} bytes of records; at most {limit} are allowed")
             return memoryview(data)
         case Codec.GZIP:
             return _gunzip(data, limit)
@@ -140,9 +140,9 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
             raise CorruptBatch(f"gzip: {error}") from None
         room -= len(parts[-1])
         if room <= 0:
-            raise StreamTooLong(f"gzip: more than {limit} bytes come out")
+            raise StreamTooLong(f"gzip: decompresses to more than {limit} bytes")
         if not stream.eof:
-            raise CorruptBatch("gzip: the stream is cut")
+            raise CorruptBatch("gzip: the stream is truncated")
         data = stream.unused_data
         if not data:
             return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -154,7 +154,7 @@ def _check_level(codec: Codec, level: int | None) -> None:
         return
     allowed = _LEVELS.get(codec)
     if allowed is None:
-        raise InvalidRequest(f"{codec.config_name} has no levels, {level} was given")
+        raise InvalidRequest(f"{codec.config_name} has no compression levels, got {level}")
     if level not in allowed:
         raise InvalidRequest(
             f"level {level} of {codec.config_name} is outside {allowed[0]}..{allowed[-1]}"

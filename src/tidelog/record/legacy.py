@@ -92,7 +92,7 @@ def build_legacy_message(
     fields = (timestamp,) if magic == 1 else ()
     length = frame.size - LOG_OVERHEAD + _field_size(key) + _field_size(value)
     if length > INT32_MAX:
-        raise InvalidRecord(f"a message of {length} bytes, at most {INT32_MAX} are possible")
+        raise InvalidRecord(f"a message of {length} bytes; the maximum is {INT32_MAX}")
     message = bytearray(frame.pack(offset, length, 0, magic, attributes, *fields))
     for field in (key, value):
         message += LENGTH.pack(-1 if field is None else len(field))
@@ -158,7 +158,7 @@ def build_legacy_set(
         InvalidTimestamp: A timestamp does not fit into 64 bits.
     """
     if not records:
-        raise InvalidRequest("a message set has one message at least")
+        raise InvalidRequest("a message set needs at least one message")
     if any(record.headers for record in records):
         raise UnsupportedForMessageFormat(f"magic {magic} has no headers")
     if magic == 0 and append_time_ms is not None:
@@ -395,7 +395,7 @@ class LegacyBatch:
         first, last = self._span(body)
         base = self._inner_base(last)
         if not 0 <= base + first <= base + last <= INT64_MAX:
-            raise self._corrupt(CorruptRecord, "inner offsets outside 63 bits")
+            raise self._corrupt(CorruptRecord, "inner offsets outside 0 to 2^63-1")
         return (self._inner_record(base, message) for message in self.inner_messages(body))
 
     def _inner_record(self, base: int, message: "LegacyBatch") -> Record:
@@ -459,7 +459,7 @@ class LegacyBatch:
         for message in self.inner_messages(body):
             if message.last_offset <= last:
                 raise self._corrupt(
-                    CorruptRecord, f"inner offset {message.last_offset} after {last}"
+                    CorruptRecord, f"inner offset {message.last_offset} is not above {last}"
                 )
             first = message.last_offset if last < 0 else first
             last = message.last_offset
@@ -476,7 +476,7 @@ class LegacyBatch:
         magic = body[at + MAGIC_AT]
         if magic > self.magic:
             raise self._corrupt(
-                CorruptRecord, f"an inner message of magic {magic} in magic {self.magic}"
+                CorruptRecord, f"an inner message of magic {magic} in a wrapper of {self.magic}"
             )
         if not MESSAGE_LENGTH_MIN[magic] <= size <= remaining - LOG_OVERHEAD:
             raise self._corrupt(CorruptRecord, f"an inner message of {size} bytes in {remaining}")
@@ -492,7 +492,9 @@ class LegacyBatch:
         if self.magic == 1 and self.last_offset > last:
             return self.last_offset - last
         if self.last_offset != last:
-            raise self._corrupt(CorruptRecord, f"the last inner offset is {last}")
+            raise self._corrupt(
+                CorruptRecord, f"the last inner offset is {last}, the wrapper's {self.last_offset}"
+            )
         return 0
 
     def _corrupt(

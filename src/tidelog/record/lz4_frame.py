@@ -113,9 +113,9 @@ def decompress(
     except RuntimeError as error:
         raise CorruptBatch(f"lz4: {error}") from None
     if len(out) > limit:
-        raise StreamTooLong(f"lz4: more than {limit} bytes come out")
+        raise StreamTooLong(f"lz4: decompresses to more than {limit} bytes")
     if not stream.eof:
-        raise CorruptBatch("lz4: the frame is cut")
+        raise CorruptBatch("lz4: the frame is truncated")
     return out
 
 
@@ -154,7 +154,7 @@ def _check_header_sum(view: memoryview) -> None:
     expected = _header_sum(bytes(view[4:_HEADER_CHECKSUM_AT]))
     if view[_HEADER_CHECKSUM_AT] != expected:
         raise CorruptBatch(
-            f"lz4: the header's checksum is {expected:#04x}, not {view[_HEADER_CHECKSUM_AT]:#04x}"
+            f"lz4: header checksum {view[_HEADER_CHECKSUM_AT]:#04x}, expected {expected:#04x}"
         )
 
 
@@ -197,9 +197,9 @@ def _header_size(view: memoryview) -> int:
         raise CorruptBatch("lz4: no frame header")
     flags, descriptor = view[4], view[5]
     if flags & _VERSION_BITS != _VERSION_1 or flags & _RESERVED_BITS:
-        raise CorruptBatch(f"lz4: frame flags {flags:#04x} of another version")
+        raise CorruptBatch(f"lz4: frame flags {flags:#04x}: unknown version or reserved bits")
     if not flags & _INDEPENDENT_BIT:
-        raise CorruptBatch("lz4: blocks depend on each other")
+        raise CorruptBatch("lz4: blocks that depend on each other are not supported")
     if descriptor not in _BLOCK_SIZES:
         raise CorruptBatch(f"lz4: block descriptor {descriptor:#04x} is unknown")
     return _HEADER_SIZE + (_CONTENT_SIZE_SIZE if flags & _CONTENT_SIZE_BIT else 0)
@@ -216,14 +216,14 @@ def _output_bound(view: memoryview, at: int) -> int:
         at += _WORD.size
         if word == 0:
             if at + frame_trailer != len(view):
-                raise CorruptBatch("lz4: the frame does not end where its bytes end")
+                raise CorruptBatch("lz4: the frame does not end at the end of the data")
             return bound
         size = word & ~_STORED_BIT
         if size > block_size:
             raise CorruptBatch(f"lz4: a block of {size} bytes, at most {block_size} are allowed")
         bound += size if word & _STORED_BIT else min(block_size, size * _GROWTH_MAX)
         at += size + block_trailer
-    raise CorruptBatch("lz4: the frame is cut")
+    raise CorruptBatch("lz4: the frame is truncated")
 
 
 def _with_right_checksum(view: memoryview, header_size: int) -> bytes:

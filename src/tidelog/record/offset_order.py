@@ -108,14 +108,14 @@ def bad_order(first: int, last: int, next_offset: int, end_offset: int) -> str |
     """Return what is wrong with offsets of a batch, or None; see `order_problem`."""
     if next_offset <= first <= last < end_offset:
         return None
-    reason = f"offsets {first} to {last} where {next_offset} is next"
-    return reason if last < end_offset else f"{reason} and {end_offset} is the end"
+    expected = f"{next_offset} or more" if last < end_offset else f"less than {end_offset}"
+    return f"offsets {first} to {last}, expected {expected}"
 
 
 def jump_problem(first: int, last: int, next_offset: int, following: int) -> str:
     """Return the text of the error that a batch's offsets are too large for the batch after it."""
     return (
-        f"offsets {first} to {last} where {next_offset} is next and the batch behind begins with"
+        f"offsets {first} to {last}, but {next_offset} is expected, and the next batch begins with"
         f" {following}"
     )
 
@@ -134,7 +134,10 @@ def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | Non
     if next_offset >= end_offset:
         return None
     last = end_offset - 1
-    return f"no whole batch in the last {left_bytes} bytes, where {next_offset} to {last} may lie"
+    return (
+        f"no complete batch in the last {left_bytes} bytes; offsets {next_offset} to {last} may be"
+        " lost"
+    )
 
 
 def in_order(

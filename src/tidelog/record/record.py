@@ -197,7 +197,9 @@ def _decode_record(
     header_count, at = read_varint(body, at, record_end)
     headers, at = _read_headers(body, at, record_end, header_count) if header_count else ((), at)
     if at != record_end:
-        raise CorruptRecord(f"a record ends {record_end - at} bytes before its length", at=at)
+        raise CorruptRecord(
+            f"a record's fields end {record_end - at} bytes before its length", at=at
+        )
     return delta, _assemble(time_delta, delta, (key, value, headers), inherited), record_end
 
 
@@ -239,7 +241,7 @@ def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Hea
     if not 0 <= count <= (end - at) // 2:
         raise CorruptRecord(f"{count} headers in {end - at} bytes", at=at)
     if count > HEADERS_MAX:
-        raise CorruptRecord(f"{count} headers, a record has at most {HEADERS_MAX}", at=at)
+        raise CorruptRecord(f"{count} headers; a record can have at most {HEADERS_MAX}", at=at)
     headers: list[Header] = []
     last = b""
     for _ in range(count):
@@ -290,13 +292,13 @@ def encode_record(
 
 def _encode_headers(headers: Sequence[Header]) -> bytes:
     if len(headers) > HEADERS_MAX:
-        raise InvalidRecord(f"{len(headers)} headers, a record takes at most {HEADERS_MAX}")
+        raise InvalidRecord(f"{len(headers)} headers; a record can have at most {HEADERS_MAX}")
     parts = [encode_varlong(len(headers))]
     for each in headers:
         try:
             parts += (*_sized(each.key.encode()), *_sized(each.value))
         except UnicodeEncodeError as error:
-            raise InvalidRecord(f"the header key {each.key!r} has no UTF-8 form") from error
+            raise InvalidRecord(f"the header key {each.key!r} can't be encoded as UTF-8") from error
     return b"".join(parts)
 
 
@@ -307,7 +309,7 @@ def _sized(data: bytes | None) -> tuple[bytes, bytes]:
 def _encode_size(data: bytes, what: str = "field") -> bytes:
     size = len(data)
     if size > INT32_MAX:
-        raise InvalidRecord(f"a {what} of {size} bytes, at most {INT32_MAX} are possible")
+        raise InvalidRecord(f"a {what} of {size} bytes; the maximum is {INT32_MAX}")
     return encode_varlong(size)
 
 
@@ -382,10 +384,10 @@ def read_control_type(key: bytes | None, *, at: int | None = None) -> ControlTyp
         CorruptRecord: The key is missing or too short, or its version is negative.
     """
     if key is None or len(key) < CONTROL_KEY.size:
-        raise CorruptRecord("a control record's key of less than 4 bytes", at=at)
+        raise CorruptRecord("a control record whose key has fewer than 4 bytes", at=at)
     version, kind = CONTROL_KEY.unpack_from(key)
     if version < 0:
-        raise CorruptRecord(f"a control record of version {version}", at=at)
+        raise CorruptRecord(f"a control record of negative version {version}", at=at)
     return ControlType(kind) if 0 <= kind <= ControlType.KRAFT_VOTERS else ControlType.UNKNOWN
 
 
@@ -417,12 +419,16 @@ def read_end_marker(record: Record) -> EndMarker:
     """
     kind = read_control_type(record.key)
     if kind not in (ControlType.ABORT, ControlType.COMMIT):
-        raise CorruptRecord(f"{kind.name} is no transaction marker", offset=record.offset)
+        raise CorruptRecord(
+            f"a control record of type {kind.name}, expected COMMIT or ABORT", offset=record.offset
+        )
     if record.value is None or len(record.value) < END_MARKER_VALUE.size:
-        raise CorruptRecord("a transaction marker of less than 6 bytes", offset=record.offset)
+        raise CorruptRecord("a transaction marker of fewer than 6 bytes", offset=record.offset)
     version, epoch = END_MARKER_VALUE.unpack_from(record.value)
     if version < 0:
-        raise CorruptRecord(f"a transaction marker of version {version}", offset=record.offset)
+        raise CorruptRecord(
+            f"a transaction marker of negative version {version}", offset=record.offset
+        )
     return EndMarker(kind, epoch)
 
 
@@ -457,9 +463,9 @@ def read_pairs(body: bytes, count: int) -> list[Pair]:
             pairs.append((delta, key, value))
             at = stop
     except IndexError:
-        raise CorruptRecord("a record runs over the end of its batch", at=at) from None
+        raise CorruptRecord("a record extends past the end of its batch", at=at) from None
     if at != end:
-        raise CorruptRecord(f"{end - at} bytes behind the last record", at=at)
+        raise CorruptRecord(f"{end - at} bytes after the last record", at=at)
     return pairs
 
 

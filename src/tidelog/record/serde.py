@@ -110,7 +110,7 @@ def _decode_uuid(data: bytes) -> uuid.UUID:
     text = data.decode("ascii")
     value = uuid.UUID(text)
     if len(text) != _UUID_SIZE or str(value) != text.lower():
-        raise ValueError("expected 36 characters")
+        raise ValueError("expected the 36 characters of a UUID")
     return value
 
 
@@ -125,7 +125,7 @@ def _decode_json(data: bytes) -> object:
 
 
 def _refuse_constant(text: str) -> object:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not valid JSON")
 
 
 BYTES: Final = Serde("bytes", _encode_bytes, bytes)
@@ -153,7 +153,7 @@ def serde(name: str) -> Serde[object]:
         return _SERDES[name]
     except KeyError:
         allowed = ", ".join(SERDE_NAMES)
-        raise SerdeError(f"there is no serializer {name!r}; there are {allowed}") from None
+        raise SerdeError(f"no serializer {name!r}; there are: {allowed}") from None
 
 
 def serializer(name: str) -> Callable[[object], bytes | None]:

@@ -80,15 +80,15 @@ def decompress(data: Buffer, limit: int, *, scratch: Scratch | None = None) -> m
 def _framed(view: memoryview) -> list[memoryview]:
     """Return the raw blocks after the header."""
     if len(view) < HEADER.size:
-        raise CorruptBatch("snappy: the header is cut")
+        raise CorruptBatch("snappy: the header is truncated")
     _, _, compatible = HEADER.unpack_from(view)
     if compatible < VERSION:
-        raise CorruptBatch(f"snappy: compatible from version {compatible}, not from {VERSION}")
+        raise CorruptBatch(f"snappy: compatible version {compatible}, must be at least {VERSION}")
     blocks: list[memoryview] = []
     at = HEADER.size
     while at < len(view):
         if len(view) - at < _SIZE.size:
-            raise CorruptBatch("snappy: a block's size is cut")
+            raise CorruptBatch("snappy: the size of a block is truncated")
         (size,) = _SIZE.unpack_from(view, at)
         at += _SIZE.size
         if not 0 < size <= len(view) - at:
@@ -105,9 +105,9 @@ def _size_of(block: memoryview, limit: int) -> int:
     except cramjam.DecompressionError as error:
         raise CorruptBatch(f"snappy: {error}") from None
     if size > limit:
-        raise StreamTooLong(f"snappy: a block of {size} bytes when {limit} more are allowed")
+        raise StreamTooLong(f"snappy: a block of {size} bytes; at most {limit} more are allowed")
     if size > len(block) * _GROWTH_MAX:
-        raise CorruptBatch(f"snappy: {len(block)} bytes can't hold {size}")
+        raise CorruptBatch(f"snappy: {len(block)} bytes can't decompress to {size}")
     return size
 
 

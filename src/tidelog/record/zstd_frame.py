@@ -85,9 +85,9 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
     """Decompress one whole frame whose blocks produce at most `bound` bytes."""
     declared = zstandard.frame_content_size(frame)
     if declared > limit:
-        raise StreamTooLong(f"zstd: {declared} bytes are declared when {limit} more are allowed")
+        raise StreamTooLong(f"zstd: declares {declared} bytes; at most {limit} more are allowed")
     if declared > bound:
-        raise CorruptBatch(f"zstd: {declared} bytes are declared, the blocks hold {bound}")
+        raise CorruptBatch(f"zstd: declares {declared} bytes; its blocks have at most {bound}")
     # 0 would mean "no limit" to the library.
     room = max(1, min(bound, limit))
     try:
@@ -96,7 +96,9 @@ def _decompress_frame(frame: memoryview, bound: int, limit: int) -> bytes:
         hint = f" (more than {limit} bytes?)" if bound > limit else ""
         raise CorruptBatch(f"zstd: {error}{hint}") from None
     if len(out) > limit:
-        raise StreamTooLong(f"zstd: {len(out)} bytes come out when {limit} more are allowed")
+        raise StreamTooLong(
+            f"zstd: decompresses to {len(out)} bytes; at most {limit} more are allowed"
+        )
     return out
 
 
@@ -144,13 +146,15 @@ def _frame_end(view: memoryview, at: int) -> tuple[int, int]:
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from None
     if parameters.dict_id:
-        raise CorruptBatch(f"zstd: needs dictionary {parameters.dict_id}")
+        raise CorruptBatch(f"zstd: needs dictionary {parameters.dict_id}; none is supported")
     if parameters.window_size > WINDOW_SIZE_MAX:
-        raise CorruptBatch(f"zstd: a window of {parameters.window_size} bytes")
+        raise CorruptBatch(
+            f"zstd: a window of {parameters.window_size} bytes; the maximum is {WINDOW_SIZE_MAX}"
+        )
     end, bound = _walk_blocks(view, start)
     end += _CHECKSUM_SIZE if parameters.has_checksum else 0
     if end > len(view):
-        raise CorruptBatch("zstd: the frame is cut")
+        raise CorruptBatch("zstd: the frame is truncated")
     return end, bound
 
 
@@ -159,11 +163,11 @@ def _walk_blocks(view: memoryview, at: int) -> tuple[int, int]:
     bound, last = 0, False
     while not last:
         if len(view) - at < _BLOCK_HEADER_SIZE:
-            raise CorruptBatch("zstd: the frame is cut")
+            raise CorruptBatch("zstd: the frame is truncated")
         word = view[at] | view[at + 1] << 8 | view[at + 2] << 16
         last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
         if kind == _RESERVED or size > _BLOCK_OUTPUT_MAX:
-            raise CorruptBatch(f"zstd: a block of kind {kind} and {size} bytes")
+            raise CorruptBatch(f"zstd: a block of invalid kind {kind} or size {size}")
         bound += size if kind in (_RAW, _RUN) else _BLOCK_OUTPUT_MAX
         at += _BLOCK_HEADER_SIZE + (1 if kind == _RUN else size)
     return at, bound
@@ -178,5 +182,5 @@ def _skippable_end(view: memoryview, at: int) -> int | None:
         return None
     end: int = at + _SKIPPABLE_HEADER.size + size
     if end > len(view):
-        raise CorruptBatch("zstd: a skippable frame is cut")
+        raise CorruptBatch("zstd: a skippable frame is truncated")
     return end

@@ -163,10 +163,11 @@ def _check(partition: TopicPartition, wanted: RequestedRange) -> None:
     for name, offset in (("start", wanted.start_offset), ("end", wanted.end_offset)):
         if offset is not None and offset < EARLIEST_OFFSET:
             raise InvalidRequest(
-                f"{partition}: {name} offset {offset}: 0 or more, -2 earliest or -1 latest"
+                f"{partition}: the {name} offset must be 0 or more, -2 (earliest) or -1 (latest),"
+                f" got {offset}"
             )
     if wanted.end_offset == EARLIEST_OFFSET:
-        raise InvalidRequest(f"{partition}: an end offset of -2 (earliest) can't be")
+        raise InvalidRequest(f"{partition}: the end offset can't be -2 (earliest)")
     pairs = (
         ("offset", wanted.start_offset, wanted.end_offset),
         ("time", wanted.start_ms, wanted.end_ms),
@@ -174,7 +175,7 @@ def _check(partition: TopicPartition, wanted: RequestedRange) -> None:
     for what, first, last in pairs:
         if first is not None and last is not None and first > last >= 0:
             raise InvalidRequest(
-                f"{partition}: the {what} range starts at {first}, behind its end {last}"
+                f"{partition}: the {what} range starts at {first}, after its end {last}"
             )
 
 
@@ -230,7 +231,7 @@ def _position(
         match = reader.offset_for_time(timestamp_ms, clock=clock, steps_over_losses=True)
     if match is None and needs_match:
         raise InvalidRequest(
-            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; a start that need"
-            " not be reached (startingOffsetsByTimestampStrategy=latest) reads nothing then"
+            f"{reader.topic_partition}: no record at {timestamp_ms} ms or later; with"
+            " startingOffsetsByTimestampStrategy=latest nothing is read from such a partition"
         )
     return reader.log_end_offset if match is None else match.offset

@@ -279,7 +279,7 @@ class TierRanges:
         if not is_tier_path(piece.path):
             return self._below.open(piece)
         if identity_text(self._files.stat(piece.path).identity) != piece.identity:
-            raise FileNotFoundError(2, "Another object", piece.path)
+            raise FileNotFoundError(2, "Replaced by another object", piece.path)
         return TierSource(self._files.open(piece.path), piece)
 
     def read_small(self, path: str) -> bytes:

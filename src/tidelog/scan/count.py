@@ -186,7 +186,8 @@ def _read(split: Split, env: Env | None, stats: ScanStats) -> None:
         from tidelog.scan.reader import ReadOptions, read
     except ImportError as error:
         raise MissingDependency(
-            f"a range that cuts zones is read by pyarrow, numpy and numba: tidelog[arrow] ({error})"
+            "counting part of a zone needs pyarrow, numpy and numba: pip install 'tidelog[arrow]'"
+            f" ({error})"
         ) from error
     options = ReadOptions(counts_only=True, fail_on_data_loss=False, env=env)
     for _ in read(split, [], options=options, stats=stats):

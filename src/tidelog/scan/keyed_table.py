@@ -304,7 +304,7 @@ def rows_at(
 
 def _say_gone(split: "Split", missing: "Longs") -> None:
     records = f"{plural(len(missing), 'record')} in between {verb(len(missing), 'was', 'were')}"
-    reason = f"{records} compacted or deleted while the table was read; ask again"
+    reason = f"{records} compacted or deleted while the table was read; read it again"
     first, end = int(missing[0]), int(missing[-1]) + 1
     raise OffsetsGone((LostOffsets(split.topic, split.partition, first, end, reason),))
 

@@ -232,8 +232,8 @@ def read_times(
         from tidelog.scan.reader import ReadOptions, to_reader
     except ImportError as error:
         raise MissingDependency(
-            f"segments without a zone map are read by pyarrow, numpy and numba: tidelog[arrow]"
-            f" ({error})"
+            "reading a segment without a zone map needs pyarrow, numpy and numba:"
+            f" pip install 'tidelog[arrow]' ({error})"
         ) from error
     start_ms, end_ms = append_range or (None, None)
     wanted = RequestedRange(

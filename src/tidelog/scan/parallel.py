@@ -64,7 +64,9 @@ def to_parallel_reader(
     schema = rows_schema(columns, views=how.views)
     count = thread_count() if threads is None else threads
     if count < 1 or held_bytes < 0:
-        raise InvalidRequest(f"threads={threads}, held_bytes={held_bytes}: at least 1, and 0")
+        raise InvalidRequest(
+            f"threads must be 1 or more and held_bytes 0 or more, got {threads} and {held_bytes}"
+        )
     pool = _Pool(tuple(splits), tuple(columns), how, held_bytes)
     return pa.RecordBatchReader.from_batches(schema, pool.batches(count, stats or ScanStats()))
 

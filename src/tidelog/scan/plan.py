@@ -181,7 +181,7 @@ def plan(  # noqa: PLR0913 - one keyword for each way to choose
 def _check_sizes(sizes: Mapping[str, int]) -> None:
     for name, value in sizes.items():
         if value < 1:
-            raise InvalidRequest(f"{name}={value}: 1 up")
+            raise InvalidRequest(f"{name} must be 1 or more, got {value}")
 
 
 def _question(clock: str, times: str, isolation: Isolation, *, needs_match: bool) -> Question:

@@ -251,7 +251,9 @@ class _SplitReader:
                 split = self._replan(split)
             else:
                 return
-        raise StorageFailure(split.directory, "read", f"files of {split.topic} keep going away")
+        raise StorageFailure(
+            split.directory, "read", f"files of {split.topic} are removed repeatedly; read again"
+        )
 
     def _read(self, split: Split) -> Iterator[pa.RecordBatch]:
         aborted = AbortedBatches(split.aborted)

@@ -41,7 +41,7 @@ class FieldMatch:
         names = tuple(path.split("."))
         if not equals or not all(names):
             raise InvalidRequest(
-                f"{condition!r}: write PATH=VALUE, such as delay=15 or plane.id=N1"
+                f"{condition!r} is not PATH=VALUE, such as delay=15 or plane.id=N1"
             )
         return cls(names, text)
 
@@ -86,7 +86,7 @@ def _number(digits: str) -> Decimal:
 
 
 def _refused(word: str) -> object:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def schema(columns: Sequence[str] = COLUMNS, *, views: bool = False) -> pa.Schem
     if unknown := [name for name in columns if name not in _TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
-        raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
+        raise InvalidRequest(f"a column is listed twice: {', '.join(columns)}")
     types = _TYPES | view_types() if views else _TYPES
     return pa.schema([pa.field(name, types[name]) for name in columns])
 

@@ -60,8 +60,8 @@ def refuse(doubts: "Sequence[Doubt]", at_ms: int) -> InexactTable:
     listed = "; ".join(map(str, doubts[:_SHOWN]))
     more = f"; and {plural(len(doubts) - _SHOWN, 'partition')} more" if len(doubts) > _SHOWN else ""
     return InexactTable(
-        f"the table as of {_time(at_ms)} is not known exactly: {listed}{more}."
-        " Ask for a later time, or for the inexact one (inexact=mark, --inexact mark)",
+        f"can't determine the table as of {_time(at_ms)} exactly: {listed}{more}."
+        " Choose a later time, or allow an inexact table (inexact=mark, --inexact mark)",
         exact_since_ms=_since(doubts),
     )
 
@@ -81,8 +81,8 @@ def deleted_doubt(name: TopicPartition, log_start_offset: int) -> Doubt | None:
         return None
     return Doubt(
         name,
-        f"records below offset {log_start_offset} were deleted (retention, DeleteRecords), and"
-        " with them keys that are not known; without a time the table is of what the log holds",
+        f"records below offset {log_start_offset} were deleted (retention, DeleteRecords),"
+        " possibly all records of some keys; without a time, the table shows the current log",
     )
 
 
@@ -91,7 +91,7 @@ def without_time_doubt(name: TopicPartition, count: int, clock: ClockName) -> Do
     if not count:
         return None
     records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-    return Doubt(name, f"{records} no time on the {clock} clock, and may belong to it")
+    return Doubt(name, f"{records} no time on the {clock} clock, and may belong to the table")
 
 
 def directory_doubts(
@@ -120,7 +120,7 @@ def _compaction_doubt(
     if has_file or _may_be_cleaned(log_dir, name):
         if not has_file and is_whole(reader.segments, reader.log_start_offset):
             return None
-        return Doubt(name, "compacted by a cleaner that left no history of what it took away")
+        return Doubt(name, "compacted by a cleaner that keeps no history of removed records")
     return None
 
 
@@ -128,10 +128,13 @@ def _before(
     name: TopicPartition, since_ms: int | None, at_ms: int, clock: ClockName
 ) -> Doubt | None:
     if since_ms is None:
-        return Doubt(name, f"compacted, and since when {clock} times are whole is not known")
+        return Doubt(
+            name,
+            f"records were compacted or erased: since which {clock} time it is exact is unknown",
+        )
     if at_ms >= since_ms:
         return None
-    reason = f"compacted or erased from: exact from {_time(since_ms)} on ({clock} clock)"
+    reason = f"records were compacted or erased: exact from {_time(since_ms)} on ({clock} clock)"
     return Doubt(name, reason, since_ms)
 
 

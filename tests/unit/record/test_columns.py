@@ -76,7 +76,7 @@ def test_a_bad_checksum_is_met_alike_however_sums_are_made(
         for part in decode(log, Selection(offset_start), columns=("offset",), stats=stats):
             found.extend(part.column(0).to_pylist())
 
-    with pytest.raises(CorruptBatch, match=r"CRC-32C is 0x\w{8}, the header says 0x") as caught:
+    with pytest.raises(CorruptBatch, match=r"CRC-32C is 0x\w{8}, the header has 0x") as caught:
         collect()
     size = len(batches[0])
     assert (caught.value.at, caught.value.offset) == (bad * size, 2 * bad)
@@ -343,7 +343,7 @@ def test_the_schema_is_that_of_the_columns_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("columns", "rows", "words"),
-    [(("when",), 10, "'when'"), (("key", "key"), 10, "twice"), (("key",), 0, "rows=0")],
+    [(("when",), 10, "'when'"), (("key", "key"), 10, "twice"), (("key",), 0, "rows .* got 0")],
 )
 def test_a_wrong_request_is_named(columns: tuple[str, ...], rows: int, words: str) -> None:
     with pytest.raises(InvalidRequest, match=words):

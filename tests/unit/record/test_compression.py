@@ -156,7 +156,7 @@ def test_declared_sizes_are_compared_with_what_the_bytes_can_hold() -> None:
     for codec, data in ((Codec.ZSTD, claims), (Codec.SNAPPY, snappy_claims)):
         tracemalloc.start()
         try:
-            with pytest.raises(CorruptBatch, match="hold"):
+            with pytest.raises(CorruptBatch, match=r"its blocks have|can't decompress to"):
                 decompress(codec, data, limit=DEFAULT_DECOMPRESSION_LIMIT)
             _, peak = tracemalloc.get_traced_memory()
         finally:
@@ -350,7 +350,7 @@ class TestZstd:
     def test_a_single_byte_is_too_much_for_a_limit_of_nothing(self) -> None:
         stream = zstandard.ZstdCompressor().compressobj()
         data = stream.compress(b"a") + stream.flush()
-        with pytest.raises(CorruptBatch, match="when 0 more are allowed"):
+        with pytest.raises(CorruptBatch, match="at most 0 more are allowed"):
             decompressed(Codec.ZSTD, data, limit=0)
 
     def test_frames_with_a_checksum_are_read_and_checked(self) -> None:

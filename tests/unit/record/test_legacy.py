@@ -207,9 +207,12 @@ class TestBrokenWrappers:
             (lambda: wrapper(b"", magic=1, offset=3), "without messages"),
             (lambda: wrapper(message(2, magic=1), magic=1, offset=1), "last inner offset is 2"),
             (lambda: wrapper(message(2, magic=0), magic=0, offset=3), "last inner offset is 2"),
-            (lambda: wrapper(message(0, magic=1), magic=0, offset=0), "magic 1 in magic 0"),
+            (lambda: wrapper(message(0, magic=1), magic=0, offset=0), "magic 1 in a wrapper of 0"),
             (lambda: wrapper(message(-1, magic=1), magic=1, offset=3), "inner offset -1"),
-            (lambda: wrapper(message(0, magic=1) * 2, magic=1, offset=3), "inner offset 0 after 0"),
+            (
+                lambda: wrapper(message(0, magic=1) * 2, magic=1, offset=3),
+                "inner offset 0 is not above 0",
+            ),
             (
                 lambda: wrapper(message(0, magic=1, attributes=1), magic=1, offset=3),
                 "compressed message inside",

@@ -52,5 +52,5 @@ def test_cut_records(cut: int) -> None:
     batch = RecordBatch(build_batch([NewRecord(key=b"key", value=b"value", timestamp=1)]))
     with pytest.raises(CorruptRecord):
         read_pairs(bytes(batch.body())[:-cut], 1)
-    with pytest.raises(CorruptRecord, match="behind the last record"):
+    with pytest.raises(CorruptRecord, match="after the last record"):
         read_pairs(bytes(batch.body()), 0)

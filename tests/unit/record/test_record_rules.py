@@ -68,8 +68,8 @@ def test_record_attributes_are_ignored() -> None:
     [
         ("0e 00 00 00 01 01 00", "a record of 7 bytes, 6 are left"),
         ("01 00 00 00 01 01 00", "a record of -1 bytes"),
-        ("00 00 00 00 01 01 00", "runs over the end"),
-        ("0a 00 00 00 01 01 00", "runs over the end"),
+        ("00 00 00 00 01 01 00", "extends past the end"),
+        ("0a 00 00 00 01 01 00", "extends past the end"),
         ("0e 00 00 00 01 01 00 00", "1 bytes before its length"),
         ("0c 00 00 00 03 01 00", "a key of -2 bytes"),
         ("0c 00 00 00 06 01 00", "a key of 3 bytes, 2 are left"),
@@ -129,7 +129,7 @@ def test_a_batch_shorter_than_its_header_is_refused() -> None:
     data[LENGTH_AT : LENGTH_AT + 4] = (48).to_bytes(4, "big")
     batch = RecordBatch(data)
     assert not batch.is_valid()
-    with pytest.raises(CorruptBatch, match="a header alone has 61"):
+    with pytest.raises(CorruptBatch, match="its header needs 61"):
         batch.records()
 
 

@@ -205,7 +205,7 @@ class TestCount:
         assert sizes[1] == 4 * len(batch)
 
     def test_a_range_that_ends_before_it_starts(self, path: str) -> None:
-        with pytest.raises(InvalidRequest, match="behind its end"):
+        with pytest.raises(InvalidRequest, match="after its end"):
             scan.count(path, TOPIC, wanted=minutes(5, 4))
 
 

@@ -68,7 +68,7 @@ def lie_about_t(leader: FakeLeader, change: Change) -> None:
 RECORDS: list[tuple[str, bytes, type[TidelogError], str]] = [
     ("bad CRC", flipped(one(0)), CorruptBatch, "crc|CRC|checksum"),
     ("a batch cut short", one(0)[:-3], CorruptBatch, "without a whole batch"),
-    ("garbage", b"\xff" * 200, CorruptBatch, "at least 14 is needed"),
+    ("garbage", b"\xff" * 200, CorruptBatch, "must be at least 14"),
     (
         "offsets running back",
         one(1) + one(0),

@@ -54,7 +54,7 @@ def test_readers_and_lookups_say_so(path: str, drops_index: bool, uses_kernels: 
             reader.use_kernels()
         records = reader.records()
         assert [next(records).offset for _ in range(BROKEN)] == list(range(BROKEN))
-        with pytest.raises(CorruptBatch, match=r"no whole batch in the last .* 5 to "):
+        with pytest.raises(CorruptBatch, match=r"no complete batch in the last .* 5 to "):
             next(records)
         with pytest.raises(CorruptBatch):
             reader.offset_for_time(T0 + BROKEN, clock=ClockName.RECORD)
@@ -62,9 +62,9 @@ def test_readers_and_lookups_say_so(path: str, drops_index: bool, uses_kernels: 
 
 def test_scans_and_counts_say_so(path: str) -> None:
     plan = scan.plan(path, TOPIC)
-    with pytest.raises(CorruptBatch, match="no whole batch"):
+    with pytest.raises(CorruptBatch, match="no complete batch"):
         scan.to_table(plan)
-    with pytest.raises(CorruptBatch, match="no whole batch"):
+    with pytest.raises(CorruptBatch, match="no complete batch"):
         scan.count(path, TOPIC)
 
 
@@ -73,4 +73,4 @@ def test_no_zone_map_is_made_of_half_a_segment(path: str) -> None:
         built = zone_map_files.build_missing(log_dir.log(TOPIC, 0).segments)
         assert not built
         assert not list(Path(path).rglob("*.zones"))
-        assert any("no whole batch" in line for line in log_dir.reports)
+        assert any("no complete batch" in line for line in log_dir.reports)

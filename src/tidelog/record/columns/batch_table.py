@@ -348,7 +348,7 @@ def first_checksum_mismatch(log: "Bytes", table: "Longs") -> CorruptBatch | None
 
 def bad_sum(batch: "Longs", crc: int) -> CorruptBatch:
     """Return the error for a batch whose checksum differs from its header's."""
-    reason = f"CRC-32C is {crc:#010x}, the header says {int(batch[layout.CRC]):#010x}"
+    reason = f"CRC-32C is {crc:#010x}, the header has {int(batch[layout.CRC]):#010x}"
     return CorruptBatch(
         reason, at=int(batch[layout.POSITION]), offset=int(batch[layout.BASE_OFFSET])
     )

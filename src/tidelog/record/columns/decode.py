@@ -342,7 +342,7 @@ def schema(columns: Sequence[str] = ALL_COLUMNS, *, views: bool = False) -> pa.S
     if unknown := [name for name in columns if name not in COLUMN_TYPES]:
         raise InvalidRequest(f"no column {unknown[0]!r}; there are: {', '.join(ALL_COLUMNS)}")
     if len(set(columns)) != len(columns):
-        raise InvalidRequest(f"a column is named twice: {', '.join(columns)}")
+        raise InvalidRequest(f"a column is listed twice: {', '.join(columns)}")
     types = COLUMN_TYPES | view_types() if views else COLUMN_TYPES
     return pa.schema([pa.field(name, types[name]) for name in columns])
 
@@ -391,7 +391,7 @@ def decode(  # noqa: PLR0913 - one keyword for each property of the result
     """
     kind = schema(columns, views=views)
     if not 1 <= rows <= INT64_MAX:
-        raise InvalidRequest(f"rows={rows}: 1 to {INT64_MAX}")
+        raise InvalidRequest(f"rows must be 1 to {INT64_MAX}, got {rows}")
     stats = DecodeStats() if stats is None else stats
     decoder = Decoder(kind, rows, selection, append_times, stats)
     log = _frozen_bytes(buffer)

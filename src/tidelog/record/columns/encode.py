@@ -95,7 +95,7 @@ class Encoding:
 def encode(table: pa.Table | pa.RecordBatch, encoding: Encoding) -> Iterator[bytearray]:
     """Encode a table; see `tidelog.record.columns.encode.encode_table`."""
     if unknown := set(table.schema.names) - set(_COLUMNS):
-        raise InvalidRequest(f"column {min(unknown)!r}; a record has: {', '.join(_COLUMNS)}")
+        raise InvalidRequest(f"no column {min(unknown)!r}; there are: {', '.join(_COLUMNS)}")
     batches = table.to_batches() if isinstance(table, pa.Table) else [table]
     room = _OUT_BYTES + min(encoding.batch_bytes, _BATCH_ROOM)
     out, first_row = np.empty(room, np.uint8), 0
@@ -210,7 +210,7 @@ def _whole_ms(column: "Column", now_ms: int) -> "Longs":
             per_ms = PER_MS.get(kind.unit, 1)
             column = column.cast(pa.int64())
         elif not (pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
-            expected = "a timestamp or int64 ms"
+            expected = "a timestamp or integer milliseconds"
             raise InvalidRequest(f"column 'timestamp' is {column.type}; want {expected}")
         numbers = column.cast(pa.int64())
     except pa.ArrowInvalid as error:  # exceeds 2^63-1
@@ -251,7 +251,7 @@ def header_parts(column: "Column") -> "tuple[Ints, Column, Column] | None":
     # Counted again, because a null list may have values, which `flatten` has left out.
     counts = pc.list_value_length(lists).fill_null(0).to_numpy()
     if (most := int(counts.max())) > HEADERS_MAX:
-        raise InvalidRecord(f"{most} headers, a record takes at most {HEADERS_MAX}")
+        raise InvalidRecord(f"{most} headers; a record can have at most {HEADERS_MAX}")
     return counts, keys, values
 
 
@@ -338,7 +338,7 @@ def encode_table(
         InvalidRecord: A header without a key, or a record over 2 GiB; earlier batches were yielded.
     """
     if not 1 <= batch_bytes <= INT64_MAX:
-        raise InvalidRequest(f"batch_bytes={batch_bytes}: 1 to {INT64_MAX}")
+        raise InvalidRequest(f"batch_bytes must be 1 to {INT64_MAX}, got {batch_bytes}")
     encoding = Encoding(
         codec=codec,
         level=level,

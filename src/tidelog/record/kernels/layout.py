@@ -135,20 +135,19 @@ TOO_LARGE: Final = 25
 
 
 REASONS: Final = {
-    BAD_SIZE: "a batch length below the smallest that its magic allows",
+    BAD_SIZE: "a batch length below the minimum for its magic",
     BAD_MAGIC: "a magic other than 0, 1 and 2",
     BAD_OFFSETS: "the batch's offsets leave the range of 0..2^63-1",
     BAD_ORDER: "offsets that are not above those of the batch before it",
-    BAD_COUNT: "a record count that the batch has no room for",
+    BAD_COUNT: "a record count too large for the bytes of the batch",
     BAD_RECORD: (
-        "a record whose fields don't end where its length says, or with more than"
-        f" {HEADERS_MAX} headers"
+        f"a record whose length is not that of its fields, or with more than {HEADERS_MAX} headers"
     ),
-    BAD_DELTA: "an offset delta that is not above the last one, or above the batch's last",
+    BAD_DELTA: "an offset delta that is not above the previous one, or is above the batch's last",
     BAD_REST: "bytes are left after the last record",
-    BAD_INDEX: "an index entry that leads to no batch that it can mean",
-    BAD_SUM: "a CRC-32C that is not that of the bytes",
-    BAD_COLUMN: "an Arrow column whose offsets lead out of its data",
+    BAD_INDEX: "an index entry without a matching batch",
+    BAD_SUM: "a CRC-32C that does not match the bytes",
+    BAD_COLUMN: "an Arrow column with offsets outside of its data",
     TOO_LARGE: "a record larger than the format's 2147483647 bytes",
 }
 

@@ -277,7 +277,7 @@ def build_batches(
         TidelogError: Raised by `build_batch`.
     """
     if batch_bytes < 1:
-        raise InvalidRequest(f"batch_bytes={batch_bytes}: at least 1")
+        raise InvalidRequest(f"batch_bytes must be at least 1, got {batch_bytes}")
     limit = APPEND_DECOMPRESSION_LIMIT
     may_be_long = batch_bytes > limit // _OVER_MAX
     for group in group_records(records, batch_bytes):
@@ -286,7 +286,7 @@ def build_batches(
             size = len(build_batch(group, default_timestamp=now_ms)) - HEADER_SIZE
             if size > limit:
                 raise MessageTooLarge(
-                    f"{size} bytes of records to compress, at most {limit} are taken"
+                    f"{size} bytes of records to compress; at most {limit} are allowed"
                 )
         yield build_batch(group, codec=codec, level=level, default_timestamp=now_ms)
 

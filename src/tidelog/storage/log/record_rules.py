@@ -76,7 +76,7 @@ class RecordRules:
         """Return the error for a batch to compress that readers would refuse to decompress."""
         limit = APPEND_DECOMPRESSION_LIMIT
         return MessageTooLarge(
-            f"{self.where}: {size_bytes} bytes of records to compress, at most {limit} are taken"
+            f"{self.where}: {size_bytes} bytes of records to compress; at most {limit} are allowed"
         )
 
     def flagged(self, count: int) -> InvalidTimestamp:
@@ -256,7 +256,7 @@ def _read_frame(body: Buffer, start: int, limit: int) -> RecordFrame:
     _, at = _skip_bytes(body, at, end, is_nullable=True)
     at = _skip_headers(body, at, end)
     if at != end:
-        raise CorruptRecord(f"a record ends {end - at} bytes before its length says", at=start)
+        raise CorruptRecord(f"a record's fields end {end - at} bytes before its length", at=start)
     return RecordFrame(
         attributes_at, offset_delta_at, key_at, end, timestamp_delta, offset_delta, has_key
     )
@@ -278,7 +278,7 @@ def _skip_headers(body: Buffer, at: int, end: int) -> int:
     if not 0 <= count <= (end - after) // 2:
         raise CorruptRecord(f"{count} headers, {end - after} bytes left in their record", at=at)
     if count > HEADERS_MAX:
-        raise CorruptRecord(f"{count} headers, a record has at most {HEADERS_MAX}", at=at)
+        raise CorruptRecord(f"{count} headers; a record can have at most {HEADERS_MAX}", at=at)
     for _ in range(count):
         _, after = _skip_bytes(body, after, end, is_nullable=False)
         _, after = _skip_bytes(body, after, end, is_nullable=True)

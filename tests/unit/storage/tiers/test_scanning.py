@@ -76,7 +76,7 @@ def test_a_missing_object_is_named_with_the_next_step() -> None:
     with pytest.raises(FileNotFoundError, match="--verify"):
         list(tiered.reader().records())
     plan = scan.plan(PATH, TOPIC, env=tiered.env)
-    with pytest.raises(StorageFailure, match="keep going away"):
+    with pytest.raises(StorageFailure, match="are removed repeatedly"):
         scan.to_table(plan, options=ReadOptions(env=tiered.env))
     wanted = RequestedRange(start_offset=40, end_offset=60)
     assert len(_rows(tiered, wanted, ClockName.RECORD)) == 20, "what is elsewhere is read"
