@@ -24,6 +24,7 @@ from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
 from tidelog.record.record import Record
+from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.storage.log.log_reader import LogView, unknown_times_note
@@ -54,6 +55,8 @@ _LOGGER = logging.getLogger(__name__)
 @reads_arguments()
 class Directory(FrontDoor):
     """A directory of topics."""
+
+    loads_are_atomic = True
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir.env)
@@ -202,6 +205,18 @@ class Directory(FrontDoor):
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""
         return self._now().partitions(topic)
+
+    def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """See `FrontDoor`."""
+        now = self._now()
+        return {
+            topic: [size for name in now.partitions(topic) for size in self._sizes_of(name)]
+            for topic in topics
+        }
+
+    def _sizes_of(self, name: TopicPartition) -> list[int]:
+        folder = f"{self.path}/{files.partition_dir_name(name)}"
+        return files.log_sizes(self._env.files, folder)
 
     def partition(self, topic: str, partition: int) -> LogView:
         """Return one partition for reading, in its current state; a later call refreshes it."""

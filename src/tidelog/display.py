@@ -39,11 +39,13 @@ class _Topic(Protocol):
     def partitions(self) -> int: ...
     @property
     def given(self) -> Mapping[str, str]: ...
+    @property
+    def foreign(self) -> bool: ...
 
 
 def settings_text(topic: _Topic) -> str:
     """Return the settings that are set for the topic itself, on one line."""
-    if getattr(topic, "foreign", False):
+    if topic.foreign:
         return "settings unknown: another program's directory"
     return ", ".join(f"{key}={text}" for key, text in topic.given.items()) or "default settings"
 

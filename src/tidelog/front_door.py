@@ -10,7 +10,7 @@ a hook runs. Calls that need Arrow import it themselves.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tidelog.arguments import level_of, reads_arguments
 from tidelog.closing import Closing
@@ -46,6 +46,9 @@ When = int | str
 class FrontDoor(Closing):
     """Topics of a directory or of a cluster: lookups by time, reads, tables by key."""
 
+    # Whether `load_once` appends nothing if it fails.
+    loads_are_atomic: ClassVar[bool]
+
     def __init__(self, env: Env) -> None:
         self._env = env
 
@@ -54,6 +57,14 @@ class FrontDoor(Closing):
     @abstractmethod
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""
+
+    @abstractmethod
+    def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Return the sizes in bytes of each topic's log files, one of them for each segment.
+
+        The result is empty for a cluster, which doesn't report them. For a directory, no log is
+        opened, and UnknownTopic is raised if a topic doesn't exist.
+        """
 
     @abstractmethod
     def add_partitions(self, topic: str, count: int) -> None:

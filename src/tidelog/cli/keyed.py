@@ -90,7 +90,7 @@ def read_table(surroundings: Surroundings, options: ReadOptions) -> None:
             _chosen(options.topic, options.partition),
             at=at_ms,
             clock=options.clock,
-            columns=columns_of(directory),
+            columns=columns_of(directory.source),
             inexact=options.inexact,
         )
         stats = _new_stats()

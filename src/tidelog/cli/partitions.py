@@ -1,7 +1,6 @@
 """`tidelog partitions` and `tidelog delete-records`: adds partitions, and deletes records."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -23,10 +22,9 @@ from tidelog.cli.options import (
 )
 from tidelog.cli.places import Place, open_topics, parse_target, place_options
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.errors import MissingDependency
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
+from tidelog.types import ClockName, IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.cli.output import Cell
@@ -171,41 +169,15 @@ def _targets(
         match = found[name]
         # Records appended after `ends` was read are kept, whatever their times are.
         targets[name] = ends[name] if match is None else min(match.offset, ends[name])
-        if options.untimed:
+        if options.untimed or targets[name] <= start:
             continue
+        untimed: int | None
         if options.clock is ClockName.RECORD:
-            untimed: int | None = _without_timestamp(directory, name, start, targets[name])
+            untimed = directory.source.without_timestamp(name, start, targets[name])
         else:
             untimed = directory.without_append_time(name) if match is None else match.without_time
         _ensure_known(options, name, untimed, targets[name])
     return targets
-
-
-def _without_timestamp(
-    directory: "Directory | RemoteDirectory", name: TopicPartition, start: int, end: int
-) -> int:
-    """Return the number of records with offsets in [start, end) that have no timestamp."""
-    from tidelog.directory import Directory
-    from tidelog.scan.split import RequestedRange
-
-    level = IsolationLevel.READ_UNCOMMITTED
-    if start >= end:
-        return 0
-    if not isinstance(directory, Directory):
-        records = directory.source.records(name, start, end, level)
-        return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
-    everything = RequestedRange(least_offset=start, limit_offset=end)
-    # A count's `without_time` may be too small (see `RecordCount.is_least`). The difference between
-    # the counts of all records and of records with a time is exact.
-    try:
-        return sum(
-            sign
-            * directory.source.count([name], one, clock=ClockName.RECORD, isolation=level).records
-            for sign, one in ((1, everything), (-1, replace(everything, start_ms=0)))
-        )
-    except MissingDependency:
-        one_by_one = directory.partition(name.topic, name.partition).records(start, end)
-        return sum(record.timestamp == NO_TIMESTAMP for record in one_by_one)
 
 
 def _ensure_known(

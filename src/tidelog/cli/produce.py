@@ -34,7 +34,6 @@ from tidelog.cli.output import Cell
 from tidelog.cli.places import Place, open_directory, open_remote, place_options
 from tidelog.cli.surroundings import InvalidInput, Surroundings, UsageProblem, byte_progress
 from tidelog.config import CLEANUP_DELETE, RetentionClock, TopicConfig
-from tidelog.errors import ConfigError
 from tidelog.jobs.options import CODECS
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage.log.append import AppendResult
@@ -51,8 +50,6 @@ STDIN: Final = "-"
 # memory.
 _ROWS_AT_ONCE: Final = 5_000
 _BYTES_AT_ONCE: Final = 1 << 26
-# For brokers without this setting, such as Kafka's: their retention counts from the record time.
-_BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
 
 
 def codec_of(name: str) -> Codec:
@@ -210,14 +207,22 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        tally.oldest_ms = _oldest_ms(surroundings, directory, options.topic)
+        info = directory.topic(options.topic)  # an unknown topic's error lists the topics
+        tally.oldest_ms = _oldest_ms(surroundings, info.config)
         if options.check:
             _check(surroundings, source, options)
         records = _records(surroundings, source, options, tally.numbers)
         try:
             with _progress(surroundings, source, options) as advance:
                 if options.once is None:
-                    _append_all(directory, records, options, tally, advance)
+                    _append_all(
+                        directory,
+                        records,
+                        options,
+                        tally,
+                        advance,
+                        bytes_max=_bytes_at_once(info.config),
+                    )
                 else:
                     _load_once(surroundings, directory, records, options, tally)
             directory.flush()
@@ -248,20 +253,10 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         )
 
 
-def _oldest_ms(
-    surroundings: Surroundings, directory: "Directory | RemoteDirectory", topic: str
-) -> int:
+def _oldest_ms(surroundings: Surroundings, config: TopicConfig | None) -> int:
     """Return the create time in ms before which retention deletes records; 0 for none."""
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory):
-        config = directory.topic(topic).config  # an unknown topic's error lists the topics
-    else:
-        settings = directory.topic(topic).settings
-        try:
-            config = TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(settings))[0]
-        except ConfigError:
-            return 0  # the broker has settings that are unknown here
+    if config is None:
+        return 0
     is_by_append = (
         config.tidelog_retention_clock is RetentionClock.APPEND
         or config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
@@ -308,8 +303,6 @@ def _load_once(
         InvalidInput: A row is invalid. A directory then gets no row; a broker gets the rows before
             it.
     """
-    from tidelog.directory import Directory
-
     assert options.once is not None
     are_old = bytearray()  # one flag per row
 
@@ -327,7 +320,7 @@ def _load_once(
             codec=codec_of(options.codec),
         )
     except InvalidInput:
-        tally.committed = 0 if isinstance(directory, Directory) else len(are_old)
+        tally.committed = 0 if directory.loads_are_atomic else len(are_old)
         raise
     tally.take_loaded(loaded)
     tally.old = sum(are_old[loaded.skipped :])
@@ -343,8 +336,10 @@ def _append_all(
     options: ProduceOptions,
     tally: _Tally,
     advance: Callable[[], None],
+    *,
+    bytes_max: int,
 ) -> None:
-    for group, refused in _groups(records, _bytes_at_once(directory, options.topic)):
+    for group, refused in _groups(records, bytes_max):
         if group:
             partition, codec = options.partition, codec_of(options.codec)
             tally.take(directory.append(options.topic, group, partition=partition, codec=codec))
@@ -354,13 +349,11 @@ def _append_all(
             raise refused
 
 
-def _bytes_at_once(directory: "Directory | RemoteDirectory", topic: str) -> int:
+def _bytes_at_once(config: TopicConfig | None) -> int:
     """Return the maximum size of an append: half a segment, as batches are larger than records."""
-    from tidelog.directory import Directory
-
-    if not isinstance(directory, Directory):
+    if config is None:
         return _BYTES_AT_ONCE
-    return min(directory.topic(topic).config.segment_size_limit // 2, _BYTES_AT_ONCE)
+    return min(config.segment_size_limit // 2, _BYTES_AT_ONCE)
 
 
 def _groups(

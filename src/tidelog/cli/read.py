@@ -310,7 +310,7 @@ class _Reading:
 
     def _write_columns(self) -> None:
         """Write the existing records as Arrow or Parquet."""
-        columns = columns_of(self._directory)
+        columns = columns_of(self._directory.source)
         schema, batches = self._column_batches(self._source.wanted)
         if self._options.is_ordered:
             rows = self._ordered()
@@ -335,7 +335,7 @@ class _Reading:
             self._options,
             self._conditions,
             self._stats if stats is None else stats,
-            columns_of(self._directory),
+            columns_of(self._directory.source),
         )
 
     def _existing(self) -> "Generator[_Rows, None, None]":

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    from tidelog.directory import Directory
-    from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan import RequestedRange, ScanStats
     from tidelog.scan.record_filter import RecordFilter
     from tidelog.scan.source import RecordSource
@@ -342,15 +340,9 @@ def has_arrow() -> bool:
     return all(find_spec(name) is not None for name in ("pyarrow", "numpy", "numba"))
 
 
-def columns_of(directory: "Directory | RemoteDirectory") -> tuple[str, ...]:
-    """Return the columns to read.
-
-    librdkafka returns one time for each record, so without direct reads `createTimestamp` is left
-    out.
-    """
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory) or directory.source.is_direct:
+def columns_of(source: "RecordSource") -> tuple[str, ...]:
+    """Return the columns to read: without `createTimestamp` if the source does not have it."""
+    if source.has_create_times:
         return COLUMNS
     return tuple(name for name in COLUMNS if name != "createTimestamp")
 

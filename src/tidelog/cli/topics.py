@@ -26,7 +26,7 @@ from tidelog.config import ConfigNote, RetentionClock, amount_text, plain_settin
 from tidelog.errors import OffsetsGone
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType, TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.directory import Directory
@@ -113,8 +113,6 @@ def _remote_topic_object(
 @click.pass_obj
 def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     """List the topics of a directory or a cluster."""
-    from tidelog.directory import Directory
-
     columns = output.columns(
         "topic",
         output.count("partitions"),
@@ -124,44 +122,21 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
         "settings",
     )
     with open_topics(surroundings, place) as directory:
-        # `Directory.topics` would load modules that only a notebook needs.
-        rows = (
-            [_topic_row(directory, info, kind) for info in directory.log_dir.topics().values()]
-            if isinstance(directory, Directory)
-            else [_remote_topic_row(info, kind) for info in directory.topics().values()]
-        )
+        infos = directory.topics()
+        sizes = directory.log_sizes(infos)
+        rows = [_topic_row(info, sizes.get(name), kind) for name, info in infos.items()]
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         where = place.data if place.access is None else place.access.bootstrap
         surroundings.note(f"{where} has no topics; `tidelog create TOPIC` makes one")
 
 
-def _topic_row(directory: "Directory", info: "TopicInfo", kind: Format) -> list[Cell]:
-    sizes = _topic_sizes(directory, info)
-    facts: list[Cell] = [info.name, info.partitions, len(sizes), sum(sizes)]
-    return [*facts, topic_id_of(info), _settings_cell(info, kind)]
-
-
-def _remote_topic_row(info: "RemoteTopic", kind: Format) -> list[Cell]:
-    """Return a topic's row, without segments and bytes, which brokers don't report."""
-    return [info.name, info.partitions, None, None, topic_id_of(info), _settings_cell(info, kind)]
-
-
-def _topic_sizes(directory: "Directory", info: "TopicInfo") -> list[int]:
-    return [size for number in info.present for size in _log_sizes(directory, info, number)]
-
-
-def _log_sizes(directory: "Directory", info: "TopicInfo", number: int) -> list[int]:
-    """Return the sizes of a partition's log files without opening the log."""
-    folder = files.partition_dir_name(TopicPartition(info.name, number))
-    path = f"{directory.path}/{folder}"
-    file_system = directory.log_dir.env.files
-    parsed = ((e.name, files.parse_file_name(e.name)) for e in file_system.list_dir(path))
-    return [
-        file_system.stat(f"{path}/{name}").size
-        for name, parts in parsed
-        if parts is not None and parts[1] == files.LOG_SUFFIX
-    ]
+def _topic_row(
+    info: "TopicInfo | RemoteTopic", sizes: list[int] | None, kind: Format
+) -> list[Cell]:
+    """Return a topic's row; the numbers of segments and bytes are empty for a cluster."""
+    logs: list[Cell] = [None, None] if sizes is None else [len(sizes), sum(sizes)]
+    return [info.name, info.partitions, *logs, topic_id_of(info), _settings_cell(info, kind)]
 
 
 def topic_id_of(info: "TopicInfo | RemoteTopic") -> str | None:
@@ -175,21 +150,16 @@ def setting_text(name: str, text: str) -> str:
     return text if amount is None else f"{text} ({amount})"
 
 
-def _is_foreign(info: "TopicInfo | RemoteTopic") -> bool:
-    """Whether another program made the topic, so that its settings are unknown."""
-    return getattr(info, "foreign", False)
-
-
 def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
     """Return the topic's own settings: text in tables, else an object, None if unknown."""
     if kind is Format.TABLE:
         return settings_text(info)
-    return None if _is_foreign(info) else dict(info.given)
+    return None if info.foreign else dict(info.given)
 
 
 def settings_text(info: "TopicInfo | RemoteTopic") -> str:
     """Return the topic's own settings as `key=value, key=value`."""
-    if _is_foreign(info):
+    if info.foreign:
         return "unknown: another program made it"
     own = (f"{key}={setting_text(key, value)}" for key, value in info.given.items())
     return ", ".join(own) or "defaults"
@@ -270,12 +240,12 @@ def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> N
 
 
 def _size_text(directory: "Directory | RemoteDirectory", topic: str) -> str:
-    from tidelog.directory import Directory
-
-    if isinstance(directory, Directory):
-        return output.bytes_text(sum(_topic_sizes(directory, directory.topic(topic))))
-    marks = directory.cluster.watermarks(directory.partitions(topic))
-    return output.plural(sum(mark.end - mark.start for mark in marks.values()), "offset")
+    sizes = directory.log_sizes([topic]).get(topic)
+    if sizes is not None:
+        return output.bytes_text(sum(sizes))
+    names = directory.partitions(topic)
+    starts, ends = directory.beginning_offsets(names), directory.end_offsets(names)
+    return output.plural(sum(ends[name] - starts[name] for name in names), "offset")
 
 
 @click.command(
@@ -318,25 +288,19 @@ def config(  # noqa: PLR0913 - one parameter for each option
     kind: Format,
 ) -> None:
     """Show or change a topic's settings."""
-    from tidelog.storage.directory.topic_registry import TopicInfo
-
     changes = changes_of(given, cleared)
     with open_topics(surroundings, place, writable=bool(changes)) as directory:
         info = directory.topic(topic)
         if changes:
             _say_notes(surroundings, directory.alter_config(topic, changes))
             info = directory.topic(topic)
-    if isinstance(info, TopicInfo):
-        settings = list(info.config.texts().items())
-    else:
-        settings = sorted(info.settings.items())
     rows: list[list[Cell]] = [
         [
             key,
             setting_text(key, value) if kind is Format.TABLE else value,
             "topic" if key in info.given else "default",
         ]
-        for key, value in settings
+        for key, value in info.settings.items()
         if show_all or key in info.given
     ]
     columns = output.columns("setting", "value", "source")

@@ -44,7 +44,14 @@ from tidelog.scan.source import RecordSource
 from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
 from tidelog.storage.files import decode_topic_id
-from tidelog.types import UNKNOWN_MS, ClockName, IsolationLevel, TopicChoice, TopicPartition
+from tidelog.types import (
+    NO_TIMESTAMP,
+    UNKNOWN_MS,
+    ClockName,
+    IsolationLevel,
+    TopicChoice,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -324,6 +331,16 @@ class ClusterRecords(RecordSource):
                 sidecar_bytes=0,
             )
         return Count(partitions=counts)
+
+    @property
+    def has_create_times(self) -> bool:
+        """See `RecordSource`; librdkafka returns only one time for each record."""
+        return self.is_direct
+
+    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
+        """See `RecordSource`; fetches the records."""
+        records = self.records(name, start, end, IsolationLevel.READ_UNCOMMITTED)
+        return sum(record.timestamp == NO_TIMESTAMP for record, _ in records)
 
     def without_time(
         self,

@@ -84,6 +84,8 @@ def _ensure_count(topic: str, count: int) -> None:
 class RemoteDirectory(FrontDoor):
     """Topics of a cluster, with the methods of `tidelog.Directory`."""
 
+    loads_are_atomic = False
+
     def __init__(
         self, bootstrap: str, config: Mapping[str, str], *, timeout_s: float, env: Env
     ) -> None:
@@ -128,6 +130,10 @@ class RemoteDirectory(FrontDoor):
     def partitions(self, topic: str) -> list[TopicPartition]:
         """Return all partitions of a topic; raises UnknownTopic."""
         return self._cluster.partitions(topic)
+
+    def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:  # noqa: ARG002
+        """See `FrontDoor`."""
+        return {}
 
     def create_topic(
         self,

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import UUID
 
-from tidelog.config import ConfigNote, key_names, plain_names
+from tidelog.config import ConfigNote, RetentionClock, TopicConfig, key_names, plain_names
 from tidelog.display import TopicDisplay
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
@@ -64,6 +64,10 @@ _NOT_AUTHORIZED: Final = frozenset(
 )
 
 
+# For brokers without this setting, such as Kafka's: their retention counts from the record time.
+_BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RemoteTopic(TopicDisplay):
     """One topic of a cluster.
@@ -73,14 +77,24 @@ class RemoteTopic(TopicDisplay):
         topic_id: Its id, None if the cluster has no ids.
         partitions: Number of partitions.
         given: Settings of the topic itself, under Kafka's names.
-        settings: All settings that apply, as the brokers report them; without secrets.
+        settings: All settings that apply, sorted, as the brokers report them; without secrets.
     """
+
+    foreign: ClassVar[bool] = False  # a broker knows the settings of all its topics
 
     name: str
     topic_id: UUID | None
     partitions: int
     given: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def config(self) -> TopicConfig | None:
+        """The settings, parsed; None if the brokers have settings that are unknown here."""
+        try:
+            return TopicConfig.parse({}, broker=_BROKER_CLOCK | dict(self.settings))[0]
+        except ConfigError:
+            return None
 
 
 def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTopic]:
@@ -104,7 +118,7 @@ def describe(client: "Cluster", counts: Mapping[str, int]) -> dict[str, RemoteTo
                 topic_id=None if topic_id is None else decode_topic_id(topic_id),
                 partitions=counts[name],
                 given={k: e.value for k, e in entries.items() if _is_given(e) and e.value},
-                settings={k: e.value for k, e in entries.items() if e.value is not None},
+                settings={k: e.value for k, e in sorted(entries.items()) if e.value is not None},
             )
     return topics
 

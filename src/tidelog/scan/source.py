@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.amounts import bytes_text
 from tidelog.env import Env
+from tidelog.errors import MissingDependency
 from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
 from tidelog.scan.count import Count
@@ -21,7 +22,14 @@ from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
 from tidelog.split_size import THREAD_SPLIT_BYTES
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import INT64_MAX, ClockName, IsolationLevel, TopicChoice, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    NO_TIMESTAMP,
+    ClockName,
+    IsolationLevel,
+    TopicChoice,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,6 +111,18 @@ class RecordSource(ABC):
         zone_cache: str | None = None,
     ) -> Count:
         """Return the number of records by partition; arguments and errors as `scan.count`."""
+
+    @property
+    @abstractmethod
+    def has_create_times(self) -> bool:
+        """Whether the source reads create times of records that have a LogAppendTime stamp."""
+
+    @abstractmethod
+    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
+        """Return the exact number of records with offsets in [start, end) without a timestamp.
+
+        `start` is less than `end`.
+        """
 
     @abstractmethod
     def without_time(
@@ -254,6 +274,32 @@ class DirectoryRecords(RecordSource):
             zone_cache=zone_cache,
             env=self.env,
         )
+
+    @property
+    def has_create_times(self) -> bool:
+        """See `RecordSource`."""
+        return True
+
+    def without_timestamp(self, name: TopicPartition, start: int, end: int) -> int:
+        """See `RecordSource`.
+
+        A count's `without_time` may be too small (see `RecordCount.is_least`). The difference
+        between the counts of all records and of records with a time is exact.
+        """
+
+        def count(start_ms: int | None) -> int:
+            wanted = RequestedRange(least_offset=start, limit_offset=end, start_ms=start_ms)
+            level = IsolationLevel.READ_UNCOMMITTED
+            return self.count([name], wanted, clock=ClockName.RECORD, isolation=level).records
+
+        def count_plainly(log_dir: LogDir) -> int:
+            records = log_dir.reader(name.topic, name.partition).records(start, end)
+            return sum(record.timestamp == NO_TIMESTAMP for record in records)
+
+        try:
+            return count(None) - count(0)
+        except MissingDependency:
+            return self._call(count_plainly)
 
     def without_time(
         self,

@@ -226,6 +226,18 @@ def parse_file_name(name: str) -> tuple[int, str] | None:
     return int(match[1]), match[2]
 
 
+def log_sizes(fs: FileSystem, directory: str) -> list[int]:
+    """Return the sizes of a partition's log files in bytes, without those deleted meanwhile."""
+    sizes: list[int] = []
+    with suppress(FileNotFoundError):
+        for entry in fs.list_dir(directory):
+            parsed = parse_file_name(entry.name)
+            if parsed is not None and parsed[1] == LOG_SUFFIX:
+                with suppress(FileNotFoundError):
+                    sizes.append(fs.stat(f"{directory}/{entry.name}").size)
+    return sizes
+
+
 def partition_dir_name(partition: TopicPartition) -> str:
     """Return the name of a partition's directory, e.g. `flights-0`."""
     return str(partition)

@@ -447,21 +447,8 @@ def measure(
 
     Reads files: call it in a thread.
     """
-    sizes = {name: _log_bytes(env, f"{directory}/{name}") for name in names}
+    sizes = {name: sum(files.log_sizes(env.files, f"{directory}/{name}")) for name in names}
     return sizes, _volume(env, directory)
-
-
-def _log_bytes(env: Env, path: str) -> int:
-    """Return the bytes of a partition's segments; a file that is deleted meanwhile counts as 0."""
-    size = 0
-    try:
-        for entry in env.files.list_dir(path):
-            parsed = files.parse_file_name(entry.name)
-            if parsed is not None and parsed[1] == files.LOG_SUFFIX:
-                size += env.files.stat(f"{path}/{entry.name}").size
-    except FileNotFoundError:
-        pass
-    return size
 
 
 def _volume(env: Env, path: str) -> tuple[int, int]:

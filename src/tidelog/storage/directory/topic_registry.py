@@ -209,6 +209,11 @@ class TopicInfo(TopicDisplay):
     config: TopicConfig
     foreign: bool = False
 
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """All settings as text, under Kafka's names."""
+        return self.config.texts()
+
 
 def find_topics(
     files: FileSystem, directory: str, defaults: Mapping[str, str] | None = None
