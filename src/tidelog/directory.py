@@ -8,7 +8,6 @@ Life cycle: `tidelog.open`, calls, close; best used in a `with` block. Only one 
 directory.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from os import PathLike, fspath
@@ -27,7 +26,7 @@ from tidelog.record.record import Record
 from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.log_reader import LogView, unknown_times_note
+from tidelog.storage.log.log_reader import LogView
 from tidelog.storage.log.segment_times import append_span, record_span
 from tidelog.types import (
     ArrowStream,
@@ -37,6 +36,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    TimeMatch,
     TimeSpan,
     TopicPartition,
 )
@@ -47,9 +47,6 @@ if TYPE_CHECKING:
     from tidelog.storage.directory.topic_retention import DueSegment
     from tidelog.storage.log.append import AppendResult
     from tidelog.storage.log.log import Log
-
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @reads_arguments()
@@ -400,18 +397,18 @@ class Directory(FrontDoor):
         now = self._now()
         return {name: now.reader(name.topic, name.partition).max_timestamp() for name in partitions}
 
-    def _first_at(
+    def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    ) -> dict[TopicPartition, TimeMatch]:
+        """See `FrontDoor`."""
         now = self._now()
-        first = now.offsets_for_times(times, clock=clock)
-        if clock is ClockName.APPEND:
-            for name, record in first.items():
-                if record is None:
-                    count = now.reader(name.topic, name.partition).without_append_time()
-                    if count:
-                        _LOGGER.warning("%s", unknown_times_note(name, count))
-        return first
+        matches = {}
+        for name, hit in now.offsets_for_times(times, clock=clock).items():
+            unknown = 0 if hit is None else hit.without_time
+            if hit is None and clock is ClockName.APPEND:
+                unknown = now.reader(name.topic, name.partition).without_append_time()
+            matches[name] = TimeMatch(hit, unknown)
+        return matches
 
     def _time_spans(
         self, partitions: list[TopicPartition], clock: ClockName

@@ -8,6 +8,7 @@ The module opens nothing and owns no state except the environment. Every argumen
 a hook runs. Calls that need Arrow import it themselves.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
@@ -18,6 +19,7 @@ from tidelog.display import Offsets
 from tidelog.env import Env
 from tidelog.errors import InvalidRequest
 from tidelog.record.record import Record
+from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.timespec import OPEN_END, OPEN_START, parse_point, parse_range
 from tidelog.types import (
     ClockName,
@@ -25,6 +27,7 @@ from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
     RecordCount,
+    TimeMatch,
     TimeSpan,
     TopicChoice,
     TopicPartition,
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
     from tidelog.keyed import Diff, Table
     from tidelog.scan import RequestedRange, ScanStats
     from tidelog.scan.source import RecordSource
+
+_LOGGER = logging.getLogger(__name__)
+
 
 # A point in time: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
@@ -117,10 +123,10 @@ class FrontDoor(Closing):
         """
 
     @abstractmethod
-    def _first_at(
+    def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """See `offsets_for_times`."""
+    ) -> dict[TopicPartition, TimeMatch]:
+        """Search as `offsets_for_times`, with a count of unknown append times in place of a log."""
 
     @abstractmethod
     def _time_spans(
@@ -174,7 +180,11 @@ class FrontDoor(Closing):
             InvalidRequest: The brokers don't know append times.
         """
         chosen = ClockName(clock)
-        return Offsets(self._first_at(times, chosen), chosen)
+        matches = self.search_times(times, chosen)
+        for name, match in matches.items():
+            if match.hit is None and match.without_time:
+                _LOGGER.warning("%s", unknown_times_note(name, match.without_time))
+        return Offsets({name: match.hit for name, match in matches.items()}, chosen)
 
     def offsets_at(
         self, topic: str, when: When, *, clock: str = ClockName.RECORD

@@ -154,6 +154,20 @@ class OffsetAndTimestamp(NamedTuple):
     without_time: int | None = 0
 
 
+class TimeMatch(NamedTuple):
+    """Result of a search by time that may have no match.
+
+    Attributes:
+        hit: The first record at the time or later, None if there is none.
+        without_time: On the append clock, the number of records before `hit` (of all records if it
+            is None) whose append time is unknown; None if the brokers don't report the number. 0 on
+            the record clock.
+    """
+
+    hit: OffsetAndTimestamp | None
+    without_time: int | None
+
+
 class TimeSpan(NamedTuple):
     """Smallest and largest known time of a partition's records on one clock, in ms.
 

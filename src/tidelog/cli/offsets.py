@@ -31,6 +31,7 @@ from tidelog.types import (
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeMatch,
     TopicPartition,
 )
 
@@ -76,30 +77,26 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         output.time("time"),
         output.minor(output.number("leader_epoch")),
     )
-    unknown: list[int | None] | None = None
     with open_topics(surroundings, options.place) as directory:
         names = directory.partitions(options.topic)
-        answers = _answers(surroundings, directory, names, options)
-        if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
-            # Number of records without an append time before each result; None if brokers don't
-            # report it.
-            unknown = [
-                directory.without_append_time(name) if answer is None else answer.without_time
-                for name, answer in zip(names, answers, strict=True)
-            ]
+        matches = _matches(surroundings, directory, names, options)
+    answers = [match.hit for match in matches]
     rows = [_row(name, answer) for name, answer in zip(names, answers, strict=True)]
-    if unknown is not None:
+    # Number of records without an append time before each result; None if brokers don't report it.
+    unknown: list[int | None] = []
+    if options.clock is ClockName.APPEND and options.at not in (EARLIEST, LATEST):
+        unknown = [match.without_time for match in matches]
         columns += output.count("without_time")
         for row, count in zip(rows, unknown, strict=True):
             row.append(count)
     output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
-    total = sum(count or 0 for count in unknown or ())
+    total = sum(count or 0 for count in unknown)
     if total:
         surroundings.note(
             f"the append time of {plural(total, 'record')} before these offsets is unknown;"
             f" {verb(total, 'it', 'any of them')} may be that late"
         )
-    if unknown is not None and None in unknown:
+    if None in unknown:
         surroundings.note(
             "brokers don't report how many records before these offsets have no known append time;"
             " any of them may be that late"
@@ -111,33 +108,32 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
         surroundings.note(f"{partitions} {have} no record at or after {options.at}")
 
 
-def _answers(
+def _matches(
     surroundings: Surroundings,
     directory: "Directory | RemoteDirectory",
     partitions: list[TopicPartition],
     options: OffsetsOptions,
-) -> list[OffsetAndTimestamp | None]:
-    from tidelog.directory import Directory
-
+) -> list[TimeMatch]:
     if options.at == EARLIEST:
         starts = directory.beginning_offsets(partitions)
-        return [OffsetAndTimestamp(starts[p], NO_TIMESTAMP) for p in partitions]
+        return [_bound(starts[p]) for p in partitions]
     if options.at == LATEST:
         ends = directory.end_offsets(partitions, isolation=options.isolation)
-        return [OffsetAndTimestamp(ends[p], NO_TIMESTAMP) for p in partitions]
+        return [_bound(ends[p]) for p in partitions]
     if options.at == MAX:
         if options.clock is ClockName.APPEND:
             raise UsageProblem(
                 "max exists by the record clock only; by append time the last record is latest"
             )
         largest = directory.max_timestamps(partitions)
-        return [largest[p] for p in partitions]
+        return [TimeMatch(largest[p], 0) for p in partitions]
     time_ms = times.read_point(surroundings, options.at, options.zone)
-    # Unlike `Directory`, `log_dir` logs no warning about unknown append times: `offsets` prints a
-    # note instead.
-    lookup = directory.log_dir if isinstance(directory, Directory) else directory
-    answers = lookup.offsets_for_times(dict.fromkeys(partitions, time_ms), clock=options.clock)
-    return [answers[p] for p in partitions]
+    matches = directory.search_times(dict.fromkeys(partitions, time_ms), options.clock)
+    return [matches[p] for p in partitions]
+
+
+def _bound(offset: int) -> TimeMatch:
+    return TimeMatch(OffsetAndTimestamp(offset, NO_TIMESTAMP), 0)
 
 
 def _row(name: TopicPartition, answer: OffsetAndTimestamp | None) -> list[Cell]:

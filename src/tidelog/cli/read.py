@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
 from click.core import ParameterSource
@@ -33,29 +33,19 @@ from tidelog.cli.records import (
     write_columns,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
-from tidelog.directory import Directory
-from tidelog.remote.cluster import as_record, decoded
-from tidelog.scan.plain_reads import select
+from tidelog.scan.plain_reads import PlainReads
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
-from tidelog.storage.log.log_reader import LogView
-from tidelog.storage.log.segment_times import append_span
 from tidelog.timespec import format_ms
-from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
+from tidelog.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.record.record import Record
-    from tidelog.remote.remote_directory import RemoteDirectory
+    from tidelog.scan.source import RecordSource
 
-
-# Seconds between two checks of `--follow` for new records: another process that appends sends no
-# notification.
-FOLLOW_SECONDS: Final = 0.2
-
-_POLL_S: Final = 0.2
 
 _OFFSETS: Final = re.compile(r"(-?\d{1,19})?\.\.(-?\d{1,19})?", re.ASCII)
 
@@ -101,14 +91,10 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
     conditions = options.record_filter()
     with open_topics(surroundings, options.place) as directory:
         partitions = chosen(options.topic, directory.partitions(options.topic), options.partition)
-        source: _Source
-        if isinstance(directory, Directory):
-            logs = [directory.log_dir.reader(p.topic, p.partition) for p in partitions]
-            source = _LogSource(surroundings, directory, logs, options)
-        else:
-            source = _ClusterSource(surroundings, directory, partitions, options)
-        source.wanted = _resolved(source, partitions, wanted, offsets)
-        _Reading(surroundings, directory, source, options, conditions).run()
+        source = directory.source
+        with source.plain_reads(partitions, options.clock, options.isolation) as reads:
+            ranges = _resolved(reads, partitions, wanted, offsets)
+            _Reading(surroundings, source, reads, ranges, options, conditions).run()
 
 
 def _refuse_contradictions(options: ReadOptions) -> None:
@@ -160,7 +146,7 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _resolved(
-    source: "_Source",
+    reads: PlainReads,
     partitions: list[TopicPartition],
     wanted: RequestedRange,
     offsets: tuple[int | None, int | None],
@@ -173,11 +159,11 @@ def _resolved(
         one = replace(wanted, start_offset=offsets[0], end_offset=offsets[1])
         return dict.fromkeys(partitions, one)
     ranges = {}
-    for name, bounds in source.bounds().items():
+    for name, bounds in reads.bounds().items():
         start, end = (
             offset
             if offset is None or offset >= 0
-            else offset_from_end(source.read, name, bounds, -offset)
+            else offset_from_end(reads.read, name, bounds, -offset)
             for offset in offsets
         )
         if start is not None and end is not None:
@@ -186,52 +172,7 @@ def _resolved(
     return ranges
 
 
-_Parts: TypeAlias = "Generator[tuple[TopicPartition, Iterator[Timed]], None, None]"
 _Rows: TypeAlias = "Iterator[tuple[int, Record, int | None]]"
-
-
-class _Source(Protocol):
-    """Records of a topic in a directory or a cluster, chosen by the options.
-
-    Attributes:
-        wanted: Range of each partition.
-    """
-
-    wanted: "Mapping[TopicPartition, RequestedRange]"
-
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return each partition's first offset, and the offset after its last visible record."""
-        ...
-
-    def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
-    ) -> "Iterator[Timed]":
-        """Yield the records of a range of a partition, in order of offsets."""
-        ...
-
-    def first_at(self, name: TopicPartition, ms: int) -> int | None:
-        """Return the first offset at or after a time on the clock, None if there is none."""
-        ...
-
-    def newest_ms(self) -> int | None:
-        """Return the largest time on the clock; None if no record has a known time."""
-        ...
-
-    def there(self) -> _Parts:
-        """Yield the existing records, by partition and offset, with append times (ms)."""
-        ...
-
-    def coming(self) -> _Parts:
-        """Yield later records as they are appended, up to the last requested offset."""
-        ...
-
-    def untimed(self, stats: ScanStats) -> int | None:
-        """Return the number of records without a time on the clock; None if unknown.
-
-        Args:
-            stats: Statistics of the reads by columns or in order of time.
-        """
-        ...
 
 
 class _Reading:
@@ -240,14 +181,16 @@ class _Reading:
     def __init__(
         self,
         surroundings: Surroundings,
-        directory: "Directory | RemoteDirectory",
-        source: _Source,
+        source: "RecordSource",
+        reads: PlainReads,
+        wanted: "Mapping[TopicPartition, RequestedRange]",
         options: ReadOptions,
         conditions: RecordFilter,
     ) -> None:
         self._surroundings = surroundings
-        self._directory = directory
         self._source = source
+        self._reads = reads
+        self._wanted = wanted
         self._options = options
         self._conditions = conditions
         self._left = options.limit
@@ -261,20 +204,23 @@ class _Reading:
             self._write_columns()
         else:
             self._write_rows()
-        say_untimed(self._surroundings, self._source.untimed(self._stats), self._options.clock)
+        clock = self._options.clock
+        one = next(iter(self._wanted.values()), RequestedRange())
+        untimed = self._source.without_time(list(self._wanted), one, clock, self._stats)
+        say_untimed(self._surroundings, untimed, clock)
         wants_none = self._options.tail == 0 or self._options.limit == 0
         if not self._count and not wants_none and not self._options.follow:
             self._say_none()
 
     def _say_none(self) -> None:
         """Print that no record matches, and likely reasons: the newest time, deleted offsets."""
-        options, bounds = self._options, self._source.bounds()
+        options, bounds = self._options, self._reads.bounds()
         target = (
             options.topic if options.partition is None else f"{options.topic}:{options.partition}"
         )
         if all(first >= end for first, end in bounds.values()):
             self._surroundings.say(f"0 records; {target} is empty")
-        elif (newest_ms := self._source.newest_ms()) is None:
+        elif (newest_ms := self._reads.newest_ms()) is None:
             self._surroundings.say(f"0 records; none has a known time on the {options.clock} clock")
         else:
             newest = format_ms(newest_ms, options.zone)
@@ -300,7 +246,8 @@ class _Reading:
             with closing(self._existing()) as parts:
                 self._write(out, parts)
             if self._options.follow:
-                with closing(self._source.coming()) as parts:
+                wait = self._surroundings.wait
+                with closing(self._reads.coming(self._wanted, self._stats, wait)) as parts:
                     self._write(out, (self._met(*part) for part in parts))
         except KeyboardInterrupt:
             # Ctrl-C is the normal end of `--follow`; otherwise the output is incomplete.
@@ -310,8 +257,8 @@ class _Reading:
 
     def _write_columns(self) -> None:
         """Write the existing records as Arrow or Parquet."""
-        columns = columns_of(self._directory.source)
-        schema, batches = self._column_batches(self._source.wanted)
+        columns = columns_of(self._source)
+        schema, batches = self._column_batches(self._wanted)
         if self._options.is_ordered:
             rows = self._ordered()
             pages = iter(lambda: list(islice(rows, ROWS_AT_ONCE)), [])
@@ -330,12 +277,12 @@ class _Reading:
         self, wanted: "Mapping[TopicPartition, RequestedRange]", stats: ScanStats | None = None
     ) -> "tuple[pa.Schema, Iterator[pa.RecordBatch]]":
         return column_batches(
-            self._directory.source,
+            self._source,
             wanted,
             self._options,
             self._conditions,
             self._stats if stats is None else stats,
-            columns_of(self._directory.source),
+            columns_of(self._source),
         )
 
     def _existing(self) -> "Generator[_Rows, None, None]":
@@ -343,11 +290,11 @@ class _Reading:
         if self._options.is_ordered:
             yield self._ordered()
         elif self._conditions and has_arrow():
-            _, batches = self._column_batches(self._source.wanted)
+            _, batches = self._column_batches(self._wanted)
             for batch in batches:
                 yield records_of(batch)
         else:
-            for part in self._source.there():
+            for part in self._reads.there(self._wanted, self._stats):
                 yield self._met(*part)
 
     def _met(self, name: TopicPartition, records: "Iterable[Timed]") -> _Rows:
@@ -363,8 +310,8 @@ class _Reading:
         is_columns = self._reads_columns()
         order = TimeOrder(
             read=self._read_by_columns if is_columns else self._read_plain,
-            first_at=self._source.first_at,
-            wanted=clipped(self._source.wanted, self._source.bounds()),
+            first_at=self._reads.first_at,
+            wanted=clipped(self._wanted, self._reads.bounds()),
             clock=options.clock,
             window=_COLUMN_WINDOW if is_columns else WINDOW_LEAST,
             stats=self._stats,
@@ -382,7 +329,7 @@ class _Reading:
     def _read_plain(
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
     ) -> "Iterator[Timed]":
-        for _, record, append_ms in self._met(name, self._source.read(name, wanted, stats)):
+        for _, record, append_ms in self._met(name, self._reads.read(name, wanted, stats)):
             yield record, append_ms
 
     def _read_by_columns(
@@ -414,229 +361,3 @@ class _Reading:
         if self._left is not None:
             self._left -= len(chunk)
         return len(chunk) == size and self._left != 0
-
-
-class _LogSource:
-    """Source of a directory's logs."""
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        directory: Directory,
-        logs: list[LogView],
-        options: ReadOptions,
-    ) -> None:
-        self._surroundings = surroundings
-        self._directory = directory
-        self._logs = {log.topic_partition: log for log in logs}
-        self._options = options
-        self._stats = ScanStats()
-        self.wanted: Mapping[TopicPartition, RequestedRange] = {}
-
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return offsets, see `_Source`."""
-        isolation = self._options.isolation
-        return {
-            name: (log.log_start_offset, log.end_offset(isolation))
-            for name, log in self._logs.items()
-        }
-
-    def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
-    ) -> "Iterator[Timed]":
-        """Yield records, see `_Source`; for a time range, zone maps exclude parts of the log."""
-        if wanted.times is None:
-            yield from self._select(name, wanted, stats)
-            return
-        options = self._options
-        plan = self._directory.source.plan(
-            [name],
-            wanted,
-            clock=options.clock,
-            isolation=options.isolation,
-            columns=(),
-            fail_on_data_loss=False,
-        )
-        for piece in (piece for split in plan for piece in split.pieces):
-            stats.without_time += piece.without_time
-            if piece.size_bytes:
-                part = replace(wanted, start_offset=piece.start_offset, end_offset=piece.end_offset)
-                yield from self._select(name, part, stats)
-
-    def first_at(self, name: TopicPartition, ms: int) -> int | None:
-        """Return an offset, see `_Source`."""
-        first = self._logs[name].offset_for_time(ms, clock=self._options.clock)
-        return None if first is None else first.offset
-
-    def newest_ms(self) -> int | None:
-        """Return a time, see `_Source`."""
-        if self._options.clock is ClockName.APPEND:
-            return _latest(append_span(log).last_ms for log in self._logs.values())
-        newest = (log.max_timestamp(steps_over_losses=True) for log in self._logs.values())
-        return _latest(None if one is None else one.timestamp for one in newest)
-
-    def there(self) -> _Parts:
-        """Yield the existing records, see `_Source`."""
-        for name, wanted in self.wanted.items():
-            yield name, self._select(name, wanted, self._stats)
-
-    def coming(self) -> _Parts:
-        """Yield later records, see `_Source`."""
-        isolation = self._options.isolation
-        while True:
-            nexts = {
-                name: max(self._logs[name].end_offset(isolation), one.start_offset or 0)
-                for name, one in self.wanted.items()
-            }
-            if _is_over(nexts, self.wanted):
-                return
-            self._surroundings.wait(FOLLOW_SECONDS)
-            for name, start in nexts.items():
-                self._logs[name].refresh()
-                wanted = replace(self.wanted[name], start_offset=start)
-                yield name, self._select(name, wanted, self._stats)
-
-    def untimed(self, stats: ScanStats) -> int | None:
-        """Return the number of records without a time, see `_Source`."""
-        return self._stats.without_time + stats.without_time
-
-    def _select(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
-    ) -> "Iterator[Timed]":
-        options = self._options
-        return select(self._logs[name], wanted, options.clock, options.isolation, stats)
-
-
-def _is_over(
-    nexts: "Mapping[TopicPartition, int]", wanted: "Mapping[TopicPartition, RequestedRange]"
-) -> bool:
-    """Return whether no partition has a requested offset left."""
-    ends = ((at, wanted[name].end_offset) for name, at in nexts.items())
-    return all(end is not None and at >= end for at, end in ends)
-
-
-def _latest(times: "Iterable[int | None]") -> int | None:
-    """Return the largest known time, None if there is none."""
-    known = [ms for ms in times if ms is not None and ms != NO_TIMESTAMP]
-    return max(known, default=None)
-
-
-class _ClusterSource:
-    """Source of a topic's partitions in a cluster."""
-
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        cluster: "RemoteDirectory",
-        partitions: list[TopicPartition],
-        options: ReadOptions,
-    ) -> None:
-        self._surroundings = surroundings
-        self._cluster = cluster
-        self._partitions = partitions
-        self._options = options
-        self._ends: dict[TopicPartition, int] | None = None
-        self._stats = ScanStats()
-        self.wanted: Mapping[TopicPartition, RequestedRange] = {}
-
-    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Return offsets, see `_Source`."""
-        starts = self._cluster.beginning_offsets(self._partitions)
-        return {name: (starts[name], end) for name, end in self._visible_ends().items()}
-
-    def _visible_ends(self) -> dict[TopicPartition, int]:
-        """Return the current end of each partition's visible records."""
-        if self._ends is None:
-            isolation = self._options.isolation
-            self._ends = self._cluster.end_offsets(self._partitions, isolation=isolation)
-        return self._ends
-
-    def read(
-        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
-    ) -> "Iterator[Timed]":
-        """Yield records, see `_Source`."""
-        cluster, level = self._cluster, self._options.isolation
-        clock = self._options.clock
-        plan = cluster.source.plan([name], wanted, clock=clock, isolation=level, columns=())
-        for split in plan:
-            end = min(split.end_offset, self._visible_ends()[name])
-            records = cluster.source.records(name, split.start_offset, end, level)
-            if clock is ClockName.APPEND and split.time_range is not None:
-                # Leave out records without an append time, which are in no time range.
-                records = (timed for timed in records if timed[1] is not None)
-            yield from self._matches(records, wanted, stats)
-
-    def first_at(self, name: TopicPartition, ms: int) -> int | None:
-        """Return an offset, see `_Source`."""
-        first = self._cluster.offsets_for_times({name: ms}, clock=self._options.clock)[name]
-        return None if first is None else first.offset
-
-    def newest_ms(self) -> int | None:
-        """Return a time, see `_Source`."""
-        if self._options.clock is ClockName.APPEND:
-            spans = self._cluster.time_spans(self._options.topic, clock=ClockName.APPEND)
-            return _latest(spans[name].last_ms for name in self._partitions)
-        newest = self._cluster.cluster.max_timestamps(self._partitions).values()
-        return _latest(None if one is None else one.timestamp for one in newest)
-
-    def there(self) -> _Parts:
-        """Yield the existing records, see `_Source`."""
-        self._visible_ends()
-        for name, wanted in self.wanted.items():
-            yield name, self.read(name, wanted, self._stats)
-
-    def coming(self) -> _Parts:
-        """Yield later records, see `_Source`."""
-        from confluent_kafka import TopicPartition as Place
-
-        client, wanted = self._cluster.cluster, self.wanted
-        isolation = self._options.isolation
-        nexts = {
-            name: max(self._visible_ends()[name], one.start_offset or 0)
-            for name, one in wanted.items()
-        }
-        with (
-            closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
-            closing(self._cluster.source.append_time_lookup(isolation)) as append_times,
-        ):
-            places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
-            with client.typed("read records"):
-                consumer.assign(places)
-            while not _is_over(nexts, wanted):
-                with client.typed("read records"):
-                    came = consumer.consume(ROWS_AT_ONCE, timeout=_POLL_S)
-                for message in came:
-                    name = client.partition_of(message)
-                    if not client.is_record(message, nexts[name]):
-                        # No record is returned for the offsets of transaction markers.
-                        nexts[name] = max(nexts[name], message.offset() or 0)
-                        continue
-                    record = as_record(decoded(message))
-                    nexts[name] = record.offset + 1
-                    end = wanted[name].end_offset
-                    if end is None or record.offset < end:
-                        timed = (record, append_times.time_of(name, record))
-                        yield name, self._matches([timed], wanted[name], self._stats)
-
-    def untimed(self, stats: ScanStats) -> int | None:
-        """Return the number of records without a time, see `_Source`."""
-        stats = ScanStats.total((self._stats, stats))
-        wanted = next(iter(self.wanted.values()), RequestedRange())
-        source = self._cluster.source
-        return source.without_time(self._partitions, wanted, self._options.clock, stats)
-
-    def _matches(
-        self, records: "Iterable[Timed]", wanted: RequestedRange, stats: ScanStats
-    ) -> "Iterator[Timed]":
-        times = wanted.times
-        for record, append_ms in records:
-            if times is None:
-                yield record, append_ms
-            elif self._options.clock is ClockName.APPEND:
-                # On the append clock the offsets of the plan are exactly the time range.
-                if times[0] <= self._surroundings.env.clock.now_ms():
-                    yield record, append_ms
-            elif record.timestamp == NO_TIMESTAMP:
-                stats.without_time += 1
-            elif times[0] <= record.timestamp < times[1]:
-                yield record, append_ms

@@ -28,7 +28,6 @@ from tidelog.record.record import Record
 from tidelog.remote import client as codes
 from tidelog.remote.client import Client
 from tidelog.remote.view import (
-    Appended,
     Committed,
     Group,
     GroupListing,
@@ -48,6 +47,7 @@ from tidelog.types import (
     Header,
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeMatch,
     TimestampType,
     TopicPartition,
 )
@@ -346,13 +346,13 @@ class Cluster(Closing, Client):
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, Appended]:
+    ) -> dict[TopicPartition, TimeMatch]:
         """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             answers = {
                 name: lookup.first_appended(name, time_ms)
                 if mark.start < mark.end
-                else Appended(None, 0)  # an empty partition needs no request
+                else TimeMatch(None, 0)  # an empty partition needs no request
                 for name, mark in marks.items()
             }
         return {name: answer for name, answer in answers.items() if answer is not None}

@@ -40,7 +40,6 @@ from tidelog.record.batch_walk import is_cut, view_batch
 from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_gap
 from tidelog.remote import client as codes
 from tidelog.remote.broker_connection import BrokerConnection, Connect, split_server
-from tidelog.remote.view import Appended
 from tidelog.types import (
     INT16_MAX,
     INT64_MAX,
@@ -48,6 +47,7 @@ from tidelog.types import (
     Buffer,
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeMatch,
     TopicPartition,
 )
 
@@ -399,7 +399,7 @@ class PartitionFetch:
             raise self._refusal("request log start and end offsets", part.error_code)
         return part
 
-    def first_appended(self, time_ms: int) -> Appended | None:
+    def first_appended(self, time_ms: int) -> TimeMatch | None:
         """Return the first record appended at a time or later; None if the broker can't search.
 
         Raises:
@@ -413,17 +413,17 @@ class PartitionFetch:
                 self._forget_leader(error)
             self._check_deadline(0)
 
-    def _ask_appended(self, time_ms: int) -> Appended | None:
+    def _ask_appended(self, time_ms: int) -> TimeMatch | None:
         if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
             return None
         part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
         if part.without_append_time < 0:
             return None
         if part.offset < 0:
-            return Appended(None, part.without_append_time)
+            return TimeMatch(None, part.without_append_time)
         epoch = None if part.leader_epoch == NO_LEADER_EPOCH else part.leader_epoch
         hit = OffsetAndTimestamp(part.offset, part.timestamp, epoch, part.without_append_time)
-        return Appended(hit, part.without_append_time)
+        return TimeMatch(hit, part.without_append_time)
 
     # -- leaders -----------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ of a compacted topic is inexact.
 `remote.time_lookup` turns times into offsets.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -30,19 +30,24 @@ from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.offset_order import in_order
 from tidelog.record.record import ControlType, Record, stamp_of
 from tidelog.remote.client import is_direct
-from tidelog.remote.cluster import Cluster, as_record
+from tidelog.remote.cluster import Cluster, as_record, decoded
 from tidelog.remote.partition_fetch import FetchedBatches, PartitionFetch
 from tidelog.remote.time_lookup import (
     AppendRuns,
     AppendTimeLookup,
+    append_spans,
+    matches_of,
+    named_watermarks,
     plan_remote,
     without_append_time,
 )
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
+from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest
 from tidelog.scan.source import RecordSource
 from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
+from tidelog.scan.time_order import Timed
 from tidelog.storage.files import decode_topic_id
 from tidelog.types import (
     NO_TIMESTAMP,
@@ -61,6 +66,12 @@ if TYPE_CHECKING:
 
 _POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
+
+
+# Seconds that a consumer of later records waits.
+_POLL_S: Final = 0.2
+# Maximum number of later records that a consumer returns at once.
+_RECORDS_AT_ONCE: Final = 500
 
 
 def fetched_records(
@@ -332,6 +343,12 @@ class ClusterRecords(RecordSource):
             )
         return Count(partitions=counts)
 
+    def plain_reads(
+        self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
+    ) -> AbstractContextManager[PlainReads]:
+        """See `RecordSource`."""
+        return nullcontext(_ClusterReads(self, names, clock, isolation))
+
     @property
     def has_create_times(self) -> bool:
         """See `RecordSource`; librdkafka returns only one time for each record."""
@@ -424,3 +441,119 @@ class ClusterRecords(RecordSource):
 
 def _check_times(split: Split, stats: ScanStats) -> None:
     ensure_times(stats, split.topic_partition, split.clock, split.start_offset, split.end_offset)
+
+
+class _ClusterReads(PlainReads):
+    """Reads of a cluster's partitions."""
+
+    def __init__(
+        self,
+        source: ClusterRecords,
+        partitions: Sequence[TopicPartition],
+        clock: ClockName,
+        isolation: IsolationLevel,
+    ) -> None:
+        self._source = source
+        self._cluster = source.cluster
+        self._partitions = partitions
+        self._clock = clock
+        self._isolation = isolation
+        self._ends: dict[TopicPartition, int] | None = None
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """See `PlainReads`."""
+        marks = named_watermarks(self._cluster, self._partitions)
+        return {name: (marks[name].start, end) for name, end in self._visible_ends().items()}
+
+    def _visible_ends(self) -> dict[TopicPartition, int]:
+        """Return the end of each partition's visible records, at the first call."""
+        if self._ends is None:
+            marks = named_watermarks(self._cluster, self._partitions, self._isolation)
+            self._ends = {name: mark.end for name, mark in marks.items()}
+        return self._ends
+
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
+        """See `PlainReads`."""
+        level = self._isolation
+        plan = self._source.plan([name], wanted, clock=self._clock, isolation=level, columns=())
+        for split in plan:
+            end = min(split.end_offset, self._visible_ends()[name])
+            records = self._source.records(name, split.start_offset, end, level)
+            if self._clock is ClockName.APPEND and split.time_range is not None:
+                # Leave out records without an append time, which are in no time range.
+                records = (timed for timed in records if timed[1] is not None)
+            yield from self._matches(records, wanted, stats)
+
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """See `PlainReads`."""
+        first = matches_of(self._cluster, {name: ms}, self._clock)[name].hit
+        return None if first is None else first.offset
+
+    def newest_ms(self) -> int | None:
+        """See `PlainReads`."""
+        if self._clock is ClockName.APPEND:
+            marks = named_watermarks(self._cluster, self._partitions)
+            return latest(span.last_ms for span in append_spans(self._cluster, marks).values())
+        newest = self._cluster.max_timestamps(self._partitions).values()
+        return latest(None if one is None else one.timestamp for one in newest)
+
+    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+        """See `PlainReads`."""
+        self._visible_ends()
+        for name, one in wanted.items():
+            yield name, self.read(name, one, stats)
+
+    def coming(
+        self,
+        wanted: Mapping[TopicPartition, RequestedRange],
+        stats: ScanStats,
+        wait: Callable[[float], None],  # noqa: ARG002 - the consumer waits
+    ) -> Parts:
+        """See `PlainReads`."""
+        from confluent_kafka import TopicPartition as Place
+
+        client, isolation = self._cluster, self._isolation
+        nexts = {
+            name: max(self._visible_ends()[name], one.start_offset or 0)
+            for name, one in wanted.items()
+        }
+        with (
+            closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
+            closing(self._source.append_time_lookup(isolation)) as append_times,
+        ):
+            places = [Place(n.topic, n.partition, at) for n, at in nexts.items()]
+            with client.typed("read records"):
+                consumer.assign(places)
+            while not is_over(nexts, wanted):
+                with client.typed("read records"):
+                    messages = consumer.consume(_RECORDS_AT_ONCE, timeout=_POLL_S)
+                for message in messages:
+                    name = client.partition_of(message)
+                    if not client.is_record(message, nexts[name]):
+                        # No record is returned for the offsets of transaction markers.
+                        nexts[name] = max(nexts[name], message.offset() or 0)
+                        continue
+                    record = as_record(decoded(message))
+                    nexts[name] = record.offset + 1
+                    end = wanted[name].end_offset
+                    if end is None or record.offset < end:
+                        timed = (record, append_times.time_of(name, record))
+                        yield name, self._matches([timed], wanted[name], stats)
+
+    def _matches(
+        self, records: Iterable[Timed], wanted: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
+        times = wanted.times
+        for record, append_ms in records:
+            if times is None:
+                yield record, append_ms
+            elif self._clock is ClockName.APPEND:
+                # On the append clock the offsets of the plan are exactly the time range.
+                if times[0] <= self._source.env.clock.now_ms():
+                    yield record, append_ms
+            elif record.timestamp == NO_TIMESTAMP:
+                stats.without_time += 1
+            elif times[0] <= record.timestamp < times[1]:
+                yield record, append_ms

@@ -36,8 +36,8 @@ from tidelog.remote.records import ClusterRecords
 from tidelog.remote.time_lookup import (
     append_spans,
     largest_timestamps,
+    matches_of,
     named_watermarks,
-    offsets_for_times,
     without_append_time,
 )
 from tidelog.remote.topics import RemoteTopic
@@ -52,6 +52,7 @@ from tidelog.types import (
     IsolationLevel,
     NewRecord,
     OffsetAndTimestamp,
+    TimeMatch,
     TimeSpan,
     TopicPartition,
 )
@@ -368,10 +369,11 @@ class RemoteDirectory(FrontDoor):
         """See `FrontDoor`."""
         return largest_timestamps(self._cluster, partitions)
 
-    def _first_at(
+    def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        return offsets_for_times(self._cluster, times, clock)
+    ) -> dict[TopicPartition, TimeMatch]:
+        """See `FrontDoor`."""
+        return matches_of(self._cluster, times, clock)
 
     def _time_spans(
         self, partitions: list[TopicPartition], clock: ClockName

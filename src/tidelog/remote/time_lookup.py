@@ -17,7 +17,6 @@
 Not thread-safe.
 """
 
-import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,15 +37,15 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.record.record import Record, stamp_of
 from tidelog.remote import client as codes
 from tidelog.remote.partition_fetch import PartitionFetch
-from tidelog.remote.view import Appended, ClusterView, RemoteRecord, Watermarks
+from tidelog.remote.view import ClusterView, RemoteRecord, Watermarks
 from tidelog.scan import RequestedRange, Split
-from tidelog.storage.log.log_reader import unknown_times_note
 from tidelog.types import (
     INT64_MAX,
     UNKNOWN_MS,
     ClockName,
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeMatch,
     TimeSpan,
     TimestampType,
     TopicPartition,
@@ -222,9 +221,6 @@ def last_record_below(
     return None
 
 
-_LOGGER = logging.getLogger(__name__)
-
-
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
 
@@ -250,28 +246,26 @@ def searched_by_append(cluster: ClusterView, topics: Iterable[str]) -> set[str]:
     return names
 
 
-def offsets_for_times(
+def matches_of(
     cluster: ClusterView, times: Mapping[TopicPartition, int], clock: ClockName
-) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """See `tidelog.remote.remote_directory.RemoteDirectory.offsets_for_times`."""
+) -> dict[TopicPartition, TimeMatch]:
+    """See `tidelog.remote.remote_directory.RemoteDirectory.search_times`."""
     if any(time_ms < 0 for time_ms in times.values()):
         raise ValueError("a time to look up is 0 or more")
-    matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+    matches: dict[TopicPartition, TimeMatch] = {}
     for time_ms in dict.fromkeys(times.values()):
         marks = named_watermarks(cluster, [name for name in times if times[name] == time_ms])
-        if clock is ClockName.RECORD:
-            matches |= first_on_clock(cluster, marks, time_ms, clock)
-            continue
-        for name, (hit, without_time) in first_appended(cluster, marks, time_ms).items():
-            matches[name] = hit
-            if hit is None and without_time:
-                _LOGGER.warning("%s", unknown_times_note(name, without_time))
+        if clock is ClockName.APPEND:
+            matches |= first_appended(cluster, marks, time_ms)
+        else:
+            hits = first_on_clock(cluster, marks, time_ms, clock)
+            matches |= {name: TimeMatch(hit, 0) for name, hit in hits.items()}
     return {name: matches[name] for name in times}
 
 
 def first_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-) -> dict[TopicPartition, Appended]:
+) -> dict[TopicPartition, TimeMatch]:
     """Return each log's first record at or after an append time, and the number of unknown times.
 
     Raises:
@@ -283,7 +277,7 @@ def first_appended(
     for name, hit in _first_by_stamp(cluster, rest, time_ms, "clock='append'").items():
         # The timestamps prove that this is the first match among stamped records; the number of
         # records before it without an append time is unknown.
-        answers[name] = Appended(None if hit is None else hit._replace(without_time=None), None)
+        answers[name] = TimeMatch(None if hit is None else hit._replace(without_time=None), None)
     return answers
 
 
@@ -517,7 +511,7 @@ def _by_append_time(
     return spans, answered
 
 
-def _offset_of(answer: Appended, mark: Watermarks) -> int:
+def _offset_of(answer: TimeMatch, mark: Watermarks) -> int:
     return mark.end if answer.hit is None else min(answer.hit.offset, mark.end)
 
 
@@ -648,7 +642,7 @@ class AppendTimeLookup:
             self._fetch(name, known, offset)
         return known.runs.time_of(offset) if known.start <= offset < known.end else UNKNOWN_MS
 
-    def first_appended(self, name: TopicPartition, time_ms: int) -> Appended | None:
+    def first_appended(self, name: TopicPartition, time_ms: int) -> TimeMatch | None:
         """Return the first record appended at or after a time; None if its broker can't search.
 
         Raises:

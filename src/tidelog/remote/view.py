@@ -4,10 +4,17 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tidelog.lazy_dataclass import dataclass
-from tidelog.types import Header, IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
+from tidelog.types import (
+    Header,
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimeMatch,
+    TimestampType,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +23,6 @@ class Watermarks:
 
     start: int
     end: int
-
-
-class Appended(NamedTuple):
-    """Result of a search by append time.
-
-    Attributes:
-        hit: The first record appended at the time or later, None if there is none.
-        without_time: Number of records before `hit` (of all records if it is None) whose append
-            time is unknown; None if the brokers don't report the number.
-    """
-
-    hit: OffsetAndTimestamp | None
-    without_time: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +155,7 @@ class ClusterView(Protocol):
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, Appended]:
+    ) -> dict[TopicPartition, TimeMatch]:
         """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
         ...
 

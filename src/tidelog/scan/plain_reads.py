@@ -1,10 +1,19 @@
-"""Reads records of a log one by one, without Arrow, for output that people read."""
+"""Reads records of a log one by one, without Arrow, for output that people read.
 
-from collections.abc import Iterator
+`PlainReads` is the interface for partitions of one source, which `RecordSource.plain_reads` opens:
+`LogReads` here for a directory, and a class of `tidelog.remote.records` for a cluster.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, TypeAlias
 
 from tidelog.record.record import Record, stamp_of
-from tidelog.scan.split import RequestedRange, ScanStats
+from tidelog.scan.split import RequestedRange, ScanStats, Split
+from tidelog.scan.time_order import Timed
 from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.log.segment_times import append_span
 from tidelog.storage.segment.index_proof import time_floor
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.slices import (
@@ -14,7 +23,158 @@ from tidelog.storage.segment.slices import (
     is_hidden,
     slice_segment,
 )
-from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel
+from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartition
+
+# Seconds between two checks for new records: another process that appends sends no notification.
+FOLLOW_SECONDS: Final = 0.2
+
+
+# Records of a partition with their append times (ms), in order of offsets.
+Parts: TypeAlias = Generator[tuple[TopicPartition, Iterator[Timed]], None, None]
+
+
+class PlainReads(ABC):
+    """Reads of records of some partitions, by one clock and isolation level."""
+
+    @abstractmethod
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return each partition's first offset, and the offset after its last visible record."""
+
+    @abstractmethod
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
+        """Yield the records of a range of a partition, in order of offsets."""
+
+    @abstractmethod
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """Return the first offset at or after a time on the clock, None if there is none."""
+
+    @abstractmethod
+    def newest_ms(self) -> int | None:
+        """Return the largest time on the clock; None if no record has a known time."""
+
+    @abstractmethod
+    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+        """Yield the existing records of the ranges, by partition."""
+
+    @abstractmethod
+    def coming(
+        self,
+        wanted: Mapping[TopicPartition, RequestedRange],
+        stats: ScanStats,
+        wait: Callable[[float], None],
+    ) -> Parts:
+        """Yield later records as they are appended, up to the last offset of the ranges.
+
+        Args:
+            wanted: Range of each partition.
+            stats: Updated while reading.
+            wait: Sleeps for a number of seconds between two checks for new records.
+        """
+
+
+class LogReads(PlainReads):
+    """Reads of the logs of a directory."""
+
+    def __init__(
+        self,
+        logs: Iterable[LogView],
+        clock: ClockName,
+        isolation: IsolationLevel,
+        plan: Callable[[TopicPartition, RequestedRange], Iterable[Split]],
+    ) -> None:
+        """Use open logs.
+
+        Args:
+            logs: The partitions.
+            clock: Clock of the times.
+            isolation: READ_COMMITTED leaves out records of aborted and open transactions.
+            plan: Plans a read of a time range by zone maps.
+        """
+        self._plan = plan
+        self._logs = {log.topic_partition: log for log in logs}
+        self._clock = clock
+        self._isolation = isolation
+
+    def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
+        """See `PlainReads`."""
+        return {
+            name: (log.log_start_offset, log.end_offset(self._isolation))
+            for name, log in self._logs.items()
+        }
+
+    def read(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
+        """See `PlainReads`; for a time range, zone maps exclude parts of the log."""
+        if wanted.times is None:
+            yield from self._select(name, wanted, stats)
+            return
+        for piece in (piece for split in self._plan(name, wanted) for piece in split.pieces):
+            stats.without_time += piece.without_time
+            if piece.size_bytes:
+                part = replace(wanted, start_offset=piece.start_offset, end_offset=piece.end_offset)
+                yield from self._select(name, part, stats)
+
+    def first_at(self, name: TopicPartition, ms: int) -> int | None:
+        """See `PlainReads`."""
+        first = self._logs[name].offset_for_time(ms, clock=self._clock)
+        return None if first is None else first.offset
+
+    def newest_ms(self) -> int | None:
+        """See `PlainReads`."""
+        if self._clock is ClockName.APPEND:
+            return latest(append_span(log).last_ms for log in self._logs.values())
+        newest = (log.max_timestamp(steps_over_losses=True) for log in self._logs.values())
+        return latest(None if one is None else one.timestamp for one in newest)
+
+    def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
+        """See `PlainReads`."""
+        for name, one in wanted.items():
+            yield name, self._select(name, one, stats)
+
+    def coming(
+        self,
+        wanted: Mapping[TopicPartition, RequestedRange],
+        stats: ScanStats,
+        wait: Callable[[float], None],
+    ) -> Parts:
+        """See `PlainReads`."""
+        while True:
+            nexts = {
+                name: max(self._logs[name].end_offset(self._isolation), one.start_offset or 0)
+                for name, one in wanted.items()
+            }
+            if is_over(nexts, wanted):
+                return
+            wait(FOLLOW_SECONDS)
+            for name, start in nexts.items():
+                self._logs[name].refresh()
+                yield name, self._select(name, replace(wanted[name], start_offset=start), stats)
+
+    def _select(
+        self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
+    ) -> Iterator[Timed]:
+        return select(self._logs[name], wanted, self._clock, self._isolation, stats)
+
+
+def is_over(
+    nexts: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, RequestedRange]
+) -> bool:
+    """Return whether no partition has a requested offset left.
+
+    Args:
+        nexts: Next offset to read in each partition.
+        wanted: Range of each partition.
+    """
+    ends = ((at, wanted[name].end_offset) for name, at in nexts.items())
+    return all(end is not None and at >= end for at, end in ends)
+
+
+def latest(times: Iterable[int | None]) -> int | None:
+    """Return the largest known time in ms, None if there is none."""
+    return max((ms for ms in times if ms is not None and ms != NO_TIMESTAMP), default=None)
 
 
 def select(

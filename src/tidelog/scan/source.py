@@ -6,7 +6,8 @@ state. Only `read` needs Arrow, and imports it.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +18,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
+from tidelog.scan.plain_reads import LogReads, PlainReads
 from tidelog.scan.plan import ScanPlan, list_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
@@ -111,6 +113,12 @@ class RecordSource(ABC):
         zone_cache: str | None = None,
     ) -> Count:
         """Return the number of records by partition; arguments and errors as `scan.count`."""
+
+    @abstractmethod
+    def plain_reads(
+        self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
+    ) -> AbstractContextManager[PlainReads]:
+        """Return a context manager with reads of records one by one, without Arrow."""
 
     @property
     @abstractmethod
@@ -274,6 +282,29 @@ class DirectoryRecords(RecordSource):
             zone_cache=zone_cache,
             env=self.env,
         )
+
+    @contextmanager
+    def plain_reads(
+        self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
+    ) -> Iterator[PlainReads]:
+        """See `RecordSource`."""
+
+        def plan_times(name: TopicPartition, wanted: RequestedRange) -> ScanPlan:
+            return self.plan(
+                [name],
+                wanted,
+                clock=clock,
+                isolation=isolation,
+                columns=(),
+                fail_on_data_loss=False,
+            )
+
+        with ExitStack() as stack:
+            log_dir = self.directory
+            if isinstance(log_dir, str):
+                log_dir = stack.enter_context(LogDir.open(log_dir, env=self.env))
+            logs = [log_dir.reader(name.topic, name.partition) for name in names]
+            yield LogReads(logs, clock, isolation, plan_times)
 
     @property
     def has_create_times(self) -> bool:

@@ -12,8 +12,7 @@ from tidelog.record.record import Record
 from tidelog.remote.partition_fetch import PartitionFetch
 from tidelog.remote.records import fetched_records
 from tidelog.remote.time_lookup import AppendTimeLookup, Leaders
-from tidelog.remote.view import Appended
-from tidelog.types import OffsetAndTimestamp, TimestampType, TopicPartition
+from tidelog.types import OffsetAndTimestamp, TimeMatch, TimestampType, TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +98,7 @@ def test_a_leader_without_append_times_does_not_end_the_search_at_others() -> No
         rest_ms=REST_MS,
     )
     answers = [times.first_appended(TopicPartition("t", number), 4_000) for number in range(4)]
-    hit = Appended(OffsetAndTimestamp(3, 5_000, None, 0), 0)
+    hit = TimeMatch(OffsetAndTimestamp(3, 5_000, None, 0), 0)
     assert answers == [None, hit, None, hit]
     assert unsupported == {NODE}
     assert leader.asked.count("ListOffsets") == 3

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
-from tidelog.remote.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.remote.view import Committed, Group, Member, RemoteRecord, Watermarks
 from tidelog.types import (
     IsolationLevel,
     OffsetAndTimestamp,
+    TimeMatch,
     TimestampType,
     TopicPartition,
 )
@@ -123,7 +124,7 @@ class FakeCluster:
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, Appended]:
+    ) -> dict[TopicPartition, TimeMatch]:
         return {}
 
     def groups(self) -> list[str]:

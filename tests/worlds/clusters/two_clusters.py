@@ -5,8 +5,14 @@ from dataclasses import dataclass, field
 
 from tidelog.errors import GroupActive, OffsetOutOfRange, UnknownGroup, UnknownTopic
 from tidelog.jobs.failover.measure import Arrival, MeasuredCluster
-from tidelog.remote.view import Appended, Committed, Group, Member, RemoteRecord, Watermarks
-from tidelog.types import IsolationLevel, OffsetAndTimestamp, TimestampType, TopicPartition
+from tidelog.remote.view import Committed, Group, Member, RemoteRecord, Watermarks
+from tidelog.types import (
+    IsolationLevel,
+    OffsetAndTimestamp,
+    TimeMatch,
+    TimestampType,
+    TopicPartition,
+)
 
 CREATE = TimestampType.CREATE_TIME
 APPEND = TimestampType.LOG_APPEND_TIME
@@ -118,7 +124,7 @@ class MemoryCluster:
 
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
-    ) -> dict[TopicPartition, Appended]:
+    ) -> dict[TopicPartition, TimeMatch]:
         return {}
 
     def groups(self) -> list[str]:
