@@ -20,10 +20,21 @@ from tests.worlds.directories.logs import (
 
 from tidelog.errors import CorruptBatch, OffsetOutOfRange
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.types import IsolationLevel, NewRecord
+from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.log.log_reader import LogView
+from tidelog.storage.segment import zone_map_files
+from tidelog.storage.segment.closed_segment import ClosedSegment
+from tidelog.types import ClockName, IsolationLevel, NewRecord
 
 COMMITTED = IsolationLevel.READ_COMMITTED
 FIRST_LOG = "00000000000000000000.log"
+
+
+def finished_of(log: LogView) -> ClosedSegment:
+    """Return the first segment of a log."""
+    segment = log.segments[0]
+    assert isinstance(segment, ClosedSegment)
+    return segment
 
 
 def test_refresh_shows_what_was_appended_and_rolled_since() -> None:
@@ -71,6 +82,23 @@ def test_refresh_after_a_closed_segment_was_cut_and_written_anew(*, anew: bool) 
     else:
         reader.refresh()
     assert values(reader.records()) == [b"new"] * 3 + [b"v"]
+
+
+def test_refresh_reads_a_zone_map_of_changed_append_times_again() -> None:
+    """A loaded map of the old times would prune nothing, although the new one is on disk."""
+    env, _, log = new_log()
+    put(log, 1, 2, 3)
+    log.roll()
+    put(log, 5)
+    reader = LogDir.open(PATH, env=env).reader(TOPIC, 0)
+    segment = finished_of(reader)
+    assert segment.zones_on(ClockName.APPEND) is not None
+    path = f"{PATH}/{TOPIC}-0/{0:020}.appendtime"
+    write_atomically(env.files, path, read_file(env.files, path)[:28])
+    assert zone_map_files.write(finished_of(LogDir.open(PATH, env=env).reader(TOPIC, 0)))
+    reader.refresh()
+    assert finished_of(reader) is segment
+    assert segment.zones_on(ClockName.APPEND) is not None
 
 
 def test_kernels_forget_files_that_were_cut() -> None:

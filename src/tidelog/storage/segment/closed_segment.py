@@ -55,6 +55,7 @@ class ClosedSegment(Segment):
         self._largest_timestamp: int | None = None
         self._zones: ZoneMap | None = None
         self._zones_loaded = False
+        self._zones_stamp: FileStat | None = None
 
     def stat(self) -> "FileStat":
         """Return the status of the log file when it was first used."""
@@ -78,16 +79,18 @@ class ClosedSegment(Segment):
             return True
 
     def forget_stale_files(self) -> None:
-        """Drop maps and indexes if another file has the log's name, and append times if changed.
+        """Drop maps and indexes if another file has the log's name.
 
-        Also look again for a missing zone map, which is written some time after the roll.
+        Also drop append times and the zone map if their files have changed, and look again for a
+        missing zone map, which is written some time after the roll.
         """
         if self.was_replaced():
             self.unload()
             return
         self._forget_changed_times()
-        if self._zones is None:
-            self._zones_loaded = False
+        if self._zones is None or self._zones_stamp != self._stamp_of(files.ZONES_SUFFIX):
+            self.use_zones(None, loaded=False)
+            self.context.pool.forget(self.context.path(self.base_offset, files.ZONES_SUFFIX))
 
     def go_aside(self) -> None:
         """Read from the `.deleted` names from now on, after the files were renamed."""
@@ -294,6 +297,7 @@ class ClosedSegment(Segment):
         The map has only the append times that were known when it was built; see `zones_on`.
         """
         if not self._zones_loaded:
+            self._zones_stamp = self._stamp_of(files.ZONES_SUFFIX)
             self.use_zones(zone_map_files.load(self))
         return self._zones
 

@@ -374,24 +374,25 @@ class Segment(ABC):
         return self._load_append_times() if times is None else times
 
     def _load_append_times(self) -> AppendTimes:
-        stamp = self._stamp_of_times()
+        stamp = self._stamp_of(files.APPEND_TIME_SUFFIX)
         times = self.read_append_times()
         if self.limit_times is not None:
             self.limit_times(self, times)
         self._append_times, self._times_stamp = times, stamp
         return times
 
-    def _stamp_of_times(self) -> FileStat | None:
-        """Return the status of the `.appendtime` file; None if there is none."""
-        path = self.context.path(self.base_offset, files.APPEND_TIME_SUFFIX)
+    def _stamp_of(self, suffix: str) -> FileStat | None:
+        """Return the status of a file beside the log; None if there is none."""
         try:
-            return self.context.env.files.stat(path)
+            return self.context.env.files.stat(self.context.path(self.base_offset, suffix))
         except FileNotFoundError:
             return None
 
     def _forget_changed_times(self) -> None:
         """Drop loaded append times if their file has appeared, was replaced or removed since."""
-        if self._times_stamp != _GIVEN and self._times_stamp != self._stamp_of_times():
+        if self._times_stamp == _GIVEN:
+            return
+        if self._times_stamp != self._stamp_of(files.APPEND_TIME_SUFFIX):
             self._append_times, self._times_stamp = None, _GIVEN
 
     def set_append_times(self, times: AppendTimes) -> None:
