@@ -18,7 +18,7 @@ from tidelog.arguments import codec_of, reads_arguments
 from tidelog.config import ConfigNote, plain_settings
 from tidelog.display import Topics
 from tidelog.env import Env, os_env
-from tidelog.errors import InvalidRequest, OffsetOutOfRange, TopicExists
+from tidelog.errors import InvalidRequest, TopicExists
 from tidelog.front_door import FrontDoor
 from tidelog.record.builder import BATCH_BYTES
 from tidelog.record.partitioner import Partitioner
@@ -190,11 +190,7 @@ class Directory(FrontDoor):
         """See `FrontDoor`."""
         logs = {name: self.log(name.topic, name.partition) for name in offsets}
         for name, log in logs.items():
-            if not 0 <= offsets[name] <= log.log_end_offset:
-                raise OffsetOutOfRange(
-                    offsets[name], log.log_start_offset, log.log_end_offset, where=str(name)
-                )
-            log.deleter.ensure_allowed()
+            log.deleter.ensure_allowed(offsets[name])
         starts = {name: log.delete_records(offsets[name]) for name, log in logs.items()}
         self.flush()
         return starts

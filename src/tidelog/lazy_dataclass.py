@@ -13,8 +13,9 @@ the hash of a class are compiled at their first call; the other methods are shar
         size_bytes: int = 0
 
 Arguments and meaning are those of the standard library: its `field`, `fields`, `replace` and
-`asdict` work with these classes, and type checkers see its decorator. Slots are required, `InitVar`
-is not supported, and a class with `order` is left to the standard library.
+`asdict` work with these classes, and type checkers see its decorator. Slots are required, a class
+with an `InitVar` or with a field `self` is refused, and one with `order` is left to the standard
+library.
 """
 
 import dataclasses
@@ -53,6 +54,7 @@ def _with_methods(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
     )(declared)
     kind.__dataclass_params__.frozen = frozen  # type: ignore[attr-defined]
+    _ensure_supported(kind)
     _ensure_order(kind)
     methods: dict[str, object] = {}
     if "__init__" not in own:
@@ -73,6 +75,19 @@ def _with_methods(
     if eq and declared.__dict__.get("__hash__") is None:
         kind.__hash__ = _compiled_later(kind, "__hash__", _hash_of) if frozen else None  # type: ignore[assignment, method-assign]
     return kind
+
+
+def _ensure_supported(kind: type) -> None:
+    """Raise TypeError for a name that the constructor can't take: an `InitVar`, or `self`."""
+    declared: dict[str, Field[object]] = kind.__dict__["__dataclass_fields__"]
+    if "self" in declared:
+        raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
+    for name in declared.keys() - _names_of(kind):  # each is a ClassVar or an InitVar
+        if "InitVar" in str(declared[name].type):
+            raise TypeError(
+                f"{kind.__qualname__}.{name}: InitVar is not supported; declare a field, or use the"
+                " dataclass of the standard library"
+            )
 
 
 def _ensure_order(kind: type) -> None:

@@ -121,11 +121,11 @@ class Table:
         """Return the table as HTML; only the first rows are unfolded."""
         if not self.rows:
             return f"<p>{shown(self.nothing)}</p>"
-        aligned = self.aligned or self._by_cells()
+        aligned, is_wide = self.aligned or self._by_cells(), self._is_wide()
         name = self.title or "Table"
-        parts = [self._table(self.rows[:ROWS_FIRST], aligned, name)]
+        parts = [self._table(self.rows[:ROWS_FIRST], aligned, name, is_wide)]
         if rest := self.rows[ROWS_FIRST:ROWS_MAX]:
-            more = self._table(rest, aligned, f"{name}, more rows")
+            more = self._table(rest, aligned, f"{name}, more rows", is_wide)
             parts.append(f"<details><summary>{len(rest):,} more rows</summary>{more}</details>")
         count = len(self.rows)
         if count > ROWS_MAX:
@@ -143,14 +143,16 @@ class Table:
     def _by_cells(self) -> list[Align]:
         return [_align([row[number] for row in self.rows]) for number in range(len(self.columns))]
 
-    def _table(self, rows: Sequence[Sequence[str]], aligned: Sequence[Align], name: str) -> str:
+    def _table(
+        self, rows: Sequence[Sequence[str]], aligned: Sequence[Align], name: str, is_wide: bool
+    ) -> str:
         head = "".join(
             f'<th scope="col" class="{align.value}">{shown(name)}</th>'
             for name, align in zip(self.columns, aligned, strict=True)
         )
-        names = self.columns if self._is_wide() else [""] * len(self.columns)
+        names = self.columns if is_wide else [""] * len(self.columns)
         body = "".join(f"<tr>{''.join(map(_cell, row, aligned, names))}</tr>" for row in rows)
-        kind = ' class="blocks"' if self._is_wide() else ""
+        kind = ' class="blocks"' if is_wide else ""
         return (
             f'<div class="scroll" tabindex="0" role="region" aria-label="{shown(name)}">'
             f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"

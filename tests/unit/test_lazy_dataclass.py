@@ -5,8 +5,8 @@ import dataclasses
 import inspect
 import threading
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field
-from typing import Generic, TypeVar
+from dataclasses import FrozenInstanceError, InitVar, field
+from typing import ClassVar, Generic, TypeVar
 
 import pytest
 
@@ -409,3 +409,28 @@ def test_slots_are_required() -> None:
         lazy_dataclass.dataclass(frozen=True)
     with pytest.raises(AssertionError):
         lazy_dataclass.dataclass(slots=False)
+
+
+@pytest.mark.parametrize("annotation", [InitVar, InitVar[int], "InitVar[int]"])
+def test_a_parameter_that_is_no_field_is_refused(annotation: object) -> None:
+    """The constructor would leave it out without a word."""
+    kind = type("Taken", (), {"__annotations__": {"first": int, "second": annotation}})
+    kind.__module__ = __name__
+    with pytest.raises(TypeError, match=r"Taken\.second: InitVar is not supported"):
+        lazy_dataclass.dataclass(slots=True)(kind)
+
+
+def test_a_field_named_as_the_object_is_refused() -> None:
+    kind = type("Taken", (), {"__annotations__": {"self": int}})
+    with pytest.raises(TypeError, match="Taken: a field can't be named 'self'"):
+        lazy_dataclass.dataclass(slots=True)(kind)
+
+
+@both
+def test_class_variables_are_no_fields(decorate: Decorate) -> None:
+    class Taken:
+        first: ClassVar[int] = 1
+        second: int
+
+    kind = decorate(slots=True)(Taken)
+    assert repr(kind(2)).endswith("Taken(second=2)")

@@ -46,11 +46,23 @@ class Deleter(LogPart):
 
     # -- the log start -----------------------------------------------------------------------
 
-    def ensure_allowed(self) -> None:
-        """Raise PolicyViolation if the topic's `cleanup.policy` is `compact` alone."""
-        context = self._segments.context
+    def ensure_allowed(self, offset: int) -> None:
+        """Raise the error of `delete_records` for this first offset to keep, and change nothing.
+
+        Raises:
+            PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
+            OffsetOutOfRange: The offset is above the high watermark, or negative.
+        """
+        segments, context = self._segments, self._segments.context
         if not context.config.may_delete_records:
             raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
+        if not 0 <= offset <= segments.end_offset:
+            raise OffsetOutOfRange(
+                offset,
+                segments.start_offset,
+                segments.end_offset,
+                where=str(context.topic_partition),
+            )
 
     def delete_records(self, offset: int = HIGH_WATERMARK) -> int:
         """Move the log start forward to `offset`; return the new log start.
@@ -61,16 +73,11 @@ class Deleter(LogPart):
             offset: First offset to keep; -1 is the high watermark.
 
         Raises:
-            PolicyViolation: The topic's `cleanup.policy` is `compact` alone.
-            OffsetOutOfRange: The offset is above the high watermark, or negative.
+            PolicyViolation, OffsetOutOfRange: Raised by `ensure_allowed`.
         """
         segments, context = self._segments, self._segments.context
-        self.ensure_allowed()
-        end = segments.end_offset
-        target = end if offset == HIGH_WATERMARK else offset
-        if not 0 <= target <= end:
-            where = str(context.topic_partition)
-            raise OffsetOutOfRange(offset, segments.start_offset, end, where=where)
+        target = segments.end_offset if offset == HIGH_WATERMARK else offset
+        self.ensure_allowed(target)
         if target > segments.start_offset:
             self._guard.run_now(
                 context.directory, "delete records", lambda: self._move_start(target)
