@@ -202,6 +202,22 @@ class TestParallelReading:
         gc.collect()
         assert no_reading_threads()
 
+    def test_a_thread_that_can_not_start_is_the_error_and_the_others_end(
+        self, path: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        start = threading.Thread.start
+
+        def start_two(thread: threading.Thread) -> None:
+            if thread.name == "tidelog-read-2":
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", start_two)
+        planned = scan.plan(path, TOPIC, split_bytes=500)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            to_parallel_reader(planned, threads=4).read_all()
+        assert no_reading_threads()
+
     def test_nothing_to_read(self, path: str) -> None:
         assert to_parallel_reader((), ["offset"]).read_all().num_rows == 0
         for odd in ({"threads": 0}, {"held_bytes": -1}):

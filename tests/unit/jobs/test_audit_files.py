@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.faults import DamageFileSystem
+from tests.faults import DamageFileSystem, Keep, reopen
 
 from tidelog.env import Env
 from tidelog.errors import CorruptFile, InvalidRequest, UnsupportedVersion
@@ -108,6 +108,25 @@ def test_a_state_comes_back_and_forgets_other_rows(env: Env) -> None:
     assert read_state(env, "/state", QUESTION) == state
     names = {entry.name for entry in env.files.list_dir("/state")}
     assert names == {NOTE, "one.rows", "note.txt"}
+
+
+@pytest.mark.parametrize("keep", Keep)
+def test_a_crash_leaves_all_rows_of_the_note_on_disk(keep: Keep) -> None:
+    disk = DamageFileSystem()
+    disk.make_dirs("/state")
+    env = Env(files=disk)
+    put(env, "/state/one.rows", b"1")
+    write_state(env, "/state", replace(new_state(env, QUESTION), runs=(RUN,)))
+    put(env, "/state/two.rows", b"2")
+    disk.settle()
+    later = replace(new_state(env, QUESTION), runs=(replace(RUN, files=("two.rows",)),))
+    write_state(env, "/state", later)
+    for crash in disk.prefixes(keep):
+        left = Env(files=reopen(crash))
+        files = {entry.name for entry in left.files.list_dir("/state")}
+        runs = read_state(left, "/state", QUESTION).runs
+        assert runs, crash
+        assert {name for run in runs for name in run.files} <= files, crash
 
 
 def test_a_state_answers_one_question(env: Env) -> None:
