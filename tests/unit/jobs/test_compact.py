@@ -258,6 +258,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_names_of_attempts(tmp_path: Path) -> None:
     one, two = job.AttemptFiles("a1"), job.AttemptFiles("b2")
     path = str(tmp_path / "00.log.cleaned")
+    with pytest.raises(FileNotFoundError):
+        one.open(path)
     one.open(path, create=True).close()
     assert (one.exists(path), two.exists(path)) == (True, False)
     assert [entry.name for entry in two.list_dir(str(tmp_path))] == ["00.log.a1.cleaned"]

@@ -1,5 +1,6 @@
 """Arrow columns in the sink: partitions, times, and values for the client library."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,9 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import tidelog
 from tidelog.env import ManualClock
 from tidelog.errors import (
     ClusterFailure,
+    DirectoryLocked,
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
@@ -24,11 +27,12 @@ from tidelog.record.partitioner import partition_of
 from tidelog.remote import rows as broker_rows
 from tidelog.remote.client import Client, typed_error
 from tidelog.spark.broker_sink import client_settings
-from tidelog.spark.directory_sink import DirectoryWriter, row_facts
+from tidelog.spark.directory_sink import DirectoryWriter, ensure_reachable, row_facts
 from tidelog.spark.options import REASON
 from tidelog.spark.rows import TYPES, Router, by_partition, row_type
 from tidelog.spark.sink import check_columns
 from tidelog.spark.sink_options import read_sink_options
+from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -149,6 +153,19 @@ def test_the_earliest_time_of_rows() -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"key": pa.array([b"k", b""])}, False),
+        ({"key": pa.array([b"k", None])}, True),
+        ({"value": pa.array([b"v"])}, True),
+        ({"value": pa.array([], pa.binary())}, False),
+    ],
+)
+def test_a_null_key_among_rows(columns: "dict[str, Column]", expected: bool) -> None:
+    assert row_facts(pa.Table.from_pydict(columns), T0).has_null_key is expected
+
+
+@pytest.mark.parametrize(
     ("code", "kind"),
     [
         (29, NotAuthorized),
@@ -178,6 +195,20 @@ def test_settings_of_javas_producer() -> None:
         "message.max.bytes": "9",
         "linger.ms": "5",
     }
+
+
+def test_a_locked_directory_is_reachable_through_a_control_channel(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    options = read_sink_options({"path": place, "topic": "tides", "lockWaitMs": "0"})
+    with LogDir.open(place, options=LogDirOptions(create=True)) as log_dir:
+        log_dir.create_topic("tides")
+        with pytest.raises(DirectoryLocked, match="serves no control channel"):
+            ensure_reachable(options)
+    ensure_reachable(options)
+    with tidelog.broker(place):
+        ensure_reachable(options)
+        with pytest.raises(UnknownTopic):
+            ensure_reachable(replace(options, topic="neaps"))
 
 
 def test_an_abort_whose_directory_can_not_be_listed_hides_no_reason(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Micro-batches over a real directory, whose epochs, ids and ends reveal changes."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from tidelog.errors import OffsetsGone
 from tidelog.spark.directory_backend import open_backend
 from tidelog.spark.micro_batches import MicroBatches
 from tidelog.spark.stream_log import StreamLog
-from tidelog.spark.stream_offset import Json, StreamOffset
+from tidelog.spark.stream_offset import Json, Position, StreamOffset
 from tidelog.spark.stream_options import read_stream_options
+from tidelog.storage import files
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.types import NewRecord
 
@@ -129,6 +131,18 @@ def test_a_topic_created_anew(root: Path) -> None:
     append(root, 20)
     assert query.lost() == [("t", 0, 10, 10)]
     assert going_on(query, root).offsets() == list(range(20))
+
+
+def test_a_flushed_end_that_falls_behind_the_stream_loses_nothing(root: Path) -> None:
+    """A progress without an epoch is compared with the log's end, whatever readUntil is."""
+    query = Query(root, readUntil="flushed")
+    assert query.offsets() == list(range(10))
+    reached = StreamOffset.decode(query.offset)
+    query.offset = replace(reached, positions={at(0): Position(10)}).encode()
+    (root / files.RECOVERY_POINT_CHECKPOINT_FILE).write_text("damaged")
+    assert query.offsets() == []
+    append(root, 2)
+    assert query.offsets() == [10, 11]
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

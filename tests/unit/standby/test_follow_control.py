@@ -15,6 +15,7 @@ from tests.worlds.waiting import Patience
 from tidelog.control.client import ControlClient, find_holder
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptMessage, DirectoryLocked, InvalidRequest
+from tidelog.jobs.compact.job import lender
 from tidelog.standby.follower import Follower, FollowOptions, Seams
 from tidelog.standby.topic_sync import TopicChoice
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
@@ -71,6 +72,12 @@ def ask(path: str, work: Callable[[ControlClient], _Answer]) -> _Answer:
     assert holder is not None
     with holder:
         return work(holder)
+
+
+def test_a_follower_lends_no_compaction_and_its_connection_is_closed(
+    follower: Follower, path: str, threads: ThreadPoolExecutor
+) -> None:
+    assert answered(follower, threads.submit(lender, path)) is None
 
 
 def test_status_says_where_every_partition_is(
