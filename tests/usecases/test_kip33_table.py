@@ -100,7 +100,7 @@ def from_offset(events: Sequence[Event], offset: int) -> range:
     return range(offset, len(events))
 
 
-SEARCH_COLUMNS = ("question", "clock", "records read", "missed", "not wanted")
+SEARCH_COLUMNS = ("method", "clock", "records read", "missed", "unwanted")
 
 
 def search_row(question: str, clock: ClockName, outcome: Outcome) -> tuple[object, ...]:
@@ -125,9 +125,9 @@ def test_row_1_search_by_timestamp() -> None:
     wanted = [offset for offset, event in enumerate(events) if event.create_ms >= since_ms]
     reader = reader_of(env)
     asked = [
-        ("from the offset of T on", ClockName.RECORD, since_ms),
-        ("from the offset of T on", ClockName.APPEND, since_ms),
-        ("from the offset of T - 30 s on", ClockName.APPEND, since_ms - skew_ms),
+        ("read from the offset of T", ClockName.RECORD, since_ms),
+        ("read from the offset of T", ClockName.APPEND, since_ms),
+        ("read from the offset of T - 30 s", ClockName.APPEND, since_ms - skew_ms),
     ]
     found = {}
     for question, clock, time_ms in asked:
@@ -138,11 +138,11 @@ def test_row_1_search_by_timestamp() -> None:
     show(
         "1. Search by timestamp",
         SEARCH_COLUMNS,
-        [*rows, search_row("the range T..", ClockName.RECORD, exact)],
+        [*rows, search_row("read the range T..", ClockName.RECORD, exact)],
     )
-    assert found["from the offset of T on", ClockName.RECORD].missed == 0
-    assert found["from the offset of T on", ClockName.APPEND].missed > 0
-    assert found["from the offset of T - 30 s on", ClockName.APPEND].missed == 0
+    assert found["read from the offset of T", ClockName.RECORD].missed == 0
+    assert found["read from the offset of T", ClockName.APPEND].missed > 0
+    assert found["read from the offset of T - 30 s", ClockName.APPEND].missed == 0
     assert (exact.missed, exact.unwanted) == (0, 0)
 
 
@@ -161,7 +161,7 @@ def test_row_1_the_proposals_own_case() -> None:
         )
     }
     rows = [(f"{clock} time of m2", clock, count) for clock, count in again.items()]
-    show("1. m1 and m2", ("searched by the", "clock", "records read again"), rows)
+    show("1. m1 and m2", ("time to search for", "clock", "records read again"), rows)
     assert again == {"record": m2, "append": 0}
 
 
@@ -183,10 +183,10 @@ def test_row_2_bootstrap() -> None:
     }
     exact = judge(in_range(env, since_ms, ClockName.RECORD), wanted)
     rows = [
-        search_row("from the offset of 3 days ago on", clock, outcome)
+        search_row("read from the offset of 3 days ago", clock, outcome)
         for clock, outcome in outcomes.items()
     ]
-    rows.append(search_row("the range of the last 3 days", ClockName.RECORD, exact))
+    rows.append(search_row("read the range of the last 3 days", ClockName.RECORD, exact))
     show("2. Bootstrap", SEARCH_COLUMNS, rows)
     assert outcomes[ClockName.APPEND].unwanted == len(events) - len(wanted)
     assert all(outcome.missed == 0 for outcome in outcomes.values())
@@ -207,16 +207,24 @@ def test_row_3_failover() -> None:
     reader = reader_of(take_events(b))
     asked = [
         ("create time of the last record", ClockName.RECORD, last.create_ms),
-        ("the same - largest latency of A", ClockName.RECORD, last.create_ms - latency_a),
+        (
+            "create time of the last record - largest latency of A",
+            ClockName.RECORD,
+            last.create_ms - latency_a,
+        ),
         ("A's append time of the last record", ClockName.APPEND, last.append_ms),
-        ("the same - largest latency of A", ClockName.APPEND, last.append_ms - latency_a),
+        (
+            "A's append time of the last record - largest latency of A",
+            ClockName.APPEND,
+            last.append_ms - latency_a,
+        ),
     ]
     rows, missed = [], []
     for question, clock, time_ms in asked:
         outcome = judge(from_offset(b, position(reader, time_ms, clock)), wanted)
         missed.append(outcome.missed)
         rows.append((question, clock.value, outcome.missed, outcome.unwanted))
-    columns = ("searched on B by", "clock", "missed", "read twice")
+    columns = ("time to search for on B", "clock", "missed", "read twice")
     show("3. Failover", columns, rows)
     assert missed[0] > 0
     assert missed[1] == missed[3] == 0
@@ -242,7 +250,7 @@ def test_row_4_lag_by_time() -> None:
             assert (wrong, grows) == (0, [])
         else:
             assert wrong > 20 * SECOND
-    columns = ("clock", "largest error", "steps ahead that made it grow", "by at most")
+    columns = ("clock", "largest error", "steps forward with growing lag", "largest growth")
     show("4. Lag by time", columns, rows)
 
 
@@ -280,5 +288,5 @@ def test_row_5_latency() -> None:
             told = total.percentile(percent)
             assert told is not None
             assert abs(told - exact) <= exact * 0.05 + 1
-    columns = ("from", "records told by zone maps", "median ms", "99 % ms", "largest ms")
+    columns = ("source", "records counted by zone maps", "median ms", "99 % ms", "largest ms")
     show("5. Latency, append time - create time", columns, rows)
