@@ -214,7 +214,7 @@ def _reader(parameter: inspect.Parameter, kinds: Mapping[str, type[Enum]]) -> _R
 
 def _required(read: Read, argument: object, name: str) -> object:
     if argument is None:
-        raise InvalidRequest(f"{name} is None; it has to be given")
+        raise InvalidRequest(f"{name} must not be None")
     return read(argument, name)
 
 
@@ -448,10 +448,12 @@ def as_time(argument: object, name: str) -> object:
     """
     if argument is None or isinstance(argument, str):
         return argument
-    ms = whole_ms(argument, name, rounds_up=True, also="text as docs/time.md says")
+    ms = whole_ms(argument, name, rounds_up=True, also="text in the grammar of docs/time.md")
     if not 0 <= ms <= INT64_MAX:
         reason = (
-            "is negative; give 0 or more" if ms < 0 else "lies beyond the times that a log can hold"
+            "is negative; give 0 or more"
+            if ms < 0
+            else "is later than the last time that a log can store (2^63-1 ms)"
         )
         raise InvalidTime(str(ms), f"{name} {reason}")
     return ms
@@ -472,7 +474,7 @@ def _as_settings(argument: object, name: str) -> object:
     settings = _as_changes(argument, name)
     for key, value in cast("Mapping[str, object]", settings or {}).items():
         if value is None:
-            raise ConfigError(key, "None", "text, or left out for its default")
+            raise ConfigError(key, "None", "must be text; leave the setting out for its default")
     return settings
 
 

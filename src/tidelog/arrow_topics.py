@@ -163,7 +163,8 @@ def choose_rows(
         chosen = _as_numbers(table[PARTITION_COLUMN], keyless)
         if len(chosen) and not 0 <= int(chosen.min()) <= int(chosen.max()) < partition_count:
             raise InvalidRequest(
-                f"partitions {chosen.min()} to {chosen.max()}; there are 0 to {partition_count - 1}"
+                f"column 'partition' has {chosen.min()} to {chosen.max()}; the topic's partitions"
+                f" are 0 to {partition_count - 1}"
             )
         return chosen, table.drop_columns([PARTITION_COLUMN])
     if "key" not in table.column_names:
@@ -180,7 +181,7 @@ def _check_binary(table: pa.Table, name: str) -> None:
     is_text = types.is_string(kind) or types.is_large_string(kind)
     is_bytes = types.is_binary(kind) or types.is_large_binary(kind)
     if not (is_text or is_bytes or types.is_fixed_size_binary(kind) or types.is_null(kind)):
-        raise InvalidRequest(f"column {name!r} is {type_}; want binary or string")
+        raise InvalidRequest(f"column {name!r} is {type_}, must be binary or string")
 
 
 def _as_numbers(
@@ -188,7 +189,7 @@ def _as_numbers(
 ) -> npt.NDArray[np.int32]:
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidRequest(f"column 'partition' is {kind}; want int32")
+        raise InvalidRequest(f"column 'partition' is {kind}, must be int32")
     try:
         numbers = column.cast(pa.int32())
     except pa.ArrowInvalid as error:

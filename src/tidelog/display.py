@@ -46,7 +46,7 @@ class _Topic(Protocol):
 def settings_text(topic: _Topic) -> str:
     """Return the settings that are set for the topic itself, on one line."""
     if topic.foreign:
-        return "settings unknown: another program's directory"
+        return "settings unknown: created by another program"
     return ", ".join(f"{key}={text}" for key, text in topic.given.items()) or "default settings"
 
 

@@ -265,8 +265,8 @@ def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequen
     compacted_to = question.source.compacted_to([name])[name]
     if compacted_to > limit:
         reason = (
-            f"compacted up to {compacted_to} since the table was planned; ask again"
-            " (or inexact=mark)"
+            f"compacted up to offset {compacted_to} after the table was planned; read"
+            " again, or use inexact=mark"
         )
         start = splits[0].start_offset
         raise OffsetsGone((LostOffsets(name.topic, name.partition, start, limit, reason),))

@@ -82,7 +82,7 @@ class Items:
         if rest:
             folded = f"<details><summary>{len(rest):,} more</summary>{_list(rest)}</details>"
         left = len(self.lines) - ROWS_MAX
-        cut = f"<p>{left:,} more are not on this page.</p>" if left > 0 else ""
+        cut = f"<p>{left:,} more lines are left out.</p>" if left > 0 else ""
         return f"{_list(self.lines[:_ITEMS_FIRST])}{folded}{cut}"
 
 

@@ -283,7 +283,7 @@ def _as_bytes(name: str, given: object) -> bytes | None:
         try:
             return given.encode()
         except UnicodeEncodeError as error:
-            raise InvalidRequest(f"{name} is text that UTF-8 can't hold: {error}") from error
+            raise InvalidRequest(f"{name} can't be encoded as UTF-8: {error}") from error
     if isinstance(given, bytearray | memoryview):
         return bytes(given)
     raise InvalidRequest(f"{name} is {type(given).__name__}; give bytes, text or None")

@@ -80,7 +80,7 @@ def test_active_member_refuses_and_nothing_changes(kafka_broker: Broker, protoco
     with member(kafka_broker, group, topic, protocol), connect(kafka_broker.bootstrap) as cluster:
         dry = tidelog(*rewind(kafka_broker, group, "--to", "earliest"))
         assert dry.code == 0
-        assert "refused now, the group has members" in dry.err
+        assert "is refused while the group has members" in dry.err
         done = tidelog(*rewind(kafka_broker, group, "--to", "earliest", "--execute"))
         assert done.code == 1
         assert "stop them first" in done.err

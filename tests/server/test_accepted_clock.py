@@ -98,7 +98,7 @@ def test_a_running_broker_accepts_the_clock_and_remembers_it(ahead: Path) -> Non
     with running(ahead) as broker:
         assert deliver(broker) is not None
         told = operator(ahead).ok("accept-clock").out
-        assert "appends go on by the clock as it is up to 20" in told
+        assert "clock accepted, appends continue; append times up to 20" in told
         assert deliver(broker) is None
     with running(ahead) as broker:
         assert deliver(broker) is None

@@ -143,7 +143,7 @@ def test_a_password_and_a_name_are_utf_8(shell: Shell) -> None:
     assert shell.run("users add alice", TIDELOG_PASSWORD="hunter2\udcff")[0] == ExitCode.USAGE
     assert "hunter2" not in shell.err
     assert shell.run("users add al\udcff", TIDELOG_PASSWORD="pw")[0] == ExitCode.USAGE
-    assert shell.err == "error: user al\\udcff: a name is UTF-8\n"
+    assert shell.err == "error: user al\\udcff: the name is not UTF-8\n"
 
 
 def test_a_user_logs_in_with_the_password(broker: Broker, shell: Shell, tmp_path: Path) -> None:
@@ -259,10 +259,13 @@ def check_deletions(shell: "Shell | LocalShell") -> None:
     for line, message in (
         ("delete-records flights:0 --offset 9 --yes", "ends at 4"),
         ("delete-records flights:7 --offset 1", "partitions are 0 to 0"),
-        ("delete-records flights --offset 1", "an offset is of one partition"),
-        ("delete-records flights:0 --offset 1 --untimed", "--untimed: it goes with --before"),
-        ("delete-records flights:0 --offset 1 --clock append", "--clock: it goes with --before"),
-        ("delete-records flights", "up to where?"),
+        ("delete-records flights --offset 1", "--offset needs one partition"),
+        ("delete-records flights:0 --offset 1 --untimed", "--untimed: applies only with --before"),
+        (
+            "delete-records flights:0 --offset 1 --clock append",
+            "--clock: applies only with --before",
+        ),
+        ("delete-records flights", "give --before TIME or --offset N"),
     ):
         assert shell.run(line)[0] == ExitCode.USAGE
         assert message in shell.err

@@ -67,7 +67,10 @@ def test_what_is_no_topic_id_is_refused(log: tidelog.Directory, wrong: object) -
 
 
 def test_a_setting_of_a_new_topic_has_a_value(log: tidelog.Directory) -> None:
-    with pytest.raises(ConfigError, match=r"retention\.ms=None: text, or left out for its default"):
+    with pytest.raises(
+        ConfigError,
+        match=r"retention\.ms=None: must be text; leave the setting out for its default",
+    ):
         log.create_topic("t", config={"retention.ms": None})  # type: ignore[dict-item]
     assert log.topics().keys() == {"flights"}
     log.alter_config("flights", {"retention.ms": None})
@@ -100,7 +103,7 @@ def test_a_record_of_texts_and_a_datetime() -> None:
     [
         ({"key": 5}, "key is int; give bytes, text or None"),
         ({"value": {"a": 1}}, "value is dict; give bytes, text or None"),
-        ({"value": "\ud800"}, "value is text that UTF-8 can't hold"),
+        ({"value": "\ud800"}, "value can't be encoded as UTF-8"),
         ({"timestamp": "2013-02-08"}, r"timestamp is '2013-02-08' \(str\); give ms since 1970"),
         ({"timestamp": 1.5}, r"timestamp is 1.5 \(float\)"),
         ({"timestamp": True}, r"timestamp is True \(bool\)"),
@@ -142,7 +145,7 @@ def test_records_in_clear_forms(
         ([5], "records: 5 is int; give NewRecords"),
         ([{"valuex": b"x"}], "records: a record has no 'valuex'; give"),
         ([("k", "v")], "is tuple; give NewRecords"),
-        (None, "records is None"),
+        (None, "records must not be None"),
     ],
 )
 def test_records_that_are_none_are_refused(
@@ -188,12 +191,12 @@ def test_frames_of_polars_go_to_all_partitions(log: tidelog.Directory) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"partition": ["x"]}, "column 'partition' is string; want int32"),
-        ({"partition": [0.5]}, "column 'partition' is double; want int32"),
+        ({"partition": ["x"]}, "column 'partition' is string, must be int32"),
+        ({"partition": [0.5]}, "column 'partition' is double, must be int32"),
         ({"partition": [2**40]}, "column 'partition': Integer value 1099511627776 not in range"),
-        ({"key": [1]}, "column 'key' is int64; want binary or string"),
-        ({"value": [1]}, "column 'value' is int64; want binary or string"),
-        ({"value": [["x"]]}, "column 'value' is list<item: string>; want binary or string"),
+        ({"key": [1]}, "column 'key' is int64, must be binary or string"),
+        ({"value": [1]}, "column 'value' is int64, must be binary or string"),
+        ({"value": [["x"]]}, "column 'value' is list<item: string>, must be binary or string"),
     ],
 )
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -231,7 +234,7 @@ def test_what_names_no_partitions_is_refused(log: tidelog.Directory, form: objec
         with pytest.raises(InvalidRequest, match=message):
             ask(form)  # type: ignore[arg-type]
     with pytest.raises(
-        InvalidRequest, match=r"times .*(give a dict from TopicPartition|has to be given)"
+        InvalidRequest, match=r"times .*(give a dict from TopicPartition|must not be None)"
     ):
         log.offsets_for_times(form)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match=r"partition is .*; give a TopicPartition\("):
@@ -306,7 +309,7 @@ def test_a_batch_has_a_byte_at_least(log: tidelog.Directory, size: int) -> None:
 def test_what_has_to_be_given_is_not_none(
     log: tidelog.Directory, call: Callable[[tidelog.Directory], object]
 ) -> None:
-    with pytest.raises(InvalidRequest, match=r"(when|before|changes|records) is None"):
+    with pytest.raises(InvalidRequest, match=r"(when|before|changes|records) must not be None"):
         call(log)
 
 

@@ -383,7 +383,7 @@ class TestChangesOfATopic:
             ({TopicPartition("t", -1): 4}, "partition -1 of topic 't'; give a number from 0"),
             ({"t": 4}, "offsets has 't': 4; give a dict"),
             ([TopicPartition("t", 0)], r"\(list\); give a dict from TopicPartition"),
-            (None, "offsets is None; it has to be given"),
+            (None, "offsets must not be None"),
         ],
     )
     def test_offsets_are_whole_numbers_of_partitions(self, offsets: object, reason: str) -> None:

@@ -68,10 +68,12 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
         content = read(data)
         if content is None:
             raise SerdeError(
-                f"the {name} {_excerpt(data)} can't be distinguished from an absent value"
+                f"the {name} {_excerpt(data)} reads like a missing value in this format"
             )
         if write(content) != data and not is_json:
-            raise SerdeError(f"{_excerpt(data)} as {name} would become other bytes")
+            raise SerdeError(
+                f"{_excerpt(data)} written as {name} would not convert back to the same bytes"
+            )
         if is_json and text_only:
             return json.dumps(content, ensure_ascii=False)
         if isinstance(content, float) and not math.isfinite(content):
@@ -135,7 +137,7 @@ def _json_text(text: str) -> object:
     """Parse JSON text; refuses null, which would mean no value."""
     content: object = json.loads(text)
     if content is None:
-        raise ValueError("null is no value; an empty cell stands for that")
+        raise ValueError("null is not a value; leave the cell empty for a null")
     return content
 
 

@@ -173,7 +173,7 @@ _SHOWN: Final = (
 
 
 COMPACTED_UNTIL_INTERRUPT: Final = (
-    "segments already compacted stay so, the others are unchanged; repeat the command to continue"
+    "compacted segments stay compacted, the others are unchanged; repeat the command to continue"
 )
 
 
@@ -205,8 +205,12 @@ _ROW_COLUMNS: Final = output.columns(
     is_flag=True,
     help="Compact only what is due by the topic's settings. Default: all finished segments.",
 )
-@click.option("--plan", is_flag=True, help="Only show what is due by the settings, and its cost.")
-@show_option(PlanShow, "With --plan. topics: a line for each; segments: each finished segment.")
+@click.option(
+    "--plan",
+    is_flag=True,
+    help="Dry run: show which partitions are due by their settings, and the cost.",
+)
+@show_option(PlanShow, "With --plan. topics: one line per topic; segments: each finished segment.")
 @format_option
 @click.pass_obj
 def compact(  # noqa: PLR0913 - one argument for each option
@@ -221,13 +225,13 @@ def compact(  # noqa: PLR0913 - one argument for each option
 ) -> ExitCode:
     """Keep the last record of each key in compacted topics.
 
-    Takes the directory's lock, or asks the broker that has it. Without a topic, compacts all topics
-    with cleanup.policy=compact. Offsets never change; active segments are not compacted.
+    Works on the directory itself, or through the broker that has it open. Without a topic, compacts
+    all topics with cleanup.policy=compact. Offsets never change; active segments are not compacted.
 
     Exit code: 0 done, 1 failed, 2 a partition could not be cleaned to its end.
     """
     if show is not None and not plan:
-        raise UsageProblem("--show has no meaning without --plan")
+        raise UsageProblem("--show does not apply without --plan")
     if plan and roll:
         raise UsageProblem("--plan changes nothing, so it can't --roll")
     if plan:
@@ -295,7 +299,8 @@ def _compacted(
     if not directory.topic(topic).config.is_compacted:
         words = f"config {topic}{Place(data=data).words}"
         raise InvalidRequest(
-            f"{topic} is not compacted: `tidelog {words} --set cleanup.policy=compact` makes it so"
+            f"{topic} is not a compacted topic; `tidelog {words} --set cleanup.policy=compact`"
+            " makes it one"
         )
     return partitions_of(directory, topic, number)
 
@@ -389,7 +394,7 @@ def _show_erasure(surroundings: Surroundings, receipt: Receipt, kind: Format) ->
     elif receipt["records"] or kind is Format.CSV:
         output.print_rows(surroundings, _FILES, _found_rows(receipt, kind), kind)
     for line in cast("list[str]", receipt["not_reached"]):
-        surroundings.note(f"not reached: {line}")
+        surroundings.note(f"could not be searched: {line}")
     for line in cast("list[str]", receipt["notes"]):
         surroundings.note(line)
     if receipt["executed"]:

@@ -106,12 +106,15 @@ class DumpFile:
         """Return the batches of the segment's log file; None if it is missing or damaged."""
         path = self.beside(files.log_file_name(self.base_offset))
         if not self.file_system.exists(path):
-            self.note("no log file beside it: its entries are not checked against one")
+            self.note("the segment's log file is missing; entries were not compared with it")
             return None
         try:
             return [_facts(position, batch) for position, batch in walk_log(self, path)]
         except CorruptData as error:
-            self.note(f"the log beside it is damaged, checked up to there: {error}")
+            self.note(
+                "the segment's log file is damaged; entries were compared up to the damage:"
+                f" {error}"
+            )
             return None
 
 
@@ -196,7 +199,8 @@ def _rows(
                 dump.find(f"position {position}: the batch's checksum is wrong")
             if batch.last_offset < next_offset:
                 dump.find(
-                    f"position {position}: offset {batch.last_offset} comes after {next_offset - 1}"
+                    f"position {position}: offset {batch.last_offset} follows offset"
+                    f" {next_offset - 1}; offsets must increase"
                 )
             yield from rows_of(dump, position, batch, is_valid)
             end, next_offset = position + batch.size_bytes, batch.next_offset
@@ -204,7 +208,7 @@ def _rows(
         dump.find_error(error)
     size = dump.file_system.stat(dump.path).size
     if end < size:
-        dump.find(f"position {end}: no whole batch; the last {size - end} bytes can't be read")
+        dump.find(f"position {end}: incomplete batch; the last {size - end} bytes can't be read")
 
 
 def _batch_rows(_dump: DumpFile, position: int, batch: Batch, is_valid: bool) -> Iterator[Row]:
@@ -305,7 +309,7 @@ def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     last_offset, last_position = -1, -1
     for slot, (offset, position) in enumerate(index.entries()):
         if offset <= last_offset or position <= last_position:
-            dump.find(f"slot {slot}: ({offset}, {position}) does not follow the entry before")
+            dump.find(f"slot {slot}: ({offset}, {position}) is not greater than the previous entry")
         if batches is not None:
             _check_offset_entry(dump, slot, offset, at_position.get(position))
         last_offset, last_position = offset, position
@@ -316,15 +320,19 @@ def _check_offset_entry(dump: DumpFile, slot: int, offset: int, batch: BatchFact
     if batch is None:
         dump.find(f"slot {slot}: no batch begins at its position")
     elif batch.last_offset != offset:
-        dump.find(f"slot {slot}: it names offset {offset}, the batch ends at {batch.last_offset}")
+        dump.find(
+            f"slot {slot}: offset {offset}, but the batch at its position ends at offset"
+            f" {batch.last_offset}"
+        )
 
 
 def _note_tail(dump: DumpFile, index: Index) -> None:
     if index.tail_bytes % index.ENTRY_SIZE:
-        dump.find(f"its size is no multiple of {index.ENTRY_SIZE}, the size of an entry")
+        dump.find(f"the file's size is not a multiple of {index.ENTRY_SIZE}, the size of an entry")
     elif index.tail_bytes:
         dump.note(
-            f"{index.tail_bytes} zero bytes at its end, as Kafka preallocates an active index"
+            f"{index.tail_bytes} zero bytes at the end: Kafka preallocates the index of an active"
+            " segment"
         )
 
 
@@ -341,15 +349,17 @@ def _time_rows(dump: DumpFile) -> Iterator[Row]:
     last_timestamp, last_offset = -1, -1
     for slot, (timestamp, offset) in enumerate(index.entries()):
         if timestamp <= last_timestamp or offset < last_offset:
-            dump.find(f"slot {slot}: ({timestamp}, {offset}) does not follow the entry before")
+            dump.find(
+                f"slot {slot}: ({timestamp}, {offset}) is not greater than the previous entry"
+            )
         if batches is not None and largest.get(offset) != timestamp:
             log_timestamp = largest.get(offset)
             says = (
-                "ends no batch"
+                "but no batch ends at that offset"
                 if log_timestamp is None
-                else f"has largest timestamp {log_timestamp} up to it"
+                else f"but the log's largest timestamp up to it is {log_timestamp}"
             )
-            dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, the log {says}")
+            dump.find(f"slot {slot}: timestamp {timestamp} at offset {offset}, {says}")
         last_timestamp, last_offset = timestamp, offset
         yield [slot, timestamp, offset]
 
@@ -391,7 +401,7 @@ def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
     try:
         topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:
-        dump.note(f"{error}; the topic id is taken from the file itself")
+        dump.note(f"{error}; using the topic id in the file's header, unchecked")
         topic_id = None
     if topic_id is not None or len(data) < append_times.HEADER_SIZE:
         return topic_id or uuid.UUID(int=0)
@@ -492,10 +502,10 @@ def _zone_rows(dump: DumpFile) -> Iterator[Row]:
     if dump.file_system.exists(log_path):
         _check_siblings(dump, zone_map)
     else:
-        dump.note("no log file beside it: its zones are not checked against one")
+        dump.note("the segment's log file is missing; zones were not compared with it")
         log_path = ""
     if zone_map.base_offset != dump.base_offset:
-        dump.find(f"it is of base offset {zone_map.base_offset}")
+        dump.find(f"its base offset is {zone_map.base_offset}, different from the file name's")
     dump.note(_summary(zone_map))
     for number, zone in enumerate(zone_map.zones()):
         if log_path:
@@ -528,7 +538,7 @@ def _check_zone(dump: DumpFile, log_path: str, number: int, zone: Zone) -> None:
     if (size, crc) != (zone.size_bytes, zone.crc):
         dump.find(
             f"zone {number}: bytes {zone.position} to {zone.end_position} of the log (offsets"
-            f" {zone.first_offset} to {zone.last_offset}) differ from those that it was built from"
+            f" {zone.first_offset} to {zone.last_offset}) have changed since the zone map was built"
         )
 
 
@@ -538,9 +548,9 @@ def _check_siblings(dump: DumpFile, zone_map: ZoneMap) -> None:
         exists = dump.file_system.exists(path)
         expected = zone_map.siblings.get(suffix)
         if exists and FileSum(*_sum(dump, path, 0, dump.file_system.stat(path).size)) != expected:
-            dump.find(f"{path} is not the file that was there when it was built")
+            dump.find(f"{path} has changed since the zone map was built")
         elif expected is not None and not exists:
-            dump.find(f"{path} has gone since it was built")
+            dump.find(f"{path} was deleted after the zone map was built")
 
 
 def _sum(dump: DumpFile, path: str, start: int, size: int) -> tuple[int, int]:
@@ -656,7 +666,7 @@ def dump(surroundings: Surroundings, options: DumpOptions) -> ExitCode:
     exit code is then 2.
     """
     if not options.deep:
-        refuse_typed(("key_as", "value_as"), "it goes with --deep")
+        refuse_typed(("key_as", "value_as"), "applies only with --deep")
     file_system = surroundings.env.files
     paths = [path for argument in options.paths for path in _files_of(file_system, argument)]
     count = 0
@@ -691,13 +701,15 @@ def _files_of(file_system: FileSystem, path: str) -> Iterator[str]:
     if not file_system.stat(path).is_dir:
         if _kind(path) is None:
             kinds = ", ".join((files.LOG_SUFFIX, *_KINDS))
-            raise UsageProblem(f"{path}: not a file of a log by its name; known are {kinds}")
+            raise UsageProblem(
+                f"{path}: the name is not that of a log file; known suffixes and names: {kinds}"
+            )
         yield path
         return
     names = [entry.name for entry in file_system.list_dir(path) if not entry.is_dir]
     known_names = [name for name in names if _kind(name) is not None]
     if not known_names:
-        raise UsageProblem(f"{path}: no file of a log in it; give a partition's directory")
+        raise UsageProblem(f"{path} contains no log files; give a partition's directory")
     yield from (posixpath.join(path, name) for name in known_names)
 
 

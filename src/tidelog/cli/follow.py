@@ -70,10 +70,11 @@ class StandbyOptions:
         "-t",
         multiple=True,
         metavar="T",
-        help="A topic, or a pattern with * and ?; repeatable. Default: all but internal ones.",
+        help="A topic, or a pattern with * and ?; repeatable. Default: all topics except internal"
+        " ones.",
     )
     once: bool = option(
-        "--once", is_flag=True, help="Catch up and stop. Default: go on until Ctrl-C."
+        "--once", is_flag=True, help="Stop after catching up. Default: follow until Ctrl-C."
     )
     settings: tuple[str, ...] = option(
         "--config",
@@ -140,7 +141,7 @@ def run(
     data = named(options.data)
     every_ms = times.duration_ms(options.every)
     if every_ms <= 0:
-        raise UsageProblem("--every 0 reports without end; try --every 5s")
+        raise UsageProblem("--every must be above 0; try --every 5s")
     host, port = address(options.leader)
     follow_options = _follow_options(options)
     with (
@@ -157,7 +158,7 @@ def run(
         reporter.report()
         code = _verdict(surroundings, follower, options, stopped)
         if failed and code is ExitCode.OK:
-            surroundings.fail(f"what the leader has had since is not here: {failed}")
+            surroundings.fail(f"records appended to the leader since then are not copied: {failed}")
             return ExitCode.ERROR
         return code
 
@@ -296,7 +297,7 @@ def _verdict(
     partitions = plural(len(copies), "partition")
     copied = f"{begun} of {partitions}" if begun < len(copies) else partitions
     if follower.is_promoted:
-        surroundings.note("the end of following was requested (`tidelog standby promote`)")
+        surroundings.note("stopped by `tidelog standby promote`")
     surroundings.say(
         f"{copied} of {follower.place} copied to {options.data},"
         f" offsets of {plural(groups, 'group')}"
@@ -363,7 +364,7 @@ def flush(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Sync the records copied so far to disk."""
     with _follower(data) as holder:
         holder.flush()
-    surroundings.say(f"what was copied to {data} is durable")
+    surroundings.say(f"all records copied to {data} are synced to disk")
     return ExitCode.OK
 
 
@@ -400,10 +401,12 @@ def _follower(data: str | None) -> "ControlClient":
     data = named(data)
     holder = find_holder(data)
     if holder is None:
-        raise UsageProblem(f"{data}: it follows no leader; `tidelog follow` makes it do so")
+        raise UsageProblem(
+            f"{data}: no follower is running for this directory; start one with `tidelog follow`"
+        )
     try:
         if "follows" not in holder.status():
-            raise UsageProblem(f"{data}: the process that has it open follows no leader")
+            raise UsageProblem(f"{data}: the process that has it open is not a follower")
     except BaseException:
         holder.close()
         raise

@@ -157,7 +157,7 @@ def delete(surroundings: Surroundings, names: tuple[str, ...], access: Access, y
             listed = ", ".join(
                 f"{name} with offsets of {plural(n, 'partition')}" for name, n in counts.items()
             )
-            raise UsageProblem(f"{listed} would go; add --yes to do it")
+            raise UsageProblem(f"this would delete {listed}; add --yes to confirm")
         failed = _delete_each(surroundings, cluster, names)
     for error in failed[1:]:
         surroundings.fail(str(error))
@@ -194,17 +194,18 @@ class RewindOptions:
     max_skew: str | None = option(
         "--max-skew",
         metavar="TIME",
-        help="Go back further by this much, since producers' clocks may be behind. Default: 0s.",
+        help="Subtract this from the time, in case producers' clocks are behind. Default: 0s.",
     )
     to_end: bool = option(
         "--to-end",
         is_flag=True,
-        help="If no record is that late, go to the end. Default: the partition stays.",
+        help="If no record is at or after the time, use the end offset. Default: leave the"
+        " partition unchanged.",
     )
     forward: bool = option(
         "--forward",
         is_flag=True,
-        help="Allow moving past unread records. Default: such a partition stays.",
+        help="Allow skipping unread records. Default: leave such partitions unchanged.",
     )
     count: bool = option(
         "--count",
@@ -234,8 +235,8 @@ def rewind(surroundings: Surroundings, options: RewindOptions) -> ExitCode:
     """Reset a consumer group to a time.
 
     Shows for each partition the old and the new offset and how many records would be read again;
-    commits nothing without --execute. Exit code 2: a partition stays, since going on would skip
-    records that were not read.
+    commits nothing without --execute. Exit code 2: a partition was left unchanged, because the
+    new offset would skip unread records.
     """
     target = target_of(surroundings, options)
     with (
@@ -252,7 +253,9 @@ def target_of(surroundings: Surroundings, options: RewindOptions) -> "Target":
     end = {EARLIEST: Place.EARLIEST, LATEST: Place.LATEST}.get(options.to, Place.TIME)
     if end is not Place.TIME:
         if options.max_skew is not None or options.clock is ClockName.APPEND:
-            raise UsageProblem(f"--to {options.to} needs neither --max-skew nor --clock append")
+            raise UsageProblem(
+                f"--to {options.to} is not a time; leave out --max-skew and --clock append"
+            )
         return Target(place=end)
     skew_ms = 0 if options.max_skew is None else times.duration_ms(options.max_skew)
     if skew_ms and options.clock is ClockName.APPEND:
@@ -354,14 +357,14 @@ def _say_result(
     records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
     if held_back:
         stay = f"{plural(held_back, 'partition')} {verb(held_back, 'stays', 'stay')}"
-        surroundings.note(f"{stay}, since going on would skip records unread")
+        surroundings.note(f"{stay}, because the new offset would skip unread records")
     if options.execute:
         surroundings.say(
             f"group {options.group}: moved {moved}, {records} {verb(again, 'is', 'are')} read again"
         )
         return
     members = work.active_members(cluster, options.group)
-    step = f"refused now, the group has members: {members}" if members else "commits it"
+    step = f"is refused while the group has members ({members})" if members else "commits it"
     surroundings.say(
         f"dry run: would move {moved}, {records} would be read again; --execute {step}"
     )

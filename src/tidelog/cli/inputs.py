@@ -101,7 +101,9 @@ def _csv_rows(source: BinaryIO, name: str, wanted: ColumnChoice) -> Iterator[Inp
                 continue
             where = f"{name} line {reader.line_num}"
             if len(cells) != len(names):
-                raise InvalidInput(f"{where}: not {len(names)} columns as the heading has")
+                raise InvalidInput(
+                    f"{where}: number of cells is {len(cells)}, but the heading has {len(names)}"
+                )
             fields = dict(zip(names, _with_nulls(cells, raw), strict=True))
             if wanted.numbers == [] and (numeric := _first_number(fields)) is not None:
                 wanted.numbers.append(f"{where}, column {numeric}")
@@ -245,7 +247,7 @@ def _batch_rows(
         try:
             rows = chosen.to_pylist()
         except (ValueError, OverflowError) as error:  # times outside Python's range
-            raise InvalidInput(f"{name} row {number + 1} or behind it: {error}") from error
+            raise InvalidInput(f"{name} row {number + 1} or a later one: {error}") from error
         for at, fields in enumerate(rows):
             number += 1
             raw = to_json(fields) if wanted.columns is None else b""
@@ -312,7 +314,7 @@ def _in_us(batch: "pa.RecordBatch", name: str | None) -> "pa.RecordBatch":
 def no_column(where: str, name: str, names: Iterable[str]) -> str:
     """Return the error text for a missing column."""
     columns = ", ".join(list(names)[:_SHOWN])
-    return f"{where}: no column {name!r}; there are {columns}"
+    return f"{where}: no column {name!r}; the columns are {columns}"
 
 
 ROW_READERS: Final[
@@ -414,7 +416,9 @@ class Columns:
         if self.key_separator is not None and not is_lines:
             raise UsageProblem(f"--key-separator divides lines; {kind} has columns: --key COL")
         if self.infer and (kind is not InputFormat.CSV or self.value is not None):
-            raise UsageProblem("--infer is for whole rows of CSV as JSON; leave it out")
+            raise UsageProblem(
+                "--infer applies only to CSV whose whole rows are the values; leave it out"
+            )
         has_key = self.key is not None or self.key_separator is not None
         if not has_key and self.key_as is not Encoding.AUTO:
             raise UsageProblem(f"--key-as {self.key_as} needs the column of the key: --key COL")
@@ -613,10 +617,14 @@ def _time(row: InputRow, name: str, parse_time: Callable[[str], int]) -> int | N
     except InvalidTimestamp as error:
         raise InvalidInput(f"{row.place}: {name}: {error}") from error
     if isinstance(content, bool) or not isinstance(content, str | int | float | datetime):
-        raise InvalidInput(f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, no time")
+        raise InvalidInput(
+            f"{row.place}: {name} is {str(content)[:CHARACTERS_SHOWN]!r}, which is not a time"
+        )
     if isinstance(content, float):
         if not content.is_integer():
-            raise InvalidInput(f"{row.place}: {name} is {content!r}, whole epoch ms expected")
+            raise InvalidInput(
+                f"{row.place}: {name} is {content!r}, must be a whole number of ms since 1970"
+            )
         content = int(content)
     text = content.isoformat() if isinstance(content, datetime) else str(content)
     try:

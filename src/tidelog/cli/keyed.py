@@ -115,7 +115,7 @@ def _refuse_ranges(options: ReadOptions) -> None:
     }
     for name, wish in wrong.items():
         if wish is not None:
-            raise UsageProblem(f"{name} chooses records; a table is as of one time: --at TIME")
+            raise UsageProblem(f"{name} does not apply to --table; give its time by --at TIME")
 
 
 def _chosen(topic: str, partition: int | None) -> str | TopicPartition:
@@ -161,10 +161,14 @@ def _say(
     if stats.without_time:
         count, clock = stats.without_time, question.clock
         records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-        surroundings.note(f"not exact: {records} no time on the {clock} clock: left out")
+        surroundings.note(
+            f"not exact: {records} no time on the {clock} clock and {verb(count, 'was', 'were')}"
+            " left out"
+        )
     if stats.without_key:
-        have = verb(stats.without_key, "has", "have")
-        surroundings.note(f"{plural(stats.without_key, 'record')} {have} no key: left out")
+        count = stats.without_key
+        have, were = verb(count, "has", "have"), verb(count, "was", "were")
+        surroundings.note(f"{plural(count, 'record')} {have} no key and {were} left out")
 
 
 # -- diff ----------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ def lag(surroundings: Surroundings, options: LagOptions) -> ExitCode:
     Exit code 2: --max-lag or --max-seconds is exceeded in a partition at the last sample.
     """
     if times.duration_ms(options.every) <= 0:
-        raise UsageProblem("--every 0: two looks at one moment tell no speed; try --every 5s")
+        raise UsageProblem("--every must be above 0 to measure speed; try --every 5s")
     with (
         places.open_cluster(surroundings, options.access) as cluster,
         places.open_own_logs(surroundings, cluster, options.data) as own,
@@ -226,7 +226,7 @@ def _partitions(
     named.update(without)
     if without:
         surroundings.note(
-            f"left out, without offsets: {output.plural(len(without), 'group')}"
+            f"left out {output.plural(len(without), 'group')} without committed offsets"
             f" ({', '.join(without[:_GROUPS_NAMED])}{', ...' * (len(without) > _GROUPS_NAMED)})"
         )
     return chosen

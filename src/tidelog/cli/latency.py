@@ -191,8 +191,9 @@ def _print_latency(
         surroundings.note(f"{topic}: {records} {lack} one of the two times")
     if surroundings.is_wide:
         surroundings.note(
-            f"{measured.told:,} of {plural(measured.told + measured.stats.rows, 'record')} by zone"
-            f" maps; percentiles are within {RELATIVE_ERROR:.1%} of their value, all else is exact"
+            f"{measured.told:,} of {plural(measured.told + measured.stats.rows, 'record')} were"
+            " counted from zone maps; percentiles have an error of at most"
+            f" {RELATIVE_ERROR:.1%}, all other numbers are exact"
         )
 
 

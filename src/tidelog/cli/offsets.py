@@ -94,12 +94,12 @@ def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
     if total:
         surroundings.note(
             f"the append time of {plural(total, 'record')} before these offsets is unknown;"
-            f" {verb(total, 'it', 'any of them')} may be that late"
+            f" {verb(total, 'it', 'any of them')} may match"
         )
     if None in unknown:
         surroundings.note(
             "brokers don't report how many records before these offsets have no known append time;"
-            " any of them may be that late"
+            " any of them may match"
         )
     missing = sum(answer is None for answer in answers)
     if missing:
@@ -123,7 +123,8 @@ def _matches(
     if options.at == MAX:
         if options.clock is ClockName.APPEND:
             raise UsageProblem(
-                "max exists by the record clock only; by append time the last record is latest"
+                "--at max is only for --clock record; on the append clock the last record has the"
+                " largest time"
             )
         largest = directory.max_timestamps(partitions)
         return [TimeMatch(largest[p], 0) for p in partitions]
@@ -172,8 +173,8 @@ class CountOptions:
 def count(surroundings: Surroundings, options: CountOptions) -> None:
     """Count the records in a time range, exactly.
 
-    Most records are counted from zone maps. Only zones that the range cuts are read, and with
-    read_committed those with transactions; --wide shows how much was read.
+    Most records are counted from zone maps. Only zones that are partly in the range are read,
+    and with read_committed zones with transactions; --wide shows how much was read.
     """
     if options.place.access is not None and options.zone_cache is not None:
         raise UsageProblem("--zone-cache applies to a directory's files; leave it out for a broker")
@@ -198,10 +199,10 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     elif counts.without_time:
         at_least = "at least " if counts.is_least else ""
         number = counts.without_time
-        have, lie = verb(number, "has", "have"), verb(number, "lies", "lie")
+        have, are = verb(number, "has", "have"), verb(number, "it is", "they are")
         surroundings.say(
-            f"{at_least}{plural(number, 'record')} {have} no time on the {options.clock} clock and"
-            f" {lie} in no range"
+            f"{at_least}{plural(number, 'record')} {have} no time on the {options.clock} clock,"
+            f" so {are} in no range"
         )
 
 

@@ -421,8 +421,8 @@ zone_option: Final = click.option(
     "--zone",
     metavar="ZONE",
     callback=_answer_zone,
-    help="Time zone of input without one, which is refused otherwise, even beside a time that has"
-    " one; and of output. Default: the zone that all times name, or UTC.",
+    help="Time zone of output, and of input times without a zone, which are refused by default."
+    " Default: the zone that all input times name, or UTC.",
 )
 
 
@@ -467,7 +467,8 @@ inexact_option: Final = one_of(
     "--inexact",
     kind=Inexact,
     default=Inexact.REFUSE,
-    text="If compaction or retention removed the past: refuse to answer, or mark what is left.",
+    text="If compaction or retention has removed records of the table: fail, or return the rest"
+    " with a note.",
 )
 
 

@@ -54,7 +54,7 @@ def partitions(surroundings: Surroundings, topic: str, count: int, place: Place)
         before = len(directory.partitions(topic))
         directory.add_partitions(topic, count)
     surroundings.say(f"{topic} has {plural(count, 'partition')} now, {count - before} more")
-    surroundings.note("new records of a key may go to another partition than its old ones")
+    surroundings.note("new records of a key may be appended to another partition than its old ones")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,9 @@ class DeleteRecordsOptions:
     )
     clock: ClockName = given(clock_option)
     untimed: bool = option(
-        "--untimed", is_flag=True, help="Delete records without a time as well; they may be later."
+        "--untimed",
+        is_flag=True,
+        help="Also delete records without a known time, which may be later than --before.",
     )
     place: Place = given(place_options)
     yes: bool = option(
@@ -107,15 +109,15 @@ def delete_records(surroundings: Surroundings, options: DeleteRecordsOptions) ->
     Moves the log start of each partition. No record at or after the time is deleted; later records
     with earlier times stay as well. Nothing is deleted if a record before it has no time on the
     clock, unless --untimed is given; to find such records, a cluster's records are fetched.
-    Files go with the next retention.
+    Retention deletes the files later.
     """
     topic, number = parse_target(options.target)
     if (options.before is None) == (options.offset is None):
-        raise UsageProblem("up to where? Give --before TIME or --offset N")
+        raise UsageProblem("give --before TIME or --offset N")
     if options.offset is not None and number is None:
-        raise UsageProblem(f"an offset is of one partition: write {topic}:P")
+        raise UsageProblem(f"--offset needs one partition: {topic}:P")
     if options.offset is not None:
-        refuse_typed(("clock", "untimed"), "it goes with --before")
+        refuse_typed(("clock", "untimed"), "applies only with --before")
     with open_topics(surroundings, options.place, writable=options.yes) as directory:
         names = directory.partitions(topic)
         if number is not None:

@@ -141,7 +141,7 @@ def _chosen(
             access=Access(bootstrap=bootstrap, command_config=command_config, timeout=timeout)
         )
     if is_typed("command_config") or is_typed("timeout"):
-        raise UsageProblem("--command-config and --timeout go with --bootstrap")
+        raise UsageProblem("--command-config and --timeout apply only with --bootstrap")
     return Place(data=data)
 
 
@@ -165,7 +165,7 @@ place_options: Final = bundled(
 def named(data: str | None) -> str:
     """Return the directory of `--data`; raises UsageProblem if none is given."""
     if not data:
-        raise UsageProblem("which directory? Give --data DIR, or set TIDELOG_DATA")
+        raise UsageProblem("no directory; give --data DIR or set TIDELOG_DATA")
     return data
 
 
@@ -196,7 +196,7 @@ def open_directory(
     """
     data = named(data)
     if not create and not surroundings.env.files.exists(data):
-        raise UsageProblem(f"{data}: there is no such directory; `tidelog create` makes one")
+        raise UsageProblem(f"{data}: no such directory; `tidelog create` creates one")
     with _open(surroundings, data, writable=writable) as directory:
         if accept_clock:
             directory.log_dir.accept_clock()
@@ -218,7 +218,7 @@ def _open(surroundings: Surroundings, data: str, *, writable: bool) -> "Director
             raise
         raise DirectoryLocked(
             f"{data}: a broker at {address} has it open for writing; use --bootstrap {address}"
-            " where the command has it, or stop the broker"
+            " if the command accepts it, or stop the broker"
         ) from error
 
 
@@ -339,7 +339,9 @@ def parse_target(target: str) -> tuple[str, int | None]:
     """Parse `TOPIC[:P]` to topic and partition, None for all partitions; raises UsageProblem."""
     match = _TARGET.fullmatch(target)
     if match is None:
-        raise UsageProblem(f"{target}: a topic, or TOPIC:P for one partition, as in flights:0")
+        raise UsageProblem(
+            f"{target!r} is invalid; write TOPIC, or TOPIC:P for one partition, as in flights:0"
+        )
     number = match["partition"]
     return match["topic"], None if number is None else int(number)
 

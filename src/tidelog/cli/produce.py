@@ -142,8 +142,8 @@ class ProduceOptions:
     once: str | None = option(
         "--once",
         metavar="NAME",
-        help="Name of the source; each of its rows is appended once, however often the command"
-        " runs. Default: append all rows.",
+        help="Name of the source; each of its rows is appended only once, even if the command"
+        " is repeated. Default: append all rows.",
     )
     kind: Format = given(result_format_option)
     zone: str | None = given(zone_option)
@@ -242,7 +242,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
     surroundings.say(f"appended {output.plural(tally.records, 'record')} to {options.topic}")
     if tally.numbers:
         surroundings.note(
-            f"numbers became text in the rows' JSON, first at {tally.numbers[0]};"
+            f"numbers were written as text, first at {tally.numbers[0]};"
             " --infer writes them as numbers"
         )
     if tally.old:
@@ -327,7 +327,7 @@ def _load_once(
     if loaded.skipped:
         were = verb(loaded.skipped, "was", "were")
         rows = f"{plural(loaded.skipped, 'row')} of {options.once} {were}"
-        surroundings.note(f"{rows} there before: left out")
+        surroundings.note(f"{rows} appended by an earlier run and left out")
 
 
 def _append_all(
@@ -390,7 +390,9 @@ def _records(
 
     if options.source is None:
         if options.input_format not in (None, InputFormat.LINES):
-            raise UsageProblem(f"--format {options.input_format} reads rows: add --from FILE or -")
+            raise UsageProblem(
+                f"--format {options.input_format} needs an input; add --from FILE or --from -"
+            )
         return inputs.typed_records(source, options.columns, parse_time)
     kind = options.input_format or inputs.format_of(options.source)
     if kind is InputFormat.PARQUET and options.source == STDIN:

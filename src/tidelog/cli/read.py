@@ -80,10 +80,10 @@ def read(surroundings: Surroundings, options: ReadOptions) -> None:
     if options.is_table:
         from tidelog.cli import keyed
 
-        refuse_typed(("isolation",), "--table shows committed records alone")
+        refuse_typed(("isolation",), "--table reads only committed records; leave --isolation out")
         keyed.read_table(surroundings, options)
         return
-    refuse_typed(("at", "inexact"), "it goes with --table")
+    refuse_typed(("at", "inexact"), "applies only with --table")
     _refuse_contradictions(options)
     if options.kind.is_columns:
         refuse_terminal(surroundings, options.kind)
@@ -105,7 +105,7 @@ def _refuse_contradictions(options: ReadOptions) -> None:
         if options.order is Order.OFFSET and given is ParameterSource.COMMANDLINE:
             raise UsageProblem("--tail prints records in order of time; leave --order offset out")
     elif options.follow and options.order is Order.TIME:
-        raise UsageProblem("--follow prints records as they come; leave --order time out")
+        raise UsageProblem("--follow prints records in order of arrival; leave --order time out")
     if options.contains == "":
         raise UsageProblem("--contains '': every record contains it; leave it out")
 
@@ -231,7 +231,7 @@ class _Reading:
         if starts:
             others = f" (in {plural(len(starts), 'partition')})" if len(starts) > 1 else ""
             self._surroundings.note(
-                f"retention or delete-records took earlier offsets{others}: {starts[0]}"
+                f"earlier offsets were deleted by retention or delete-records{others}: {starts[0]}"
             )
         conditions = options.key is not None or options.contains is not None or options.match
         if options.offset is not None and "-" in options.offset and conditions:

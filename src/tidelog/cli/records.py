@@ -250,7 +250,9 @@ def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName)
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:
         records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-        surroundings.note(f"{records} no time on the {clock} clock: left out")
+        surroundings.note(
+            f"{records} no time on the {clock} clock and {verb(count, 'was', 'were')} left out"
+        )
 
 
 COLUMNS = (

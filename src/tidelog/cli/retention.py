@@ -56,8 +56,8 @@ def why(
 ) -> None:
     """Explain why segments were rolled, and how long they stay.
 
-    Shows for each segment which record and which rule keep it, what would delete it, and how long
-    Kafka's own rule would keep it; and which offsets are deleted already.
+    For each segment, shows the record and the rule that keep it, the rule that will delete it, and
+    how long Kafka would keep it. Also shows the deleted offsets.
     """
     from tidelog.storage.directory.topic_retention import applied_config, explain
 
@@ -193,7 +193,7 @@ def _lines(
     lines = [f"{name.topic}:{name.partition}  {settings_text}; times in {zone or 'UTC'}"]
     if story.start_offset > 0:
         lines.append(
-            f"  gone          0..{story.start_offset - 1}: by retention or delete-records; which of"
+            f"  deleted       0..{story.start_offset - 1}: by retention or delete-records; which of"
             " the two, when, and the times of these records are not recorded"
         )
     if story.storm is not None:
@@ -209,7 +209,7 @@ def _lines(
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
     """Return why no segment goes by age, if none does."""
     if CLEANUP_DELETE not in config.cleanup_policy:
-        return f"forever: cleanup.policy={config.text('cleanup.policy')} deletes nothing by age"
+        return f"forever: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
     if not is_age_known:
         return (
             "forever without a broker: the topic has no retention.ms of its own, and no broker's"
@@ -265,7 +265,10 @@ def _kept(segment: "SegmentStory", forever: str, zone: str | None) -> str:
     until = output.time_text(keeping.until_ms, zone)
     if keeping.behind is not None:
         own = output.time_text(keeping.own_until_ms, zone)
-        return f"{until}, like the segment at {keeping.behind} in front of it; itself until {own}"
+        return (
+            f"{until}, because the earlier segment at {keeping.behind} is kept that long; by"
+            f" itself until {own}"
+        )
     return f"{until}, retention.ms after {_because(segment, zone)}"
 
 
@@ -300,7 +303,7 @@ def _deleted_by(segment: "SegmentStory") -> str:
         ways.append(f"size once {output.bytes_text(segment.size_room_bytes)} more are appended")
     if segment.reason != "open":
         ways.append(f"delete-records up to {segment.end_offset}")
-    return "; ".join(ways) or "nothing that is set"
+    return "; ".join(ways) or "nothing: no setting deletes it"
 
 
 def _kafka(segment: "SegmentStory", zone: str | None) -> str:
@@ -308,10 +311,10 @@ def _kafka(segment: "SegmentStory", zone: str | None) -> str:
     if kafka.until_ms == segment.keeping.until_ms:
         return "the same"
     until = (
-        "for ever" if kafka.until_ms is None else f"until {output.time_text(kafka.until_ms, zone)}"
+        "forever" if kafka.until_ms is None else f"until {output.time_text(kafka.until_ms, zone)}"
     )
     if kafka.behind is not None:
-        return f"{until}, like the segment at {kafka.behind} in front of it"
+        return f"{until}, because the earlier segment at {kafka.behind} is kept that long"
     return f"{until}, by its {kafka.counted.basis} {output.time_text(kafka.counted.ms, zone)}"
 
 
@@ -380,7 +383,7 @@ def retain(
     for name in unknown:
         surroundings.note(
             f"{name} has no retention.ms of its own, and no broker's default is known:"
-            f" nothing of it goes by age; `tidelog config {name}{Place(data=data).words} --set"
+            f" nothing is deleted by age; `tidelog config {name}{Place(data=data).words} --set"
             " retention.ms=MS` sets one"
         )
 

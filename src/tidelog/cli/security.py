@@ -67,7 +67,7 @@ _MECHANISM: Final = click.option(
     type=click.Choice(MECHANISMS),
     default=MECHANISMS[1],
     show_default=True,
-    help="Login mechanism of the password.",
+    help="SASL mechanism of the password.",
 )
 
 
@@ -103,7 +103,7 @@ def list_users(surroundings: Surroundings, access: Access, kind: Format) -> None
     type=click.IntRange(ITERATIONS_MIN, ITERATIONS_MAX),
     default=ITERATIONS_MIN,
     show_default=True,
-    help="Rounds of hashing.",
+    help="Number of hash iterations.",
 )
 @click.option(
     "--password-file",
@@ -124,9 +124,9 @@ def add(
     from tidelog.remote.administration import accepts_passwords, broker_settings, set_password
 
     if not name:
-        raise UsageProblem("a user has a name; it is empty")
+        raise UsageProblem("the user name is empty")
     if not _is_utf8(name):
-        raise UsageProblem(f"user {name}: a name is UTF-8")
+        raise UsageProblem(f"user {name}: the name is not UTF-8")
     password = _password(surroundings, name, password_file)
     user = ScramUser(name=name, mechanism=mechanism, iterations=iterations)
     with open_cluster(surroundings, access) as cluster:
@@ -387,7 +387,7 @@ def add_acl(surroundings: Surroundings, options: AddAclOptions) -> None:
     from tidelog.remote.administration import add_acls
 
     if options.resource.resource is None:
-        raise UsageProblem("on what? Give --topic, --group, --transactional-id or --cluster")
+        raise UsageProblem("give the resource: --topic, --group, --transactional-id or --cluster")
     if ":" not in options.principal:
         raise UsageProblem(f"--principal {options.principal!r}: write TYPE:NAME, e.g. User:alice")
     permission = "deny" if options.deny else "allow"
@@ -455,7 +455,9 @@ def _entity(
     if ip is not None:
         entity["ip"] = ip
     if not entity:
-        raise UsageProblem("whose? Give --user, --default-user, --client-id or --default-client-id")
+        raise UsageProblem(
+            "give the clients: --user, --default-user, --client-id or --default-client-id"
+        )
     return entity
 
 
@@ -566,7 +568,7 @@ def _known_quota(key: str) -> str:
 
     if key not in QUOTAS:
         near = get_close_matches(key, QUOTAS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(QUOTAS)}"
+        hint = f"did you mean {near[0]}?" if near else f"the quotas are {', '.join(QUOTAS)}"
         raise UsageProblem(f"unknown quota {key!r}; {hint}")
     return key
 

@@ -295,7 +295,8 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
     holder = find_holder(data)
     if holder is None:
         raise UsageProblem(
-            f"{data}: no broker serves it; `tidelog serve` recovers what needs it anyhow"
+            f"{data}: no broker is running; `tidelog serve` recovers offline partitions when it"
+            " starts"
         )
     with holder:
         answer = holder.ask("reopen", {"topic": topic, "partition": partition})
@@ -317,8 +318,8 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
     """Accept a clock that jumped, so that appends continue.
 
     Appends stop if the clock jumps ahead by more than an hour, or if the last append time is
-    that far ahead of the clock. This command lets them continue, also after restarts. It works on
-    a running broker or another process that has the directory open, else on the directory itself.
+    that far ahead of the clock. This command lets them continue, also after restarts. It applies
+    to the process that has the directory open, such as a broker, or else to the directory.
     """
     from tidelog.control.client import find_holder
 
@@ -331,6 +332,11 @@ def accept_clock(surroundings: Surroundings, data: str | None) -> ExitCode:
         with holder:
             accepted_ms = cast("int", holder.ask("accept_clock", {})["accepted_ms"])
     ahead = accepted_ms > surroundings.env.clock.now_ms()
-    until = f" up to {format_ms(accepted_ms)}, which lies ahead of it" if ahead else ""
-    surroundings.stdout.write(f"{data}: appends go on by the clock as it is{until}\n")
+    until = (
+        f"; append times up to {format_ms(accepted_ms)}, which is ahead of the clock, are"
+        " accepted, too"
+        if ahead
+        else ""
+    )
+    surroundings.stdout.write(f"{data}: clock accepted, appends continue{until}\n")
     return ExitCode.OK

@@ -312,7 +312,9 @@ def read_settings_text(surroundings: Surroundings, path: str) -> str:
     finally:
         file.close()
     if len(content) > _SETTINGS_BYTES_MAX:
-        raise UsageProblem(f"{path}: over {_SETTINGS_BYTES_MAX} bytes, no file of settings")
+        raise UsageProblem(
+            f"{path}: larger than {_SETTINGS_BYTES_MAX} bytes; not a file of client settings"
+        )
     try:
         return content.decode()
     except UnicodeDecodeError as error:

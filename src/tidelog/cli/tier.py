@@ -76,8 +76,8 @@ _MOVED: Final = output.columns(
     "stopped",
 )
 _KEPT: Final = (
-    "{}: nothing was deleted by age: the topic has no retention.ms of its own, and its broker's is"
-    " not known without the broker"
+    "{}: nothing was deleted by age, because the topic has no retention.ms and the broker's"
+    " default is unknown"
 )
 
 
@@ -145,7 +145,7 @@ class TierOptions:
     take_over: bool = option(
         "--take-over",
         is_flag=True,
-        help="Become the writer of a tier that another directory has written.",
+        help="Take over writing to a tier that another directory has written.",
     )
     drop_theirs: bool = option(
         "--drop-theirs",
@@ -202,7 +202,7 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     }
     chosen = [name for name, (is_set, _) in actions.items() if is_set]
     if len(chosen) > 1:
-        raise UsageProblem(f"{' and '.join(chosen)} are different things; give one of them")
+        raise UsageProblem(f"{' and '.join(chosen)} can't be combined; give one of them")
     action = chosen[0] if chosen else "--dry-run" if options.dry_run else ""
     values = {
         "--to": options.url,
@@ -218,13 +218,13 @@ def tier(surroundings: Surroundings, options: TierOptions) -> ExitCode:
             # The error names the only action that helps, if there is one.
             helps = {"--sizes": "--verify", "--show": "--status"}.get(name)
             other = f"without {helps}" if helps else f"with {action}"
-            raise UsageProblem(f"{name} has no meaning {other}")
+            raise UsageProblem(f"{name} does not apply {other}")
     if options.drop_theirs and not options.take_over:
-        raise UsageProblem("--drop-theirs has no meaning without --take-over")
+        raise UsageProblem("--drop-theirs does not apply without --take-over")
     if chosen:
         return actions[action][1](surroundings, options)
     if options.url is not None and options.target is None:
-        raise UsageProblem("--to is for a topic: `tidelog tier TOPIC --to URL`")
+        raise UsageProblem("--to needs a topic: `tidelog tier TOPIC --to URL`")
     return (_dry_run if options.dry_run else _move)(surroundings, options)
 
 
@@ -387,7 +387,7 @@ def _verify(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     columns = output.columns("topic", offsets, output.minor("is_local"), "problem", "where")
     output.print_rows(surroundings, columns, rows, options.kind)
     if not rows:
-        surroundings.say("all objects are as their manifests say")
+        surroundings.say("all objects match their manifests")
     return ExitCode.FINDINGS if rows else ExitCode.OK
 
 

@@ -160,7 +160,7 @@ def _settings_cell(info: "TopicInfo | RemoteTopic", kind: Format) -> Cell:
 def settings_text(info: "TopicInfo | RemoteTopic") -> str:
     """Return the topic's own settings as `key=value, key=value`."""
     if info.foreign:
-        return "unknown: another program made it"
+        return "unknown: created by another program"
     own = (f"{key}={setting_text(key, value)}" for key, value in info.given.items())
     return ", ".join(own) or "defaults"
 
@@ -234,7 +234,9 @@ def delete(surroundings: Surroundings, topic: str, place: Place, yes: bool) -> N
     with open_topics(surroundings, place, writable=yes) as directory:
         if not yes:
             size = _size_text(directory, topic)
-            raise UsageProblem(f"{topic} and its {size} of records would go; add --yes to do it")
+            raise UsageProblem(
+                f"this would delete {topic} with {size} of records; add --yes to confirm"
+            )
         directory.delete_topic(topic)
     surroundings.say(f"deleted {topic}")
 
@@ -523,7 +525,10 @@ def _print_tables(
     output.print_rows(surroundings, columns, clocks, kind, zone=zone)
     if kind is Format.TABLE:
         if any(fact.skipped_ranges for fact in facts):
-            text = "record clock: unknown offsets have no zone map, and may hold a smaller time"
+            text = (
+                "record clock: the offsets listed as unknown have no zone map and may have a"
+                " smaller time"
+            )
             output.print_text(surroundings, text)
         for line in (line for fact in facts for line in _remarks(fact)):
             stdout.write("\n")
@@ -552,8 +557,8 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
         )
     if fact.leaning:
         yield (
-            f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} leans on"
-            " their files' modification time, which a copy may change"
+            f"partition {fact.partition}: retention of offsets {_spans(fact.leaning)} depends on"
+            " the modification times of their files; copying the files may change these times"
         )
     if fact.lost:
         yield f"partition {fact.partition}: offsets {_spans(fact.lost)} are lost: {GAP_REASON}"

@@ -106,7 +106,9 @@ def run(out: Path, teller: story.Teller) -> list[str]:
 def prepare(out: Path) -> None:
     """Create the folder, or empty it if an earlier demo created it."""
     if out.exists() and not (out / _MARKER).exists() and any(out.iterdir()):
-        raise InvalidRequest(f"{out} is not empty and no demo made it; give another --out")
+        raise InvalidRequest(
+            f"{out} is not empty and was not created by the demo; give another --out"
+        )
     for name in ("log", "spark", "native", "spark.log", "report.html"):
         path = out / name
         if path.is_dir():

@@ -183,7 +183,7 @@ _KINDS: Final = {
     ".log": ".log: the records",
     ".index": ".index: offsets to positions",
     ".timeindex": ".timeindex: create times to offsets",
-    ".appendtime": ".appendtime: when each record was taken",
+    ".appendtime": ".appendtime: append times of the records",
     ".snapshot": ".snapshot: producers",
 }
 
@@ -305,10 +305,9 @@ def why_aircraft(written: int, kept: int, aircraft: int) -> str:
     return (
         f"The table has {min(_AIRCRAFT_SHOWN, aircraft):,} of {aircraft:,} aircraft."
         f" {written:,} flights by these aircraft were written to a compacted topic. Before"
-        " compaction every date can be asked for. Compaction left"
-        f" {kept:,} records, the last of each aircraft among them: the log's state at an earlier"
-        " date is gone then, and a question for it is refused, with the date from which on answers"
-        " are exact."
+        " compaction a table can be read as of any date. Compaction left"
+        f" {kept:,} records, the last of each aircraft among them: earlier states are lost, and"
+        " reading one is refused with an error that names the earliest exact date."
     )
 
 

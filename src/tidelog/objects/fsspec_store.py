@@ -26,7 +26,7 @@ from tidelog.objects.store import (
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
 
-_STEP: Final = "check the address and the options store.* that fsspec takes for this scheme"
+_STEP: Final = "check the URL and the store.* options of fsspec for this scheme"
 _CONTENT_NAMES: Final = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum", "ino")
 _TIME_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 

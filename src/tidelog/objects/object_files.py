@@ -330,7 +330,9 @@ class ObjectFiles(LayeredFiles):
             data, _ = self.store.read_range(info.key, position, size, etag=info.etag)
             if len(data) < size:
                 path = f"{self.store.url}/{info.key}"
-                raise FileNotFoundError(errno.ENOENT, "Shorter than it was", path)
+                raise FileNotFoundError(
+                    errno.ENOENT, "The object is shorter than when it was listed", path
+                )
             return bytes(data)
 
         return BlockReader(

@@ -146,13 +146,13 @@ def scheme_of(url: str) -> str:
     """
     match = _SCHEME.match(url)
     if match is None:
-        raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
+        raise InvalidRequest(f"{url!r} is not the URL of a store; write e.g. s3://bucket/logs")
     authority = url[match.end() :].partition("/")[0]
     if ":" in authority.rpartition("@")[0]:
         hidden = f"{match[0]}...@{authority.rpartition('@')[2]}"
         raise InvalidRequest(
-            f"{hidden}: credentials don't belong into a URL, which is shown and logged;"
-            " give them by the environment or by options store.*"
+            f"{hidden}: a URL must not contain credentials, because it is shown and logged;"
+            " use environment variables or store.* options"
         )
     return match[1].lower()
 
@@ -256,7 +256,9 @@ def file_parts(fs: FileSystem, path: str, size: int) -> Iterator[bytes]:
             except OSError as error:
                 raise StorageFailure(path, "read", str(error)) from error
             if len(part) < part_bytes:
-                raise StorageFailure(path, "upload", f"it has fewer than {size} bytes by now")
+                raise StorageFailure(
+                    path, "upload", f"the file became shorter than {size} bytes during the upload"
+                )
             yield part
     finally:
         file.close()

@@ -37,7 +37,7 @@ _FORM: Final = re.compile(rf"@{_SIDE}(?::{_SIDE})?", re.ASCII)
 
 
 _FORMS: Final = (
-    "after @ comes 13 digits (ms), 10 digits (s), YYYY-MM-DD, YYYY-MM-DDTHH:MM:SSZ or a length"
+    "after @ write 13 digits (ms), 10 digits (s), YYYY-MM-DD, YYYY-MM-DDTHH:MM:SSZ or a length"
     " such as -48h; after a colon the end in the same forms, or `end`"
 )
 
@@ -46,7 +46,7 @@ def parse_rpk_point(text: str, *, now_ms: int) -> int:
     """Parse `@A` to ms since the epoch; raises InvalidTime."""
     first, second = _split(text)
     if second is not None or not first:
-        raise InvalidTime(text, "a range, where one point in time is needed")
+        raise InvalidTime(text, "a range, but one point in time is required")
     return checked_ms(text, _read_rpk_side(text, first, now_ms, now_ms * NS_PER_MS)[0])
 
 
@@ -218,8 +218,8 @@ def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]
 def _checked(text: str, start: int, end: int, zone: tzinfo | None) -> tuple[int, int]:
     first = max(start, 0)
     if first >= end:
-        printed = f"from {format_ms(first, zone)} to before {format_ms(end, zone)}"
-        raise InvalidTime(text, f"holds nothing: {printed}; the end must come after the start")
+        printed = f"from {format_ms(first, zone)} to {format_ms(end, zone)}"
+        raise InvalidTime(text, f"empty range {printed}; the end must be later than the start")
     return start, end
 
 
@@ -234,7 +234,9 @@ def _parse_day(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
         if start_ns < now_ms * NS_PER_MS:
             return checked_ms(text, start_ns), now_ms + 1
     if moment.wall is None or moment.wall.span is None:
-        raise InvalidTime(text, f"one point, where a range is needed; write {text}.. or ..{text}")
+        raise InvalidTime(
+            text, f"a point in time, but a range is required; write {text}.. or ..{text}"
+        )
     try:
         sides = (moment.wall, moment.wall.next())
     except OverflowError:
@@ -284,7 +286,7 @@ def _on_the_same_day(text: str, start: Moment | None, end: Moment | None) -> Mom
     if first is None or last is None or first.has_date == last.has_date:
         return end
     if last.has_date:
-        raise InvalidTime(text, f"{first.text} of which day? Write the date on that side too")
+        raise InvalidTime(text, f"the date of {first.text} is missing; write it on that side, too")
     day = first.moment.replace(hour=0, minute=0, second=0) + (last.moment - TODAY)
     zone_text = last.zone_text or first.zone_text
     wall = replace(last, moment=day, from_today=first.from_today, zone_text=zone_text)

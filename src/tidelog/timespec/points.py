@@ -109,7 +109,7 @@ def read_moment(text: str, now_ms: int) -> Moment:
     """
     stripped = text.strip()
     if not stripped or len(stripped) > TEXT_LIMIT:
-        raise InvalidTime(text[:TEXT_LIMIT], f"no time; {_FORMS}")
+        raise InvalidTime(text[:TEXT_LIMIT], f"not a time; {_FORMS}")
     first, lower = stripped[0], stripped.lower()
     if lower.startswith("now"):
         return _read_now(stripped, now_ms * NS_PER_MS)
@@ -130,7 +130,7 @@ def _read_now(text: str, now_ns: int) -> Moment:
     if not rest:
         return Moment(text, at_ns=now_ns, from_now=True)
     if rest[0] not in "+-":
-        raise InvalidTime(text, "after now comes + or - and a length of time, as in now-6h")
+        raise InvalidTime(text, "after `now` write + or - and a length of time, as in now-6h")
     return Moment(text, at_ns=now_ns + _signed(text, rest), from_now=True)
 
 
@@ -149,7 +149,7 @@ def _signed(text: str, signed: str) -> int:
     length_text = signed[1:].lstrip()
     if length_text.isdigit():
         raise InvalidTime(
-            text, f"{length_text} of what? Write a unit, as in {signed}s or {signed}h"
+            text, f"the unit of {length_text} is missing; write e.g. {signed}s or {signed}h"
         )
     length = parse_duration(length_text)
     return -length if signed[0] == "-" else length
@@ -215,7 +215,7 @@ def _read_wall(text: str) -> Moment:
     if (date or clock) is None or (zone is not None and not _ZONE.fullmatch(zone)):
         raise InvalidTime(text, _hint(text))
     if clock is not None and date is not None and date[3] is None and date[4] is None:
-        raise InvalidTime(text, "a time of day belongs to one day; write the day, as in 2013-02-08")
+        raise InvalidTime(text, "a time of day needs a full date, as in 2013-02-08")
     try:
         moment, fraction_ns = _naive(text, date, clock)
     except (ValueError, OverflowError) as error:
@@ -265,5 +265,5 @@ def _hint(text: str) -> str:
     else:
         return f"a length of time; write -{text} for that long ago"
     if ".." in text:
-        return "a range, where one point in time is needed"
+        return "a range, but one point in time is required"
     return f"not a time; {_FORMS}"

@@ -73,7 +73,7 @@ def parse_duration(text: str) -> int:
         total += scaled(text, match[1], match[2], unit_ns)
         at = match.end()
     if at < len(text) or not text:
-        rest = f" (can't go on at {text[at:]!r})" if at else ""
+        rest = f" (stopped at {text[at:]!r})" if at else ""
         raise InvalidTime(text, f"not a length of time{rest}; {FORMS}")
     return total
 

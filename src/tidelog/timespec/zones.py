@@ -163,7 +163,7 @@ def _zone_of(wall: WallTime, default: tzinfo | None) -> tuple[tzinfo, tzinfo | N
     """
     if wall.zone_text is None:
         if default is None:
-            reason = "which time zone? Add Z, an offset such as -05:00 or a name such as"
+            reason = "the time zone is missing; add Z, an offset such as -05:00 or a name such as"
             raise InvalidTime(
                 wall.text, f"{reason} America/New_York, or give one for all times (zone, --zone)"
             )
@@ -206,7 +206,7 @@ def _instant(wall: WallTime, zone: tzinfo, offset: tzinfo | None) -> datetime:
         instant = _candidates(moment, offset)[0]
         if instant not in real:
             raise InvalidTime(
-                wall.text, f"that zone is at another offset then; write {_or(both, zone)}"
+                wall.text, f"the zone has another UTC offset at that time; write {_or(both, zone)}"
             )
         return instant
     if len(real) == 1:

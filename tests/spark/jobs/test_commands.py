@@ -121,7 +121,7 @@ def test_a_table_of_a_database(spark: "SparkSession", tmp_path: Path) -> None:
 def test_usage(spark: "SparkSession", tmp_path: Path) -> None:
     unknown = tidelog("spark", "bootstrap", tmp_path / "rows", "t", "--to", tmp_path)
     assert unknown.code == 3
-    assert "what is it? Give --format, one of parquet, csv" in unknown.err
+    assert "give --format, one of parquet, csv" in unknown.err
     missing = tidelog("spark", "replay", tmp_path / "none", "t", "--to", "console")
     assert missing.code == 3
     assert "Traceback" not in missing.err

@@ -131,7 +131,7 @@ def test_a_cut_log_shows_what_is_whole(flights: Cli, partition: Path) -> None:
     size = path.stat().st_size
     last = result.objects[1]
     end = int(str(last["position"])) + int(str(last["bytes"]))
-    assert f"position {end}: no whole batch; the last {size - end} bytes" in result.err
+    assert f"position {end}: incomplete batch; the last {size - end} bytes" in result.err
 
 
 def test_a_bad_record_under_a_right_checksum_is_found_by_deep_alone(
@@ -157,21 +157,21 @@ def test_batches_that_go_back_are_found(flights: Cli, tmp_path: Path) -> None:
     path.write_bytes(bytes(first) + bytes(second))
     result = flights.run("dump", str(path))
     assert result.code == 2
-    assert "offset 3 comes after 7" in result.err
+    assert "offset 3 follows offset 7" in result.err
 
 
 def test_an_index_without_its_log_is_noted(flights: Cli, partition: Path, tmp_path: Path) -> None:
     alone = tmp_path / "00000000000000000000.index"
     shutil.copy(file(partition, ".index"), alone)
     result = flights.ok("dump", str(alone))
-    assert "not checked against one" in result.err
+    assert "not compared with it" in result.err
 
 
 def test_preallocated_zeros_are_no_damage(flights: Cli, partition: Path) -> None:
     path = file(partition, ".index")
     path.write_bytes(path.read_bytes() + bytes(80))
     result = flights.ok("dump", str(path))
-    assert "80 zero bytes at its end" in result.err
+    assert "80 zero bytes at the end" in result.err
 
 
 def test_a_damaged_snapshot_checkpoint_and_metadata_are_found(cli: Cli, tmp_path: Path) -> None:
@@ -206,7 +206,8 @@ def test_an_open_transaction_is_flagged(flights: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("nowhere", "no such file"), ("notes.txt", "not a file of a log")]
+    ("name", "message"),
+    [("nowhere", "no such file"), ("notes.txt", "the name is not that of a log file")],
 )
 def test_other_files_are_usage_errors(cli: Cli, tmp_path: Path, name: str, message: str) -> None:
     (tmp_path / "notes.txt").write_text("x")
@@ -249,4 +250,4 @@ def test_a_zone_map_tells_every_changed_byte(flights: Cli, zoned: Path, suffix: 
 def test_a_zone_map_without_its_log(flights: Cli, zoned: Path) -> None:
     file(zoned, ".log").unlink()
     result = flights.ok("dump", str(file(zoned, ".zones")))
-    assert "no log file beside it" in result.err
+    assert "log file is missing" in result.err

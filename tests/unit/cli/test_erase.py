@@ -142,4 +142,4 @@ def test_a_key_goes_from_a_tier_too(tmp_path: Path) -> None:
     assert keys_of(cli).count("secret") == 1
     objects = (tmp_path / "store").rglob("*.log")
     assert not [path for path in objects if b"secret" in path.read_bytes()]
-    assert "as their manifests say" in cli.ok("tier", "--verify").err
+    assert "match their manifests" in cli.ok("tier", "--verify").err

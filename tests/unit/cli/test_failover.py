@@ -136,7 +136,7 @@ def test_a_table_and_sentences(pair: Pair) -> None:
     told = pair.err.getvalue()
     assert "margin: latency 2s (as stated), clock skew 0s" in told
     assert "orders: partition N on B follows partition N on A" in told
-    assert "consumed on A 1 lies after the start on B; 3 of the 4 there" in told
+    assert "consumed on A, 1 is after the start on B; of the 4 records after it, 3" in told
     assert pair.b.offsets == {GROUP: {P0: Committed(0)}}
 
 
@@ -236,9 +236,9 @@ def test_options_that_can_t_be(given: dict[str, object], error: type[Exception])
     [
         ((), "--at TIME and --topic T are needed"),
         (("--at", "-1h"), "--at TIME and --topic T are needed"),
-        (("--at", "-1h", "--topic", "t"), "state it: --max-latency 2m"),
+        (("--at", "-1h", "--topic", "t"), "e.g. --max-latency 2m"),
         (("--at", "-1h", "-t", "t", "--max-latency", "1s", "--verify"), "give --from"),
-        (("--from", "a:1", "--topic", "t:0"), "--topic takes whole topics"),
+        (("--from", "a:1", "--topic", "t:0"), "--topic must be a whole topic"),
         (("--from", "a:1", "--max-latency", "soon"), "not a length of time"),
         (("--from", "a:1", "--sample-records", "0"), "--sample-records"),
         (("--from", "a:1", "--mapping", "maybe"), "--mapping"),
@@ -286,7 +286,7 @@ class TestMap:
         pair, file = self.mirrored(tmp_path)
         assert pair.run(Format.TABLE, offset_map=file) == 0
         told = pair.err.getvalue()
-        assert "no margin: the map of the mirror tells every start" in told
+        assert "no margin: the mirror's offset map has every start" in told
         assert "copies: partition N on B follows partition N on A: the mirror kept" in told
 
     def test_it_is_committed_on_b(self, tmp_path: Path) -> None:

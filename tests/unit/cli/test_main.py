@@ -84,13 +84,13 @@ def test_a_group_without_a_command_shows_its_help(
 def test_without_a_directory_the_way_to_name_one_is_told() -> None:
     err = io.StringIO()
     assert run(["topics"], Surroundings(stderr=err)) == 3
-    assert err.getvalue() == "error: which directory? Give --data DIR, or set TIDELOG_DATA\n"
+    assert err.getvalue() == "error: no directory; give --data DIR or set TIDELOG_DATA\n"
 
 
 def test_a_directory_that_is_not_there_is_not_made(cli: Cli) -> None:
     result = cli.run("produce", "flights", "--from", "-")
     assert result.code == 3
-    assert "there is no such directory; `tidelog create` makes one" in result.err
+    assert "no such directory; `tidelog create` creates one" in result.err
     assert not cli.data.exists()
 
 

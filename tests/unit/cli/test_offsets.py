@@ -48,7 +48,7 @@ def test_partitions_without_an_answer_are_told(two: Cli) -> None:
 def test_max_is_about_the_record_clock(two: Cli) -> None:
     result = two.run("offsets", "flights", "--at", "max", "--clock", "append")
     assert result.code == 3
-    assert "record clock" in result.err
+    assert "only for --clock record" in result.err
 
 
 def test_records_without_an_append_time_are_told(two: Cli) -> None:

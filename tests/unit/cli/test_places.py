@@ -62,5 +62,5 @@ def test_both_are_refused(asked: list[Place], monkeypatch: pytest.MonkeyPatch) -
 def test_what_goes_with_a_cluster_needs_one(asked: list[Place], option: str) -> None:
     code, err = call("--data", "here", option, "5s")
     assert code == ExitCode.USAGE
-    assert "go with --bootstrap" in err
+    assert "apply only with --bootstrap" in err
     assert asked == []

@@ -118,7 +118,7 @@ def test_times_in_nanoseconds_need_no_pandas(
     assert [row["timestamp_ms"] for row in read(flights)] == [1_360_342_800_123]
     whole = load("--time", "due")
     assert whole.returncode == 1
-    assert whole.stderr.startswith(f"error: {name} row 1 or behind it: Nanosecond")
+    assert whole.stderr.startswith(f"error: {name} row 1 or a later one: Nanosecond")
 
 
 def test_the_format_follows_the_files_name(flights: Cli, tmp_path: Path) -> None:
@@ -151,13 +151,17 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
     [
         (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: list, a JSON object expected"),
         (b"{}\n{\n", ("-f", "json"), "stdin line 2: not JSON"),
-        (b'{"a":1}\n{"b":1}\n', ("-f", "json", "--key", "a"), "line 2: no column 'a'; there are b"),
-        (b"a,b\n1,2\n1\n", ("-f", "csv"), "stdin line 3: not 2 columns"),
-        (b"a,b\n1,2\n1,2,3\n", ("-f", "csv"), "stdin line 3: not 2 columns"),
+        (
+            b'{"a":1}\n{"b":1}\n',
+            ("-f", "json", "--key", "a"),
+            "line 2: no column 'a'; the columns are b",
+        ),
+        (b"a,b\n1,2\n1\n", ("-f", "csv"), "stdin line 3: number of cells is 1, but"),
+        (b"a,b\n1,2\n1,2,3\n", ("-f", "csv"), "stdin line 3: number of cells is 3"),
         (b"a\n1\n\xff\n", ("-f", "csv"), "not CSV in UTF-8"),
         (b'{"t":0}\n{"t":"soon"}', ("-f", "json", "--time", "t"), "line 2: t: 'soon': not a time"),
-        (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "no time"),
-        (b'{"t":0}\n{"t":1.5}', ("-f", "json", "--time", "t"), "whole epoch ms"),
+        (b'{"t":0}\n{"t":[]}', ("-f", "json", "--time", "t"), "which is not a time"),
+        (b'{"t":0}\n{"t":1.5}', ("-f", "json", "--time", "t"), "must be a whole number of ms"),
         (b'{"h":{}}\n{"h":3}', ("-f", "json", "--headers", "h"), "an object of header names"),
     ],
 )
@@ -277,10 +281,13 @@ def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
         (("--value", "v", "--key-separator", ":"), "--key-separator divides lines of a pipe"),
         (("--key", "k", "--key-separator", ":"), "leave it or --key out"),
         (("--key-separator", ""), "--key-separator '': at least one character"),
-        (("--format", "json", "--key", "k"), "--format json reads rows: add --from FILE or -"),
+        (
+            ("--format", "json", "--key", "k"),
+            "--format json needs an input; add --from FILE or --from -",
+        ),
         (("--from", "-", "-f", "json", "--key-separator", ":"), "json has columns: --key COL"),
-        (("--value", "v", "--infer"), "--infer is for whole rows of CSV"),
-        (("--from", "-", "-f", "csv", "--infer", "--value", "a"), "--infer is for whole rows"),
+        (("--value", "v", "--infer"), "--infer applies only to CSV whose whole rows"),
+        (("--from", "-", "-f", "csv", "--infer", "--value", "a"), "--infer applies only to CSV"),
         (("--value", "v", "--key-as", "int64"), "--key-as int64 needs"),
     ],
 )
@@ -301,7 +308,7 @@ def test_numbers_of_csv_become_text_and_a_note_says_so(flights: Cli) -> None:
     assert read(flights)[0]["value"] == '{"n":"1","code":"007","note":"a"}'
     assert result.err == (
         "appended 3 records to flights\n"
-        "note: numbers became text in the rows' JSON, first at stdin line 2, column n;"
+        "note: numbers were written as text, first at stdin line 2, column n;"
         " --infer writes them as numbers\n"
     )
 

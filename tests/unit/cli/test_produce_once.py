@@ -79,7 +79,7 @@ def test_a_load_that_failed_is_run_again_and_doubles_nothing(flights: Cli) -> No
     assert values(flights) == Counter("1234")
     again = load(flights, ROWS, "--once", "mine")
     assert again.code == 0
-    assert "4 rows of mine were there before: left out" in again.err
+    assert "4 rows of mine were appended by an earlier run and left out" in again.err
     assert "appended 0 records" in again.err
     assert values(flights) == Counter("1234")
 

@@ -62,7 +62,7 @@ class TestCount:
         self, topic: Cli, command: str, zone: str
     ) -> None:
         sides = ("--from", f"2023-11-14{zone}", "--to", "2023-11-15")
-        assert "'2023-11-15': which time zone?" in topic.run(command, "flights", *sides).err
+        assert "'2023-11-15': the time zone is missing" in topic.run(command, "flights", *sides).err
         topic.ok(command, "flights", *sides, *ZURICH)
 
     def test_the_answer_comes_first_and_the_sum_last(self, topic: Cli) -> None:
@@ -93,7 +93,7 @@ class TestCount:
     def test_what_has_no_time_is_told(self, topic: Cli) -> None:
         topic.append(at(-1))
         result = topic.ok("count", "flights", "--from", str(NOW))
-        assert "1 record has no time on the record clock and lies in no range" in result.err
+        assert "1 record has no time on the record clock, so it is in no range" in result.err
 
     @pytest.mark.parametrize("target", ["flights:x", ":1", "flights:1:2"])
     def test_a_target_that_is_none(self, topic: Cli, target: str) -> None:
@@ -124,7 +124,10 @@ class TestLatency:
         assert "of 6 records half were appended within" in result.err
         assert "producers' clocks were up to 7ms ahead" in result.err
         assert "zone maps" not in result.err
-        assert "4 of 6 records by zone maps" in topic.ok("latency", "flights", "--wide").err
+        assert (
+            "4 of 6 records were counted from zone maps"
+            in topic.ok("latency", "flights", "--wide").err
+        )
 
     def test_a_table_has_a_row_for_the_topic(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights").lines

@@ -71,7 +71,7 @@ def test_records_without_a_time_are_left_out_and_counted(
     hours: Cli, place: tuple[str, ...]
 ) -> None:
     result = hours.ok("read", "flights", "--order", "time", *place)
-    assert result.err == "note: 2 records have no time on the record clock: left out\n"
+    assert result.err == "note: 2 records have no time on the record clock and were left out\n"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str
     early = ("read", "flights", "--offset", "0..2")
     hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
     assert hours.ok(*early, "--partition", "0", *place).err.endswith(
-        "note: retention or delete-records took earlier offsets: flights-0 starts at 3\n"
+        "note: earlier offsets were deleted by retention or delete-records: flights-0 starts at 3\n"
     )
 
 

@@ -72,10 +72,10 @@ def test_why_names_the_command(topic: Cli) -> None:
 
 
 def test_why_tells_which_offsets_are_gone(topic: Cli) -> None:
-    assert "gone" not in topic.ok("why", "t").out
+    assert "deleted       0.." not in topic.ok("why", "t").out
     topic.ok("retain", "t")
     gone = (
-        "gone          0..1: by retention or delete-records; which of the two, when, and the times"
+        "deleted       0..1: by retention or delete-records; which of the two, when, and the times"
     )
     assert gone in topic.ok("why", "t").out
 

@@ -37,7 +37,7 @@ def test_a_table_as_of_a_time_holds_records_of_that_time(flights: Cli) -> None:
 
 def test_what_is_in_no_table_is_said(flights: Cli) -> None:
     append_two_keys(flights)
-    assert "1 record has no key: left out" in flights.ok("read", "flights", "--table").err
+    assert "1 record has no key and was left out" in flights.ok("read", "flights", "--table").err
 
 
 def test_a_limit_ends_the_table(flights: Cli) -> None:
@@ -88,11 +88,11 @@ def test_a_past_that_was_deleted_is_refused_or_marked(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--table", "--from", "-1h"), "--from chooses records"),
-        (("--table", "--follow"), "--follow chooses records"),
-        (("--table", "--isolation", "read_committed"), "--isolation: --table shows committed"),
-        (("--at", "-1h"), "--at: it goes with --table"),
-        (("--inexact", "mark"), "--inexact: it goes with --table"),
+        (("--table", "--from", "-1h"), "--from does not apply to --table"),
+        (("--table", "--follow"), "--follow does not apply to --table"),
+        (("--table", "--isolation", "read_committed"), "--isolation: --table reads only committed"),
+        (("--at", "-1h"), "--at: applies only with --table"),
+        (("--inexact", "mark"), "--inexact: applies only with --table"),
     ],
 )
 def test_options_that_have_no_meaning_are_refused(
@@ -166,4 +166,4 @@ def test_a_dump_shows_keys_by_name(flights: Cli) -> None:
     (row,) = flights.ok("dump", path, "--deep", "--key-as", "int64", "-o", "json").objects
     assert row["key"] == 9
     refused = flights.run("dump", path, "--key-as", "int64")
-    assert "--key-as: it goes with --deep" in refused.err
+    assert "--key-as: applies only with --deep" in refused.err

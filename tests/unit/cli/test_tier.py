@@ -66,7 +66,7 @@ def test_it_says_where_it_can_not_know_how_old_records_may_get(tmp_path: Path) -
 def test_verify_finds_what_is_damaged_and_collect_what_nobody_names(tmp_path: Path) -> None:
     cli, url = _filled(tmp_path)
     cli.ok("tier", "flights", "--to", url)
-    assert "as their manifests say" in cli.ok("tier", "--verify").err
+    assert "match their manifests" in cli.ok("tier", "--verify").err
     (log, *_) = sorted((tmp_path / "store").rglob("*.log"))
     content = bytearray(log.read_bytes())
     content[100] ^= 1
@@ -145,13 +145,13 @@ def test_two_actions_at_once_are_refused(tmp_path: Path) -> None:
     assert found.code == ExitCode.USAGE
     assert "--status and --verify" in found.err
     for wrong, told in (
-        (["--sizes"], "--sizes has no meaning without --verify"),
-        (["--status", "--sizes"], "--sizes has no meaning without --verify"),
-        (["--drop-theirs"], "--drop-theirs has no meaning without --take-over"),
-        (["--status", "--drop-theirs"], "--drop-theirs has no meaning with --status"),
-        (["--status", "--roll"], "--roll has no meaning with --status"),
-        (["--dry-run", "--roll"], "--roll has no meaning with --dry-run"),
-        (["--verify", "--dry-run"], "--dry-run has no meaning with --verify"),
+        (["--sizes"], "--sizes does not apply without --verify"),
+        (["--status", "--sizes"], "--sizes does not apply without --verify"),
+        (["--drop-theirs"], "--drop-theirs does not apply without --take-over"),
+        (["--status", "--drop-theirs"], "--drop-theirs does not apply with --status"),
+        (["--status", "--roll"], "--roll does not apply with --status"),
+        (["--dry-run", "--roll"], "--roll does not apply with --dry-run"),
+        (["--verify", "--dry-run"], "--dry-run does not apply with --verify"),
     ):
         found = cli.run("tier", "flights", *wrong)
         assert found.code == ExitCode.USAGE

@@ -91,7 +91,7 @@ def test_the_text_for_people(tides: Cli) -> None:
     assert "rolled by size at 2023-11-14 22:13:21" in text
     assert "the timestamp of record 0" in text
     assert "record 1, 2023-11-14 22:13:21; its timestamp is 2024-11-13" in text
-    assert "like the segment at 1 in front of it" in text
+    assert "because the earlier segment at 1 is kept that long" in text
     assert "takes appends" in text
     assert "size once" in text
     assert "Kafka's rule  the same" in text
@@ -169,7 +169,10 @@ class TestForeign:
         (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
         assert facts["retention_leans_on_file_time"] == [[1, 3]]
-        assert "leans on their files' modification time" in foreign.ok("describe", "tides").out
+        assert (
+            "depends on the modification times of their files"
+            in foreign.ok("describe", "tides").out
+        )
         foreign.append(at(NOW), topic="tides")
         (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
@@ -205,7 +208,7 @@ def test_a_large_segment_without_a_zone_map_is_not_read_for_its_smallest_time(cl
     assert part(facts, "record")["smallest_not_looked_for"] == [[0, 4]]
     shown = cli.ok("describe", "large").out
     assert shown.splitlines()[-3].endswith("  0..3")
-    assert "unknown offsets have no zone map, and may hold a smaller time" in shown
+    assert "the offsets listed as unknown have no zone map and may have a smaller time" in shown
 
 
 def test_a_roll_storm_is_told_with_the_limits_to_set(cli: Cli) -> None:

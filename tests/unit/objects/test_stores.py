@@ -91,9 +91,9 @@ class TestFsspec(StoreRules):
 
 
 def test_urls_that_are_none() -> None:
-    with pytest.raises(InvalidRequest, match="no URL"):
+    with pytest.raises(InvalidRequest, match="not the URL of a store"):
         open_store("/data/logs")
-    with pytest.raises(InvalidRequest, match="don't belong") as caught:
+    with pytest.raises(InvalidRequest, match="must not contain credentials") as caught:
         open_store("sftp://me:hunter2@host/logs")
     assert "hunter2" not in str(caught.value)
 

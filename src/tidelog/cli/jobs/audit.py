@@ -113,7 +113,7 @@ class AuditCommand:
     show: AuditShow | None = given(
         show_option(
             AuditShow,
-            "topics: a line for each; differences: keys that differ; buckets: spans of create"
+            "topics: one line per topic; differences: keys that differ; buckets: spans of create"
             " time; cuts: the compared offsets.",
         )
     )
@@ -343,7 +343,11 @@ def _part_of_logs(audited: AuditResults) -> str:
     if not audited.all_bytes:
         return ""
     share = audited.log_bytes / audited.all_bytes
-    return f" ({share_text(share)} of the logs)" if share <= 1 else f" (the logs {share:.1f} times)"
+    return (
+        f" ({share_text(share)} of the logs)"
+        if share <= 1
+        else f" ({share:.1f} times the size of the logs)"
+    )
 
 
 def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Report:

@@ -145,7 +145,9 @@ def bootstrap(surroundings: Surroundings, request: Request, options: BootstrapOp
     ensure_table(surroundings, request.table)
     with (
         losses_told(surroundings) as losses,
-        interrupted_as("the table is loaded as a whole or not at all; repeat the command to go on"),
+        interrupted_as(
+            "nothing is visible until the whole table is loaded; repeat the command to continue"
+        ),
         open_session(surroundings, request.spark, name="bootstrap", zone=request.zone) as spark,
     ):
         table = read_table(spark, request)
@@ -209,7 +211,9 @@ def format_of(request: Request) -> str:
     name = _BY_SUFFIX.get(PurePath(request.table.rstrip("/")).suffix.lower())
     if name is None:
         names = ", ".join(dict.fromkeys(_BY_SUFFIX.values()))
-        raise UsageProblem(f"{request.table}: what is it? Give --format, one of {names}, {_JDBC}")
+        raise UsageProblem(
+            f"unknown format of {request.table}; give --format, one of {names}, {_JDBC}"
+        )
     return name
 
 

@@ -39,7 +39,7 @@ class Request:
     from_: str | None = option(
         "--from",
         metavar="HOST:PORT",
-        help="The group's present cluster, A. Required without --at and --topic.",
+        help="The group's current cluster, A. Required without --at and --topic.",
     )
     to: str = option("--to", required=True, metavar="HOST:PORT", help="The group's new cluster, B.")
     verify: bool = option(
@@ -102,7 +102,9 @@ def _refuse_unknown(request: Request, options: FailoverOptions) -> None:
     if options["at"] is None or not options["topics"]:
         raise UsageProblem("without --from the options --at TIME and --topic T are needed")
     if options["max_latency"] == MEASURED and options["offset_map"] is None:
-        raise UsageProblem("without --from no latency is measured; state it: --max-latency 2m")
+        raise UsageProblem(
+            "without --from latency can't be measured; give it, e.g. --max-latency 2m"
+        )
     if request.verify:
         raise UsageProblem("--verify compares with what the group consumed on A: give --from")
 
@@ -139,7 +141,9 @@ def request_of(
     from tidelog.jobs.failover.rules import PartitionMapping
 
     if any(":" in topic for topic in options["topics"]):
-        raise UsageProblem("--topic takes whole topics: a record may be in any partition")
+        raise UsageProblem(
+            "--topic must be a whole topic: B may store a record in another partition"
+        )
     at_ms = None
     if options["at"] is not None:
         at_ms = times.read_point(surroundings, options["at"], zone)
@@ -374,7 +378,7 @@ def _sentences(report: Report) -> list[str]:
 
 def _margin_line(plan: "FailoverPlan") -> str:
     if plan.is_by_map:
-        return "no margin: the map of the mirror tells every start"
+        return "no margin: the mirror's offset map has every start"
     origin = "largest measured" if plan.is_measured else "as stated"
     return (
         f"margin: latency {_duration(plan.margin.latency_ms)} ({origin}), clock skew"
@@ -403,10 +407,10 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     later = verdict.unconsumed - verdict.missed - verdict.absent
     unread, twice = plural(verdict.unconsumed, "record"), verdict.duplicates
     first = (
-        f"verified {verdict.topic} by {compared}: of {unread} not consumed on A"
-        f" {later} {verb(later, 'lies', 'lie')} after the start on B; {twice} of the"
-        f" {verdict.after} there {verb(twice, 'was', 'were')} consumed on A and"
-        f" {verb(twice, 'comes', 'come')} twice, {verdict.only_on_b}"
+        f"verified {verdict.topic} by {compared}: of {unread} not consumed on A,"
+        f" {later} {verb(later, 'is', 'are')} after the start on B; of the"
+        f" {plural(verdict.after, 'record')} after it, {twice} {verb(twice, 'was', 'were')}"
+        f" consumed on A and will be read again, {verdict.only_on_b}"
         f" {verb(verdict.only_on_b, 'was', 'were')} not found on A"
     )
     lines = [first]
@@ -426,7 +430,8 @@ def _verdict_lines(verdict: "Verdict") -> list[str]:
     if verdict.absent:
         are = verb(verdict.absent, "is", "are")
         lines.append(
-            f"{verdict.topic}: {plural(verdict.absent, 'record')} {are} not on B; records that are"
-            " on their way will arrive after the start, others no start includes"
+            f"{verdict.topic}: {plural(verdict.absent, 'record')} {are} not on B; records"
+            " still being copied will arrive after the start; other missing records can't be read"
+            " from any start"
         )
     return lines

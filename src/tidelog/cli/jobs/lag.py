@@ -97,8 +97,8 @@ class Request:
     show: LagShow | None = given(
         show_option(
             LagShow,
-            "groups: a line for each; partitions: each partition of a group; hours: unread records"
-            " by hour, on both clocks.",
+            "groups: one line per group; partitions: each partition of a group; hours: unread"
+            " records by hour, on both clocks.",
         )
     )
     max_lag: int | None = option(
@@ -230,7 +230,7 @@ def page(
         Items([_in_short(group) for group in groups], "In short"),
     ]
     if broken:
-        sections.append(Items(broken, "Limits that are broken"))
+        sections.append(Items(broken, "Exceeded limits"))
     for group in sorted(groups, key=lambda one: -_unread(one))[:_PLOTTED]:
         sections += _group_sections(group, zone)
     for show in LagShow:

@@ -99,8 +99,8 @@ class Request:
     show: LatencyShow | None = given(
         show_option(
             LatencyShow,
-            "topics: a line for each; hours: by hour, on both clocks; watermarks: what delays would"
-            " lose.",
+            "topics: one line per topic; hours: by hour, on both clocks; watermarks: what delays"
+            " would lose.",
         )
     )
     report: str | None = given(report_option)

@@ -76,7 +76,8 @@ class Request:
         "--exclude",
         multiple=True,
         metavar="REGEX",
-        help="Leave out topics of --pattern whose whole name matches. Default: none.",
+        help="Regular expression for topics to exclude from --pattern; must match the whole name."
+        " Default: none.",
     )
     to: str = option(
         "--to",

@@ -74,7 +74,7 @@ class Request:
             "--show",
             kind=ReindexShow,
             default=ReindexShow.FINDINGS,
-            text="findings: what is or was wrong; partitions: what was done.",
+            text="findings: problems found or repaired; partitions: work done in each.",
         )
     )
     report: str | None = given(report_option)
@@ -145,7 +145,7 @@ def in_short(place: str, result: "ReindexResult") -> str:
         f" {plural(counts['segments'], 'segment')}, {bytes_text(counts['log_bytes'])};"
         f" {plural(errors + counts['warnings'], 'finding')} left,"
         f" {plural(counts['repaired'], 'file')} repaired, zone maps:"
-        f" {counts['maps_built']:,} built, {counts['maps_there']:,} there before"
+        f" {counts['maps_built']:,} built, {counts['maps_there']:,} already present"
     )
 
 

@@ -458,7 +458,7 @@ def findings_section(findings: "Sequence[Finding]") -> list[Section]:
     """Return a section that lists effects of the target's settings; empty without findings."""
     from tidelog.jobs.target_check import lines
 
-    return [Items(lines(findings), "What the target was found to do")] if findings else []
+    return [Items(lines(findings), "Effects of the target's settings")] if findings else []
 
 
 def save_report(
@@ -472,7 +472,9 @@ def save_report(
     try:
         write_report(path, replace(report, origin=provenance))
     except OSError as error:
-        raise InvalidInput(f"{path}: {error.strerror or error}; all else is done") from error
+        raise InvalidInput(
+            f"{path}: {error.strerror or error}; the job itself has finished"
+        ) from error
     surroundings.say(f"report: {path}")
 
 
@@ -566,7 +568,7 @@ def _check_writable(path: str) -> None:
 def _check_file(surroundings: Surroundings, path: str) -> None:
     files, folder = surroundings.env.files, str(PurePath(path).parent)
     if files.exists(path) and files.stat(path).is_dir:
-        raise UsageProblem(f"{path}: a directory, no file to write to")
+        raise UsageProblem(f"{path} is a directory; give a file")
     if not files.exists(folder):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
     _check_writable(folder)

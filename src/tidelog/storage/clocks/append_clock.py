@@ -22,7 +22,7 @@ NEVER: Final = -1
 
 
 _WAY_OUT: Final = (
-    "appends wait; put the clock right, or let them go on by `tidelog accept-clock --data DIR`"
+    "appends are refused; set the clock right, or accept it with `tidelog accept-clock --data DIR`"
     " (or --accept-clock of serve and produce, or LogDir.accept_clock)"
 )
 

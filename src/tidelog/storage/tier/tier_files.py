@@ -340,7 +340,7 @@ def check_tier_url(url: str) -> str:
         InvalidRequest: The URL has characters that are ambiguous inside of a tier path.
     """
     if _MARK in url or "#" in url or "://" not in url:
-        raise InvalidRequest(f"{url!r} is no URL of a store, such as s3://bucket/logs")
+        raise InvalidRequest(f"{url!r} is not the URL of a store; write e.g. s3://bucket/logs")
     return url.rstrip("/")
 
 
