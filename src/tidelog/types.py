@@ -57,10 +57,13 @@ HOUR_MS: Final = 3_600_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Special timestamps in ListOffsets, by which clients request offsets. Source: Kafka's protocol
-# guide.
+# guide; KIP-734, KIP-405, KIP-1005, KIP-1023.
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4  # the first offset on the broker itself, not in the tier
+LATEST_TIERED_TIMESTAMP: Final = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 # Special offsets for the ends of a log, as in Spark's Kafka connector.
 LATEST_OFFSET: Final = -1
 EARLIEST_OFFSET: Final = -2

@@ -275,16 +275,6 @@ NO_OPERATIONS: Final = -(2**31)
 OWN_TAGS_START: Final = 10_000
 
 
-EARLIEST_TIMESTAMP: Final = -2
-
-
-LATEST_TIMESTAMP: Final = -1
-
-
-# Timestamp for the first offset on the broker itself, not in remote storage. Source: KIP-405.
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-
-
 class Api(NamedTuple, Generic[Request_co, Response_co]):
     """API of the protocol: a request and its response.
 

@@ -23,6 +23,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS, METADATA
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from tidelog.protocol.messages.list_offsets import (
+    SPECIAL_SINCE,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
@@ -31,9 +32,6 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tidelog.protocol.schema import (
     CONSUMER_REPLICA_ID,
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
 )
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch_walk import is_cut, view_batch
@@ -41,8 +39,11 @@ from tidelog.record.offset_order import Reach, first_known_offset, lies_behind_g
 from tidelog.remote import client as codes
 from tidelog.remote.broker_connection import BrokerConnection, Connect, split_server
 from tidelog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
     INT16_MAX,
     INT64_MAX,
+    LATEST_TIMESTAMP,
     NO_LEADER_EPOCH,
     Buffer,
     IsolationLevel,
@@ -61,13 +62,6 @@ _PAUSE_S: Final = 0.1
 # Maximum number of lookups of an unknown topic before UnknownTopic is raised: a broker that has
 # just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
-
-
-_EARLIEST_LOCAL_LEAST: Final = 8
-
-
-# The first version of ListOffsets with tagged fields.
-_OWN_TAGS_LEAST: Final = 6
 
 
 # The last version of Fetch that names topics instead of giving their ids (KIP-516); used if a topic
@@ -363,7 +357,7 @@ class PartitionFetch:
         that the storage is slow.
         """
         leader = self._find_leader()
-        if leader.version_of(LIST_OFFSETS) < _EARLIEST_LOCAL_LEAST:
+        if leader.version_of(LIST_OFFSETS) < SPECIAL_SINCE[EARLIEST_LOCAL_TIMESTAMP]:
             return 0
         return self.log_offset(EARLIEST_LOCAL_TIMESTAMP)
 
@@ -414,7 +408,7 @@ class PartitionFetch:
             self._check_deadline(0)
 
     def _ask_appended(self, time_ms: int) -> TimeMatch | None:
-        if self._find_leader().version_of(LIST_OFFSETS) < _OWN_TAGS_LEAST:
+        if not LIST_OFFSETS.is_flexible(self._find_leader().version_of(LIST_OFFSETS)):
             return None
         part = self._list_offsets(time_ms, self._isolation, by_append_time=True)
         if part.without_append_time < 0:

@@ -41,7 +41,6 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import PartitionData
-from tidelog.protocol.schema import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.header import MAGIC_2
@@ -62,7 +61,14 @@ from tidelog.remote.time_lookup import AppendRuns
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import ANY_OFFSET
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.types import NO_LEADER_EPOCH, UNKNOWN_MS, IsolationLevel, TopicPartition
+from tidelog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_LEADER_EPOCH,
+    UNKNOWN_MS,
+    IsolationLevel,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from tidelog.protocol.messages.fetch import AbortedTransaction

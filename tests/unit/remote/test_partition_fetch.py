@@ -13,14 +13,18 @@ from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import list_offsets as of
 from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.requests import ReceivedRequest
-from tidelog.protocol.schema import EARLIEST_LOCAL_TIMESTAMP
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.remote.broker_connection import split_server
 from tidelog.remote.partition_fetch import FetchedBatches, FetchSeams, FetchSettings, PartitionFetch
 from tidelog.scan.batch_filters import aborted_spans, reach
-from tidelog.types import INT64_MAX, NewRecord, TopicPartition
+from tidelog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    INT64_MAX,
+    NewRecord,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -2,7 +2,7 @@
 
 from tests.worlds.records.batches import batch
 
-from tidelog.server.runtime.counters import Counters, Histogram, Metrics
+from tidelog.server.runtime.counters import Counters, Histogram
 from tidelog.storage.log.append import AppendResult
 
 
@@ -51,15 +51,3 @@ def test_topics_are_counted_and_forgotten() -> None:
     counters.forget_topic("flights")
     counters.forget_topic("flights")
     assert not counters.topics
-
-
-def test_no_metrics_takes_every_call() -> None:
-    metrics = Metrics()
-    metrics.request("Fetch", 0.1, 1, 1)
-    metrics.connection_opened()
-    metrics.connection_closed()
-    metrics.connection_refused()
-    metrics.malformed()
-    metrics.produced("flights", batch(b"x", timestamp=1), result())
-    metrics.fetched("flights", 1, 1)
-    metrics.forget_topic("flights")

@@ -21,14 +21,19 @@ from tidelog.protocol.messages import fetch as fe
 from tidelog.protocol.messages import list_offsets as of
 from tidelog.protocol.messages import metadata as md
 from tidelog.protocol.requests import ReceivedRequest, read_request, write_response
-from tidelog.protocol.schema import EARLIEST_LOCAL_TIMESTAMP, EARLIEST_TIMESTAMP
 from tidelog.record.batch_walk import walk
 from tidelog.remote.broker_connection import Transport
 from tidelog.standby.follower import Seams
 from tidelog.storage.directory.broker_files import GroupOffset
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.log import Log
-from tidelog.types import Buffer, IsolationLevel, NewRecord
+from tidelog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    Buffer,
+    IsolationLevel,
+    NewRecord,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -3,6 +3,8 @@
 Source: Kafka's protocol guide, APIs 2 and 23; KIP-79, KIP-101, KIP-320.
 """
 
+from typing import Final
+
 from tidelog.protocol.schema import (
     BOOLEAN,
     CONSUMER_REPLICA_ID,
@@ -17,6 +19,24 @@ from tidelog.protocol.schema import (
     struct,
     wire,
 )
+from tidelog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
+
+# First version that allows a special time, by special time.
+SPECIAL_SINCE: Final = {
+    LATEST_TIMESTAMP: 0,
+    EARLIEST_TIMESTAMP: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
+}
 
 
 @message

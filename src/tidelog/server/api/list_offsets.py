@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import OffsetsGone, StorageFailure, TidelogError
 from tidelog.protocol.messages.list_offsets import (
+    SPECIAL_SINCE,
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -31,9 +32,6 @@ from tidelog.server.api.context import RequestContext, RowAnswers, RowFunctions,
 from tidelog.server.api.node import Node
 from tidelog.server.partitions.fetch import tell_failure
 from tidelog.server.partitions.offset_lookup import (
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
     Match,
     Search,
     find_appended,
@@ -51,25 +49,13 @@ from tidelog.types import (
     EARLIEST_TIMESTAMP,
     ISOLATION_LEVELS,
     LATEST_TIMESTAMP,
-    MAX_TIMESTAMP,
     NO_LEADER_EPOCH,
     NO_OFFSET,
     NO_TIMESTAMP,
+    IsolationLevel,
 )
 
-READ_COMMITTED: Final = 1
-
 _NO_MATCH: Final = (0, NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
-
-# First version that allows a special time, by special time.
-SPECIAL_SINCE: Final = {
-    LATEST_TIMESTAMP: 0,
-    EARLIEST_TIMESTAMP: 0,
-    MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL_TIMESTAMP: 8,
-    LATEST_TIERED_TIMESTAMP: 9,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
-}
 
 # Result of one partition: error code, timestamp, offset and leader epoch.
 Row: TypeAlias = tuple[int, int, int, int]
@@ -186,7 +172,7 @@ def _end_offset(request: ListOffsetsRequest, partition: Partition) -> int:
     """Return the end, exclusive, of the offsets that the client may read."""
     if request.replica_id >= 0:
         return partition.replica_end_offset
-    if request.isolation_level == READ_COMMITTED:
+    if request.isolation_level == IsolationLevel.READ_COMMITTED:
         return partition.last_stable_offset
     return partition.high_watermark
 

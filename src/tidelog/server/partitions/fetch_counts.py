@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from tidelog.server.partitions.fetch import PartitionRead
     from tidelog.server.partitions.partition import Partition
-    from tidelog.server.runtime.counters import Metrics
+    from tidelog.server.runtime.counters import Counters
 
 # Maximum number of partitions remembered per connection; with more, records are not counted
 # exactly.
@@ -32,14 +32,14 @@ class FetchCounts:
         self._begun: dict[Partition, int] = {}
         self._look_at = LOOK_MIN
 
-    def note(self, metrics: "Metrics", reads: "Iterable[PartitionRead]") -> None:
+    def note(self, metrics: "Counters", reads: "Iterable[PartitionRead]") -> None:
         """Count the bytes of a response, and the records of the one before."""
         for read in reads:
             if read.partition is not None:
                 self.note_one(metrics, read.partition, read.offset, read.size_bytes)
 
     def note_one(
-        self, metrics: "Metrics", partition: "Partition", offset: int, size_bytes: int
+        self, metrics: "Counters", partition: "Partition", offset: int, size_bytes: int
     ) -> None:
         """Count one partition: the requested offset, and the bytes returned."""
         begun = self._begun

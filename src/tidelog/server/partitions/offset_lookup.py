@@ -6,7 +6,7 @@ the next search. `storage.segment.time_search` implements the search itself.
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tidelog.server.partitions.partitions import epochs_of
 from tidelog.server.partitions.segment_reads import SegmentBytes, frames
@@ -14,20 +14,15 @@ from tidelog.server.runtime.threads import Work
 from tidelog.storage.log.log import Log
 from tidelog.storage.segment.segment import ColdRead, Segment
 from tidelog.types import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     NO_TIMESTAMP,
     ClockName,
     OffsetAndTimestamp,
 )
-
-# Special times besides those of all versions: KIP-405, KIP-1005, KIP-1023.
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-
-LATEST_TIERED_TIMESTAMP: Final = -5
-
-EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
 # A record's offset and time; None if no record matches.
 Match: TypeAlias = OffsetAndTimestamp | None

@@ -1,7 +1,7 @@
 """Counters of the running broker, cheap enough for every request.
 
-`Metrics` does nothing; `Counters` counts. Both belong to the event loop's thread and use plain
-numbers without locks. `metrics.exposition` reads them at a scrape.
+`Counters` belongs to the event loop's thread and uses plain numbers without locks.
+`metrics.exposition` reads it at a scrape.
 """
 
 from bisect import bisect_left
@@ -29,61 +29,6 @@ LATENCY_BUCKETS_S: Final = (
     *(0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0),
     *(60.0, 300.0, 3600.0, 86400.0),
 )
-
-
-class Metrics:
-    """Hooks for counting; this class counts nothing. For the event loop's thread."""
-
-    def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
-        """Count an answered request.
-
-        Args:
-            api_name: Kafka's name of the API, such as `Produce`.
-            seconds: Time from reading its last byte until the response was handed to the socket, or
-                held to be sent with others.
-            bytes_in: Size of the request's frame, including its length field.
-            bytes_out: Size of the response's frame; 0 without a response (acks=0).
-        """
-
-    def connection_opened(self) -> None:
-        """Count an admitted connection."""
-
-    def connection_closed(self) -> None:
-        """Count the end of an admitted connection."""
-
-    def connection_refused(self) -> None:
-        """Count a refused connection (`max.connections`)."""
-
-    def login_failed(self, mechanism: str) -> None:
-        """Count a failed authentication.
-
-        Args:
-            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake.
-        """
-
-    def logged_in(self, mechanism: str) -> None:
-        """Count a successful authentication."""
-
-    def malformed(self) -> None:
-        """Count a malformed request, which closed its connection."""
-
-    def write_skipped(self, topic: str) -> None:
-        """Count a numbered write that was already committed, and added nothing to the topic."""
-
-    def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
-        """Count batches that a client appended; duplicates are not counted.
-
-        Args:
-            topic: The topic's name.
-            data: The batches as they are stored.
-            result: Result of the append.
-        """
-
-    def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """Count bytes for a client, and records: offsets that it passed, or acquired records."""
-
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a deleted topic, so that they don't accumulate."""
 
 
 class Histogram:
@@ -191,8 +136,8 @@ class CleanerTally:
                 figures.pop(name)
 
 
-class Counters(Metrics):
-    """Hooks that count. All counts begin at 0 with the process.
+class Counters:
+    """Counts of one broker, from 0 at its start. For the event loop's thread.
 
     Attributes:
         apis: Counts by API name.
@@ -216,7 +161,15 @@ class Counters(Metrics):
         self.logins: defaultdict[tuple[str, str], int] = defaultdict(int)
 
     def request(self, api_name: str, seconds: float, bytes_in: int, bytes_out: int) -> None:
-        """See `Metrics`."""
+        """Count an answered request.
+
+        Args:
+            api_name: Kafka's name of the API, such as `Produce`.
+            seconds: Time from reading its last byte until the response was handed to the socket, or
+                held to be sent with others.
+            bytes_in: Size of the request's frame, including its length field.
+            bytes_out: Size of the response's frame; 0 without a response (acks=0).
+        """
         tally = self.apis[api_name]
         times = tally.seconds  # inlined `observe`
         times.counts[bisect_left(times.bounds, seconds)] += 1
@@ -225,36 +178,46 @@ class Counters(Metrics):
         tally.bytes_out += bytes_out
 
     def connection_opened(self) -> None:
-        """See `Metrics`."""
+        """Count an admitted connection."""
         self.connections += 1
         self.connections_opened += 1
 
     def connection_closed(self) -> None:
-        """See `Metrics`."""
+        """Count the end of an admitted connection."""
         self.connections -= 1
 
     def connection_refused(self) -> None:
-        """See `Metrics`."""
+        """Count a refused connection (`max.connections`)."""
         self.connections_refused += 1
 
     def login_failed(self, mechanism: str) -> None:
-        """See `Metrics`."""
+        """Count a failed authentication.
+
+        Args:
+            mechanism: A known mechanism, such as `PLAIN`; `TLS` for a handshake.
+        """
         self.logins[mechanism, "failed"] += 1
 
     def logged_in(self, mechanism: str) -> None:
-        """See `Metrics`."""
+        """Count a successful authentication."""
         self.logins[mechanism, "ok"] += 1
 
     def malformed(self) -> None:
-        """See `Metrics`."""
+        """Count a malformed request, which closed its connection."""
         self.malformed_requests += 1
 
     def write_skipped(self, topic: str) -> None:
-        """See `Metrics`."""
+        """Count a numbered write that was already committed, and added nothing to the topic."""
         self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:
-        """See `Metrics`."""
+        """Count batches that a client appended; duplicates are not counted.
+
+        Args:
+            topic: The topic's name.
+            data: The batches as they are stored.
+            result: Result of the append.
+        """
         if result.is_duplicate:
             return
         tally = self.topics[topic]
@@ -262,12 +225,12 @@ class Counters(Metrics):
         tally.bytes_in += len(data)
 
     def fetched(self, topic: str, records: int, size_bytes: int) -> None:
-        """See `Metrics`."""
+        """Count bytes for a client, and records: offsets that it passed, or acquired records."""
         tally = self.topics[topic]
         tally.records_out += records
         tally.bytes_out += size_bytes
 
     def forget_topic(self, topic: str) -> None:
-        """See `Metrics`."""
+        """Drop the counts of a deleted topic, so that they don't accumulate."""
         self.topics.pop(topic, None)
         self.cleaner.forget_topic(topic)

@@ -281,32 +281,27 @@ class _Loading:
 
     def _load_segments(self) -> None:
         context, start = self._context, self._segments.checkpointed_start
-        bases = list_bases(context)
-        end = start if not bases or bases[-1] >= start else self._end_of(bases[-1])
         tier_end = self._tier.end_offset
-        if (
-            bases
-            and not self._is_refused
-            and bases[-1] < tier_end
-            and self._end_of(bases[-1]) < tier_end
-        ):
-            # Damage removed records that had already been copied: the tier's copy is complete.
-            reason = f"they end at {self._end_of(bases[-1])}, the tier goes on to {tier_end}"
-            self._remove_local(list(reversed(bases)), reason)
-            bases, end = [], tier_end
-        if bases and not self._is_refused and end < start:
-            self._report.actions.append(
-                f"{context.directory}: the log ended at {end}, below its start {start};"
-                " restarted at its start"
-            )
-            self._remove(list(reversed(bases)))
-            self._epochs.epochs.clear()
-            bases = []
-        if bases:
-            active = self._load_active(bases[-1])
-            if not self._is_refused:
-                zone_map_files.drop(context, bases[-1])  # it was finished, then truncated
-        else:
+        bases = list_bases(context)
+        active = self._load_active(bases[-1]) if bases else None
+        if active is not None and not self._is_refused:
+            end = active.end_offset
+            if end < tier_end:
+                # Damage removed records that had already been copied: the tier's copy is complete.
+                reason = f"they end at {end}, the tier goes on to {tier_end}"
+                self._remove_local(list(reversed(bases)), reason)
+                bases, active = [], None
+            elif end < start:
+                self._report.actions.append(
+                    f"{context.directory}: the log ended at {end}, below its start {start};"
+                    " restarted at its start"
+                )
+                self._remove(list(reversed(bases)))
+                self._epochs.epochs.clear()
+                bases, active = [], None
+            else:
+                zone_map_files.drop(context, active.base_offset)  # finished, then truncated
+        if active is None:
             active = ActiveSegment.create(context, max(start, tier_end))
             context.env.files.sync_dir(context.directory)
         closed: list[Segment] = [
@@ -316,9 +311,6 @@ class _Loading:
         self._segments.show([*closed, active])
         if not self._is_refused:
             self._restore_indexes()
-
-    def _end_of(self, base: int) -> int:
-        return self._load_active(base).end_offset
 
     def _load_active(self, base: int) -> ActiveSegment:
         """Load the last segment; if it is damaged, the partition takes no appends."""

@@ -12,6 +12,7 @@ from tests.worlds.directories.logs import PATH, TOPIC, WRITABLE
 
 from tidelog.errors import (
     CorruptFile,
+    DamagedLog,
     InvalidRequest,
     MissingFile,
     OffsetsGone,
@@ -276,6 +277,24 @@ def test_damage_of_local_files_does_not_take_what_the_tier_has() -> None:
     tiered.directory = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
     assert values(tiered.log) == list(range(end))
     assert values(tiered.reader()) == list(range(end))
+
+
+def test_a_damaged_segment_that_refuses_appends_is_not_removed_for_the_tiers_copy() -> None:
+    tiered = moved(40, **{"local.retention.bytes": "-1"})
+    victim, active = tiered.log.local_segments[-2:]
+    tiered.directory.close()
+    tiered.disk.remove(active.log_path)
+    file = tiered.disk.open(victim.log_path, write=True)
+    data = bytearray(file.pread(file.size(), 0))
+    data[len(data) // 2] ^= 1
+    file.pwrite(data, 0)
+    file.close()
+    found = LogDir.open(PATH, env=tiered.env, options=WRITABLE)
+    with pytest.raises(DamagedLog):
+        found.log(TOPIC, 0).append([NewRecord(value=b"v")])
+    assert any("nothing is cut" in line for line in found.reports)
+    kept = tiered.disk.open(victim.log_path)
+    assert kept.pread(len(data), 0) == data
 
 
 def test_a_hole_between_the_tiers_is_told_and_hides_nothing() -> None:
