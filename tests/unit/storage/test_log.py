@@ -374,6 +374,28 @@ class TestFailuresAndClosing:
         assert epochs == [(0, 0), (1, 1)]
         assert [b.leader_epoch for part in log.slices() for _, b in part.batches()] == [0, 1]
 
+    def test_an_epoch_is_not_used_again_after_a_truncation_of_all_its_records(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(3):
+            put(log, 1)
+            directory.close()
+            directory, log = reopen(env)
+        log.truncate_to(0)
+        assert read(env, "leader-epoch-checkpoint").split() == [b"0", b"1", b"2", b"0"]
+        directory.close()
+        _, log = reopen(env)
+        put(log, 1)
+        assert [(e.epoch, e.start_offset) for e in log.leader_epochs.entries] == [(3, 0)]
+
+    def test_deleted_records_take_their_epochs_from_the_file(self) -> None:
+        env, directory, log = new_log()
+        for _ in range(3):
+            put(log, 1)
+            directory.close()
+            directory, log = reopen(env)
+        log.delete_records(2)
+        assert read(env, "leader-epoch-checkpoint").split() == [b"0", b"1", b"2", b"2"]
+
 
 def test_coarse_append_times_are_rounded_down_and_never_fall() -> None:
     env, directory, log = new_log({"tidelog.append.time.granularity.ms": "1000"})

@@ -29,6 +29,7 @@ from tests.worlds.directories.logs import (
 )
 
 from tidelog.env import Env, File
+from tidelog.errors import CorruptData
 from tidelog.storage.directory.attach import attach
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log_reader import LogView
@@ -342,14 +343,23 @@ class TestForeignDirectories:
         assert zone_map_files.load_or_build(segment, ZoneCache(files, "/cache")) is not None
         assert any("is not kept" in line for line in opened.reports)
 
-    def test_a_damaged_log_has_no_map(self) -> None:
+    def damaged(self, at: int = 70) -> Env:
         env = self.without_maps()
         log = bytearray(read(env, f"{FIRST}.log"))
-        log[70] ^= 1
+        log[at] ^= 1
         write(env, f"{FIRST}.log", bytes(log))
-        segment, opened = first_of(env)
+        return env
+
+    def test_a_damaged_log_has_no_map(self) -> None:
+        segment, opened = first_of(self.damaged())
         assert zone_map_files.load_or_build(segment) is None
         assert any("no zone map" in line for line in opened.reports)
+
+    @pytest.mark.parametrize("by_kernels", [False, True])
+    def test_a_map_is_not_built_over_a_wrong_checksum(self, by_kernels: bool) -> None:
+        segment, _ = first_of(self.damaged(-2))  # the last value, so that records can be read
+        with pytest.raises(CorruptData, match="CRC-32C"):
+            zone_map_files.build(segment, by_kernels=by_kernels)
 
 
 def test_a_map_that_two_threads_want_is_written_once(tmp_path: Path) -> None:
