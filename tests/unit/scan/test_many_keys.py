@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from tidelog.scan.winners import Candidates, LatestByKey
+from tidelog.scan.winners import ALL_KEYS, Candidates, LatestByKey
 
 
 def candidates(keys: list[bytes], first: int, *, is_dead: bool = False) -> Candidates:
@@ -29,3 +29,17 @@ def test_more_and_longer_keys_than_the_first_map_holds_keep_their_latest_records
     offsets[60:70] = range(5060, 5070)
     assert table.offsets().tolist() == offsets
     assert np.flatnonzero(~table.living()).tolist() == [*range(10), *range(60, 70)]
+
+
+def test_little_memory_divides_the_keys_among_passes() -> None:
+    keys = [b"%d" % number for number in range(5000)]
+    shares, offsets, counts = [ALL_KEYS], list[int](), list[int]()
+    while shares:
+        table = LatestByKey(bytes(16), shares.pop(), memory_bytes=1)
+        table.fold(candidates(keys, 0))
+        table.fold(candidates(keys[:2500], 5000))
+        shares += table.left
+        counts.append(table.count)
+        offsets += table.offsets().tolist()
+    assert sorted(offsets) == list(range(2500, 7500))
+    assert len(counts) > 1
