@@ -46,7 +46,8 @@ from tidelog.remote.leader import (
     LeaderTopic,
     Position,
 )
-from tidelog.standby.partition_copy import LOOK_AGAIN, Copy, check_copies
+from tidelog.standby.divergence import LOOK_AGAIN, check_copies
+from tidelog.standby.partition_copy import Copy
 from tidelog.standby.topic_sync import (
     NOT_READY,
     TopicChoice,

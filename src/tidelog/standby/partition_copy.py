@@ -1,38 +1,20 @@
-"""Copy of one partition from leader to standby: divergence, fetched batches, lost transactions.
+"""Copy of one partition from leader to standby: the position to fetch from, and what is appended.
 
 All state is in the standby's log: its end is the next offset to fetch, and its leader epochs
 identify the leaders that its records come from. A `Copy` can be discarded at any time.
-- Divergence is found by comparing the ends of all leader epochs of the standby's records, then the
-  last batch byte by byte, since two leaders can have used the same epoch. Records are truncated
-  only on proof: the leader returns the same ends of epochs twice, and a valid batch with other
-  records at or after those offsets. If a response is missing, damaged or contradictory, or the
-  leader has no records at those offsets (it was restored from a backup), nothing is truncated, and
-  the copy of the partition stops with a reason.
-- Fetched batches are checked before they are written. The CRC of a batch does not cover its base
-  offset, leader epoch, length and magic; a flipped bit in them is found by comparison with the
-  neighboring batches and the high watermark. Offsets must ascend. A batch that skips offsets must
-  be followed by a batch that continues it. Every batch must end below the high watermark.
-- If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
-  facts proves this before the next records are copied. The producer's next batch has a newer
-  producer epoch. Or the producer's next marker is an abort, and none of the producer's transactions
-  in the leader's list of aborted transactions started at or before the open one, so the abort ends
-  a later transaction. A commit needs no proof: it makes the records of the open transaction visible
-  either way.
+`standby.divergence` compares it with its leader, `standby.fetched_batches` checks what the leader
+sends.
 
-Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread, TransactionIndex
-(collectAbortedTransactions); KIP-101, KIP-595, KIP-890 (epochs).
+Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final
 from uuid import UUID
 
-from tidelog.error_codes import ErrorCode
 from tidelog.errors import (
     ClusterFailure,
-    CorruptBatch,
     CorruptData,
     InvalidRequest,
     LostOffsets,
@@ -41,270 +23,34 @@ from tidelog.errors import (
 )
 from tidelog.lazy_dataclass import dataclass
 from tidelog.protocol.messages.fetch import PartitionData
-from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.header import MAGIC_2
-from tidelog.record.record import ControlType
-from tidelog.remote import client
 from tidelog.remote.leader import (
     EpochEnd,
-    FetchLimits,
     Leader,
     LeaderPartition,
     OwnEpoch,
     Position,
-    ends_problem,
     is_other_batch,
     parting_offset,
 )
 from tidelog.remote.time_lookup import AppendRuns
+from tidelog.standby.fetched_batches import (
+    Aborted,
+    ExpectedRecords,
+    Unproven,
+    ask_aborted,
+    ends_before,
+    first_two,
+    goes_on,
+    sound_batches,
+)
 from tidelog.storage.log.log import Log
-from tidelog.storage.log.log_reader import ANY_OFFSET
-from tidelog.storage.log.producers import ProducerStates
 from tidelog.types import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
     NO_LEADER_EPOCH,
     UNKNOWN_MS,
-    IsolationLevel,
     TopicPartition,
 )
-
-if TYPE_CHECKING:
-    from tidelog.protocol.messages.fetch import AbortedTransaction
-
-
-# List of aborted transactions in a response of the leader; None if it has no records.
-Aborted: TypeAlias = "list[AbortedTransaction] | None"
-
-
-# Limits to fetch one batch.
-_NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
-
-
-def ends_before(
-    batches: Iterable[Batch],
-    states: ProducerStates,
-    leader_start: int,
-    ask: Callable[[], Aborted],
-) -> dict[int, int]:
-    """Return the producers whose open transactions had ended before these batches.
-
-    Each has the offset at which its next transaction begins, whose first records may have been
-    copied as part of the ended one. The offset is ANY_OFFSET if that transaction begins later.
-
-    Args:
-        batches: The leader's next batches.
-        states: Producers and open transactions of the standby's log.
-        leader_start: The leader's log start offset; the leader still has all markers from it on.
-        ask: Fetches the leader's aborted transactions from the first of the batches on. Called at
-            most once, and only if the result depends on it.
-
-    Raises:
-        ClusterFailure: The leader did not respond.
-    """
-    first_of = {producer_id: first for first, producer_id in states.open_transactions.items()}
-    if not first_of:
-        return {}
-    newer, aborting, producers = list[int](), list[int](), set[int]()
-    for batch, is_abort in _of_producers(batches, set(first_of)):
-        producer_id = batch.producer_id
-        state = states.find(producer_id)
-        is_next = producer_id not in producers and not batch.is_control
-        producers.add(producer_id)
-        if is_next and state is not None and batch.producer_epoch > state.epoch:
-            newer.append(producer_id)
-        elif is_abort:
-            aborting.append(producer_id)
-    doubtful = {
-        each: first_of[each]
-        for each in aborting
-        if each not in newer and first_of[each] < leader_start
-    }
-    ends = _others(doubtful, ask()) if doubtful else {}
-    return dict.fromkeys(newer, ANY_OFFSET) | ends
-
-
-def _of_producers(
-    batches: Iterable[Batch], producer_ids: set[int]
-) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield the producers' batches up to each one's first marker; True with a marker that aborts.
-
-    The iteration stops at a damaged batch; the append of the batches raises that error.
-    """
-    try:
-        for batch in batches:
-            if not isinstance(batch, RecordBatch) or batch.producer_id not in producer_ids:
-                continue
-            is_abort = False
-            if batch.is_control:
-                batch.ensure_valid()
-                is_abort = batch.control_type() is ControlType.ABORT
-                producer_ids.discard(batch.producer_id)
-            yield batch, is_abort
-    except CorruptData:
-        return
-
-
-def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
-    """Return the producers whose open transaction is not in the list of aborted transactions.
-
-    Each has the offset of its first transaction in the list, ANY_OFFSET if the list has none.
-    """
-    if aborted is None:
-        return {}
-    firsts: dict[int, int] = {}
-    for each in aborted:
-        first_offset = firsts.get(each.producer_id, each.first_offset)
-        firsts[each.producer_id] = min(first_offset, each.first_offset)
-    begun = {each: firsts.get(each, ANY_OFFSET) for each in open_ones}
-    return {each: first for each, first in begun.items() if first > open_ones[each]}
-
-
-def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
-    """Fetch the leader's list of aborted transactions from a position on.
-
-    The result is None if the leader returns no records there at isolation level READ_COMMITTED,
-    which means that a transaction that began before the position is still open.
-
-    Raises:
-        ClusterFailure: The leader can't be reached, or its response is invalid.
-    """
-    positions = [replace(position, last_epoch=-1)]
-    leader.send_fetch(node_id, positions, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
-    for _, data in leader.receive_fetch(node_id, positions):
-        if not data.error_code and len(data.batches):
-            return data.aborted_transactions or []
-    return None
-
-
-_END: Final = None
-
-
-class ExpectedRecords(NamedTuple):
-    """Facts that the next records from a leader must match.
-
-    Attributes:
-        name: The partition.
-        offset: The requested offset.
-        high_watermark: The leader's high watermark (exclusive) in the same response.
-        newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
-        leader_epoch: Epoch of the partition's leader, -1 if unknown.
-        trusts_jump: Whether the last batch may skip offsets: the fetch was large enough for a batch
-            after it, and the leader sent none.
-    """
-
-    name: TopicPartition
-    offset: int
-    high_watermark: int
-    newest_epoch: int
-    leader_epoch: int
-    trusts_jump: bool = False
-
-
-class Unproven(Exception):
-    """Raised for a batch that skips offsets, if only a following batch could prove it correct."""
-
-    def __init__(self, batch: Batch) -> None:
-        super().__init__(batch)
-        self.batch = batch
-
-
-def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Batch]:
-    """Yield the batches that match the expected facts, in order.
-
-    Raises:
-        CorruptBatch: A batch does not match; the batches before it were yielded.
-        Unproven: The last batch of the response skips offsets.
-    """
-    next_offset, newest = expected.offset, expected.newest_epoch
-    batch: Batch | None = None
-    for batch, following in _pairs(records):
-        if batch is None:
-            break
-        problem = _problem(batch, expected, next_offset, newest)
-        if problem is None and batch.base_offset > next_offset:
-            problem = _jump_problem(batch, following, expected, next_offset)
-        if problem is not None:
-            reason = f"{expected.name}: the leader sent {problem}"
-            raise CorruptBatch(reason, offset=batch.base_offset)
-        yield batch
-        newest = max(newest, batch.leader_epoch)
-        next_offset = batch.next_offset
-    if batch is None:
-        raise CorruptBatch(f"{expected.name}: {len(records)} bytes without a whole batch")
-
-
-def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
-    """Return what is wrong with a batch, given the records before it; None if nothing is."""
-    epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
-    # The first batch of a response may begin before the requested offset.
-    least = batch.last_offset if next_offset == expected.offset else batch.base_offset
-    if least < next_offset:
-        return f"{where}, but offset {next_offset} was requested"
-    if epoch > expected.leader_epoch >= 0:
-        return (
-            f"a batch with leader epoch {epoch}, but the leader's own epoch is only"
-            f" {expected.leader_epoch}"
-        )
-    if epoch < newest and (batch.magic == MAGIC_2 or epoch < NO_LEADER_EPOCH):
-        return f"a batch with leader epoch {epoch} after one with leader epoch {newest}"
-    if batch.last_offset >= expected.high_watermark:
-        return f"{where}, but its high watermark is {expected.high_watermark}"
-    return None
-
-
-def _jump_problem(
-    batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
-) -> str | None:
-    """Return the problem of a batch that skips offsets, or None; raises Unproven if unknown."""
-    if goes_on(batch, following, expected):
-        return None
-    if following is None:
-        if expected.trusts_jump:
-            return None
-        raise Unproven(batch)
-    base = batch.base_offset
-    return f"offset {base} where {next_offset} is expected, followed by {following.base_offset}"
-
-
-def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
-    """Whether the next batch, or the high watermark, confirms the offset at which a batch ends."""
-    if following is None:
-        return batch.next_offset == expected.high_watermark
-    return following.base_offset >= batch.next_offset
-
-
-def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
-    """Yield each batch with its successor or None; raises CorruptData at a damaged batch."""
-    before: Batch | None = None
-    batches = chain(walk(records), (_END,))
-    while True:
-        try:
-            batch = next(batches)
-        except CorruptData:
-            if before is not None:
-                yield before, None
-            raise
-        if before is not None or batch is None:
-            yield before, batch
-        if batch is None:
-            return
-        before = batch
-
-
-def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
-    """Return the first two batches; None for each that is missing or damaged."""
-    batches: list[Batch] = []
-    try:
-        for batch in walk(records):
-            batches.append(batch)
-            if len(batches) == 2:
-                break
-    except CorruptData:
-        pass
-    return (batches[0] if batches else None, batches[1] if len(batches) > 1 else None)
-
 
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
@@ -787,260 +533,3 @@ class Copy:
             raise
         if together:
             yield together
-
-
-# Limits to fetch one batch of each partition, whose size is not known.
-_PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
-
-
-# Errors of a partition after which the cluster's metadata is read again: the partition has moved,
-# or is unknown or not yet available.
-LOOK_AGAIN: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-    }
-)
-
-
-Ends: TypeAlias = dict[int, EpochEnd]
-
-
-def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
-    """Compare copies with their leader and truncate them if needed; sets `is_checked`, `problem`.
-
-    Raises:
-        ClusterFailure: The broker can't be reached.
-    """
-    ends = _ends(leader, node_id, copies)
-    # Log starts are requested after the epoch ends, so epochs that end at or below the start are
-    # known to be deleted.
-    starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
-    tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
-    parted: dict[TopicPartition, int] = {}
-    for copy in _going(copies):
-        name = copy.name
-        with _Problems(copy):
-            _ensure_possible(copy, starts[name], tops[name])
-            offset = copy.parting(ends[name], starts[name], tops[name])
-            if offset is None:
-                copy.agree(None)
-            else:
-                parted[name] = offset
-    doubtful = [copy for copy in _going(copies) if copy.name in parted]
-    if doubtful:
-        _prove(leader, node_id, doubtful, parted, tops, ends)
-    _compare_last_batches(leader, node_id, [copy for copy in copies if copy.is_checked])
-
-
-class _Problems:
-    """Context that stores a TidelogError as the copy's `problem`."""
-
-    def __init__(self, copy: Copy) -> None:
-        self._copy = copy
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, TidelogError):
-            return False
-        self._copy.is_checked = False
-        self._copy.problem = error
-        return True
-
-
-def _going(copies: Sequence[Copy]) -> list[Copy]:
-    """Return the copies that have not stopped, and that the leader has not refused."""
-    return [copy for copy in copies if copy.problem is None and not copy.is_refused]
-
-
-def _refused(copy: Copy, failure: ClusterFailure | None, what: str) -> None:
-    """Note that the leader refused a partition; a permanent refusal becomes its `problem`."""
-    if failure is None:
-        failure = ClusterFailure(str(copy.name), what, "the leader's response lacks the partition")
-    with _Problems(copy):
-        copy.refuse(failure, is_passing=failure.error_code in LOOK_AGAIN)
-
-
-def _offsets(
-    leader: Leader, node_id: int, copies: Sequence[Copy], timestamp: int
-) -> dict[TopicPartition, int]:
-    if not copies:
-        return {}
-    answers = leader.log_offsets(node_id, [copy.name for copy in copies], timestamp)
-    offsets = {}
-    for copy in copies:
-        answer = answers.get(copy.name)
-        if isinstance(answer, int):
-            offsets[copy.name] = answer
-        else:
-            _refused(copy, answer, "request log start and end offsets")
-    return offsets
-
-
-def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPartition, Ends]:
-    """Fetch the leader's end of every local leader epoch, for each of the copies."""
-    ends: dict[TopicPartition, Ends] = {copy.name: {} for copy in copies}
-    waiting: dict[TopicPartition, list[int]] = {}
-    for copy in copies:
-        copy.is_refused = False
-        with _Problems(copy):
-            waiting[copy.name] = [own_epoch.epoch for own_epoch in copy.own_epochs()]
-    by_name = {copy.name: copy for copy in copies}
-    while requests := {name: epochs.pop() for name, epochs in waiting.items() if epochs}:
-        answers = leader.ends_of_epochs(node_id, requests)
-        for name, epoch in requests.items():
-            epoch_end = answers.get(name)
-            if epoch_end is None or isinstance(epoch_end, ClusterFailure):
-                waiting.pop(name, None)
-                _refused(by_name[name], epoch_end, "request ends of leader epochs")
-            else:
-                ends[name][epoch] = epoch_end
-    return ends
-
-
-def _ensure_possible(copy: Copy, start: int, top: int) -> None:
-    if not 0 <= start <= top:
-        reason = f"the leader says that its log starts at {start} and ends at {top}"
-        raise ClusterFailure(str(copy.name), "compare the logs", reason)
-
-
-def _prove(
-    leader: Leader,
-    node_id: int,
-    copies: Sequence[Copy],
-    parted: Mapping[TopicPartition, int],
-    tops: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, Ends],
-) -> None:
-    """Truncate copies if the leader's records prove that they diverge."""
-    again = _ends(leader, node_id, copies)
-    by_name = {copy.name: copy for copy in copies}
-    positions = []
-    for copy in _going(copies):
-        with _Problems(copy):
-            _ensure_same(copy, ends[copy.name], again[copy.name])
-            at, top = max(parted[copy.name], copy.leader_start), tops[copy.name]
-            if top > at:
-                positions.append(copy.position_at(at))
-            elif copy.batch_reaching(at) is None:
-                # the local records are below the leader's start, so the epochs are the only proof
-                copy.agree(parted[copy.name])
-            elif top > copy.leader_start:
-                positions.append(copy.position_at(top - 1))
-            else:
-                raise _shorter(copy, top)
-    for name, data in _fetch(leader, node_id, positions):
-        copy = by_name[name]
-        with _Problems(copy):
-            at = max(parted[name], copy.leader_start)
-            if data.error_code:
-                code = data.error_code
-                failure = ClusterFailure(leader.place, "fetch", client.named(code), error_code=code)
-                _refused(copy, failure, "fetch")
-            elif tops[name] <= at:
-                copy.agree(_other_before(copy, data, tops[name]))
-            else:
-                _ensure_other(copy, data, at)
-                copy.agree(parted[name])
-
-
-def _fetch(
-    leader: Leader, node_id: int, positions: Sequence[Position]
-) -> Iterator[tuple[TopicPartition, PartitionData]]:
-    if positions:
-        leader.send_fetch(node_id, positions, _PROBE)
-        yield from leader.receive_fetch(node_id, positions)
-
-
-def _shorter(copy: Copy, top: int) -> ClusterFailure:
-    return ClusterFailure(
-        str(copy.name),
-        "follow",
-        f"the leader's log ends at offset {top}, and records up to {copy.log.log_end_offset - 1}"
-        " are here: the leader has lost the end of its log, or was restored from a backup."
-        " The local records stay as long as the leader has no other records at these offsets; to"
-        " continue with the local records, promote this standby",
-    )
-
-
-def _other_before(copy: Copy, data: PartitionData, top: int) -> int:
-    """Return the offset of the local batch that differs from the leader's last batch.
-
-    Raises ClusterFailure if the batches are the same or one is missing.
-    """
-    theirs, own_batch = _sound(copy, data), copy.batch_reaching(top - 1)
-    if theirs is None or own_batch is None:
-        raise _shorter(copy, top)
-    own_batch.ensure_valid()
-    if not is_other_batch(own_batch, theirs):
-        raise _shorter(copy, top)
-    return max(own_batch.base_offset, copy.leader_start)
-
-
-def _ensure_same(copy: Copy, first: Ends, second: Ends) -> None:
-    problem = ends_problem(first)
-    if first != second:
-        problem = f"{first} in the first response, {second} in the second"
-    if problem is not None:
-        reason = f"the leader contradicts itself on where its epochs end: {problem}"
-        raise ClusterFailure(str(copy.name), "compare the logs", reason)
-
-
-def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
-    """Raise ClusterFailure if the leader's records at or after an offset equal the local ones."""
-    theirs = _sound(copy, data)
-    if theirs is None:
-        reason = (
-            f"according to the leader's epochs the logs diverge at offset {at}, but it returned no"
-            " record there"
-        )
-        raise ClusterFailure(str(copy.name), "compare the logs", reason)
-    own_batch = copy.batch_reaching(max(theirs.base_offset, at))
-    if own_batch is None:
-        return  # the leader's first record there is after the local log's end
-    own_batch.ensure_valid()
-    if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
-        reason = (
-            f"according to the leader's epochs the logs diverge at offset {at}, but it has the same"
-            " records there"
-        )
-        raise ClusterFailure(str(copy.name), "compare the logs", reason)
-
-
-def _sound(copy: Copy, data: PartitionData) -> Batch | None:
-    """Return the first batch of a response, None if it is empty; raises CorruptBatch for damage."""
-    theirs, _ = first_two(memoryview(data.batches))
-    if theirs is None and len(data.batches):
-        raise CorruptBatch(f"{copy.name}: the leader sent {len(data.batches)} bytes and no batch")
-    if theirs is not None:
-        theirs.ensure_valid()
-    return theirs
-
-
-def _compare_last_batches(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
-    probes = {}
-    for copy in copies:
-        with _Problems(copy):
-            probe = copy.probe()
-            if probe is not None:
-                probes[copy.name] = probe
-    by_name = {copy.name: copy for copy in copies}
-    for name, data in _fetch(leader, node_id, list(probes.values())):
-        copy = by_name[name]
-        if data.error_code:
-            continue  # the next fetch reports the error
-        with _Problems(copy):
-            own_batch = copy.log.follower.last_batch_below(copy.log.log_end_offset)
-            theirs = _sound(copy, data)
-            if own_batch is not None and theirs is not None and is_other_batch(own_batch, theirs):
-                copy.drop_newest_epoch(copy.leader_start)

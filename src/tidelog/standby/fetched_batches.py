@@ -1,0 +1,275 @@
+"""Batches that a standby fetched: which match what is known, and which transactions had ended.
+
+- The CRC of a batch does not cover its base offset, leader epoch, length and magic; a flipped bit
+  in them is found by comparison with the neighboring batches and the high watermark. Offsets must
+  ascend. A batch that skips offsets must be followed by a batch that continues it. Every batch must
+  end below the high watermark.
+- If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
+  facts proves this before the next records are copied. The producer's next batch has a newer
+  producer epoch. Or the producer's next marker is an abort, and none of the producer's transactions
+  in the leader's list of aborted transactions started at or before the open one, so the abort ends
+  a later transaction. A commit needs no proof: it makes the records of the open transaction visible
+  either way.
+
+Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from tidelog.errors import (
+    CorruptBatch,
+    CorruptData,
+)
+from tidelog.record.batch import RecordBatch
+from tidelog.record.batch_walk import Batch, walk
+from tidelog.record.header import MAGIC_2
+from tidelog.record.record import ControlType
+from tidelog.remote.leader import (
+    FetchLimits,
+    Leader,
+    Position,
+)
+from tidelog.storage.log.log_reader import ANY_OFFSET
+from tidelog.storage.log.producers import ProducerStates
+from tidelog.types import (
+    NO_LEADER_EPOCH,
+    IsolationLevel,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from tidelog.protocol.messages.fetch import AbortedTransaction
+
+# List of aborted transactions in a response of the leader; None if it has no records.
+Aborted: TypeAlias = "list[AbortedTransaction] | None"
+
+
+# Limits to fetch one batch.
+_NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
+
+
+def ends_before(
+    batches: Iterable[Batch],
+    states: ProducerStates,
+    leader_start: int,
+    ask: Callable[[], Aborted],
+) -> dict[int, int]:
+    """Return the producers whose open transactions had ended before these batches.
+
+    Each has the offset at which its next transaction begins, whose first records may have been
+    copied as part of the ended one. The offset is ANY_OFFSET if that transaction begins later.
+
+    Args:
+        batches: The leader's next batches.
+        states: Producers and open transactions of the standby's log.
+        leader_start: The leader's log start offset; the leader still has all markers from it on.
+        ask: Fetches the leader's aborted transactions from the first of the batches on. Called at
+            most once, and only if the result depends on it.
+
+    Raises:
+        ClusterFailure: The leader did not respond.
+    """
+    first_of = {producer_id: first for first, producer_id in states.open_transactions.items()}
+    if not first_of:
+        return {}
+    newer, aborting, producers = list[int](), list[int](), set[int]()
+    for batch, is_abort in _of_producers(batches, set(first_of)):
+        producer_id = batch.producer_id
+        state = states.find(producer_id)
+        is_next = producer_id not in producers and not batch.is_control
+        producers.add(producer_id)
+        if is_next and state is not None and batch.producer_epoch > state.epoch:
+            newer.append(producer_id)
+        elif is_abort:
+            aborting.append(producer_id)
+    doubtful = {
+        each: first_of[each]
+        for each in aborting
+        if each not in newer and first_of[each] < leader_start
+    }
+    ends = _others(doubtful, ask()) if doubtful else {}
+    return dict.fromkeys(newer, ANY_OFFSET) | ends
+
+
+def _of_producers(
+    batches: Iterable[Batch], producer_ids: set[int]
+) -> Iterator[tuple[RecordBatch, bool]]:
+    """Yield the producers' batches up to each one's first marker; True with a marker that aborts.
+
+    The iteration stops at a damaged batch; the append of the batches raises that error.
+    """
+    try:
+        for batch in batches:
+            if not isinstance(batch, RecordBatch) or batch.producer_id not in producer_ids:
+                continue
+            is_abort = False
+            if batch.is_control:
+                batch.ensure_valid()
+                is_abort = batch.control_type() is ControlType.ABORT
+                producer_ids.discard(batch.producer_id)
+            yield batch, is_abort
+    except CorruptData:
+        return
+
+
+def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
+    """Return the producers whose open transaction is not in the list of aborted transactions.
+
+    Each has the offset of its first transaction in the list, ANY_OFFSET if the list has none.
+    """
+    if aborted is None:
+        return {}
+    firsts: dict[int, int] = {}
+    for each in aborted:
+        first_offset = firsts.get(each.producer_id, each.first_offset)
+        firsts[each.producer_id] = min(first_offset, each.first_offset)
+    begun = {each: firsts.get(each, ANY_OFFSET) for each in open_ones}
+    return {each: first for each, first in begun.items() if first > open_ones[each]}
+
+
+def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
+    """Fetch the leader's list of aborted transactions from a position on.
+
+    The result is None if the leader returns no records there at isolation level READ_COMMITTED,
+    which means that a transaction that began before the position is still open.
+
+    Raises:
+        ClusterFailure: The leader can't be reached, or its response is invalid.
+    """
+    positions = [replace(position, last_epoch=-1)]
+    leader.send_fetch(node_id, positions, _NEXT, isolation=IsolationLevel.READ_COMMITTED)
+    for _, data in leader.receive_fetch(node_id, positions):
+        if not data.error_code and len(data.batches):
+            return data.aborted_transactions or []
+    return None
+
+
+_END: Final = None
+
+
+class ExpectedRecords(NamedTuple):
+    """Facts that the next records from a leader must match.
+
+    Attributes:
+        name: The partition.
+        offset: The requested offset.
+        high_watermark: The leader's high watermark (exclusive) in the same response.
+        newest_epoch: Leader epoch of the record before the requested offset, -1 if unknown.
+        leader_epoch: Epoch of the partition's leader, -1 if unknown.
+        trusts_jump: Whether the last batch may skip offsets: the fetch was large enough for a batch
+            after it, and the leader sent none.
+    """
+
+    name: TopicPartition
+    offset: int
+    high_watermark: int
+    newest_epoch: int
+    leader_epoch: int
+    trusts_jump: bool = False
+
+
+class Unproven(Exception):
+    """Raised for a batch that skips offsets, if only a following batch could prove it correct."""
+
+    def __init__(self, batch: Batch) -> None:
+        super().__init__(batch)
+        self.batch = batch
+
+
+def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Batch]:
+    """Yield the batches that match the expected facts, in order.
+
+    Raises:
+        CorruptBatch: A batch does not match; the batches before it were yielded.
+        Unproven: The last batch of the response skips offsets.
+    """
+    next_offset, newest = expected.offset, expected.newest_epoch
+    batch: Batch | None = None
+    for batch, following in _pairs(records):
+        if batch is None:
+            break
+        problem = _problem(batch, expected, next_offset, newest)
+        if problem is None and batch.base_offset > next_offset:
+            problem = _jump_problem(batch, following, expected, next_offset)
+        if problem is not None:
+            reason = f"{expected.name}: the leader sent {problem}"
+            raise CorruptBatch(reason, offset=batch.base_offset)
+        yield batch
+        newest = max(newest, batch.leader_epoch)
+        next_offset = batch.next_offset
+    if batch is None:
+        raise CorruptBatch(f"{expected.name}: {len(records)} bytes without a whole batch")
+
+
+def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
+    """Return what is wrong with a batch, given the records before it; None if nothing is."""
+    epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
+    # The first batch of a response may begin before the requested offset.
+    least = batch.last_offset if next_offset == expected.offset else batch.base_offset
+    if least < next_offset:
+        return f"{where}, but offset {next_offset} was requested"
+    if epoch > expected.leader_epoch >= 0:
+        return (
+            f"a batch with leader epoch {epoch}, but the leader's own epoch is only"
+            f" {expected.leader_epoch}"
+        )
+    if epoch < newest and (batch.magic == MAGIC_2 or epoch < NO_LEADER_EPOCH):
+        return f"a batch with leader epoch {epoch} after one with leader epoch {newest}"
+    if batch.last_offset >= expected.high_watermark:
+        return f"{where}, but its high watermark is {expected.high_watermark}"
+    return None
+
+
+def _jump_problem(
+    batch: Batch, following: Batch | None, expected: ExpectedRecords, next_offset: int
+) -> str | None:
+    """Return the problem of a batch that skips offsets, or None; raises Unproven if unknown."""
+    if goes_on(batch, following, expected):
+        return None
+    if following is None:
+        if expected.trusts_jump:
+            return None
+        raise Unproven(batch)
+    base = batch.base_offset
+    return f"offset {base} where {next_offset} is expected, followed by {following.base_offset}"
+
+
+def goes_on(batch: Batch, following: Batch | None, expected: ExpectedRecords) -> bool:
+    """Whether the next batch, or the high watermark, confirms the offset at which a batch ends."""
+    if following is None:
+        return batch.next_offset == expected.high_watermark
+    return following.base_offset >= batch.next_offset
+
+
+def _pairs(records: memoryview) -> Iterator[tuple[Batch | None, Batch | None]]:
+    """Yield each batch with its successor or None; raises CorruptData at a damaged batch."""
+    before: Batch | None = None
+    batches = chain(walk(records), (_END,))
+    while True:
+        try:
+            batch = next(batches)
+        except CorruptData:
+            if before is not None:
+                yield before, None
+            raise
+        if before is not None or batch is None:
+            yield before, batch
+        if batch is None:
+            return
+        before = batch
+
+
+def first_two(records: memoryview) -> tuple[Batch | None, Batch | None]:
+    """Return the first two batches; None for each that is missing or damaged."""
+    batches: list[Batch] = []
+    try:
+        for batch in walk(records):
+            batches.append(batch)
+            if len(batches) == 2:
+                break
+    except CorruptData:
+        pass
+    return (batches[0] if batches else None, batches[1] if len(batches) > 1 else None)
