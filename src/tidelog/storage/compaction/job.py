@@ -237,6 +237,14 @@ class CleaningJob:
                 f"keys of offsets {self.map_from} to {self.map_to} can't be mapped"
             )
 
+    @property
+    def delete_horizon_ms(self) -> int:
+        """Time in ms at which tombstones and markers that this cleaning sees first may be dropped.
+
+        If it is too far in the future for the field of a batch, it means "never".
+        """
+        return min(self.now_ms + self.rules.delete_retention_ms, INT64_MAX)
+
     def lets_go(self, group: Group, mapped_to: int) -> bool:
         """Return whether a group may drop expired tombstones and markers.
 

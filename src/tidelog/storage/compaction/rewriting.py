@@ -45,7 +45,6 @@ from tidelog.storage.compaction.source_reader import (
     check_counts,
     opened_groups,
 )
-from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from tidelog.record.kernels.memory import Bytes, Ints, Longs
@@ -122,8 +121,7 @@ class Planner:
         """Create the planner of a source; the walk has visited all earlier sources."""
         job, self._walk = cleaning.job, cleaning.walk
         self._now_ms = job.now_ms
-        # A horizon that is too far in the future for the field means "never".
-        self._new_horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
+        self._new_horizon_ms = job.delete_horizon_ms
         self._drops_expired = group.drop_expired
         self._mapped_to = cleaning.mapped.mapped_to
         # Only then can the walk prove that a marker is no longer needed.

@@ -68,7 +68,6 @@ from tidelog.storage.compaction.job import (
 )
 from tidelog.storage.open_files import DecodedFiles
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
     from tidelog.storage.log.log import LogAccess
@@ -451,13 +450,12 @@ def _row_after(
     """Return the row of a cleaned segment, from the rows of its sources."""
     proven = [after_cleaning(row.cleaned_to, job.map_from, mapped_to) for row in old]
     record_bytes = bytes_after([row.record_bytes for row in old], group)
-    horizon_ms = min(job.now_ms + job.rules.delete_retention_ms, INT64_MAX)
     return replace(
         new_row(segment, after_merging(proven)),
         records=group.records_after - group.markers_after,
         record_bytes=record_bytes,
         weight_bytes=record_bytes,
-        due_ms=due_after(old, group, horizon_ms),
+        due_ms=due_after(old, group, job.delete_horizon_ms),
         runs=max(row.runs for row in old) + 1,
         # A batch may grow when it gets a delete horizon.
         found_bytes=sum(row.found_bytes for row in old)
