@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.errors import CorruptBatch, CorruptData
-from tidelog.record.batch_walk import view_batch, walk
+from tidelog.record.batch_walk import Batch, view_batch, walk
 from tidelog.record.header import MAGIC_2
 from tidelog.types import INT64_MAX, Buffer
 
@@ -120,6 +120,25 @@ def jump_problem(first: int, last: int, next_offset: int, following: int) -> str
     )
 
 
+def order_error(problem: str, batch: object, next_offset: int) -> CorruptBatch:
+    """Return the error for a batch out of order.
+
+    If the batch is complete and its checksum is wrong, the error says so first: then its last
+    offset may be damaged like everything else in it.
+
+    Args:
+        problem: What is wrong with its offsets.
+        batch: The batch, or an object with its offsets alone.
+        next_offset: Offset after the batch before it.
+    """
+    if isinstance(batch, Batch):
+        try:
+            batch.ensure_valid()
+        except CorruptData as error:
+            problem = f"{error.reason}; its header has {problem}"
+    return CorruptBatch(problem, at=0, offset=next_offset)
+
+
 def cut_problem(left_bytes: int, next_offset: int, end_offset: int) -> str | None:
     """Return what is wrong with bytes at the end of a finished segment that hold no whole batch.
 
@@ -173,7 +192,7 @@ def in_order(
                 if held is not None and _has_jumped(held[1], placed[1], before, end_offset):
                     failure, held = _jump(held, placed[1], before, path), None
                 else:
-                    error = CorruptBatch(problem, at=0, offset=next_offset)
+                    error = order_error(problem, placed[1], next_offset)
                     failure = error.located(path, placed[0])
                 break
             if held is not None:
@@ -200,4 +219,4 @@ def _has_jumped(held: HasOffsets, batch: HasOffsets, before: int, end_offset: in
 def _jump(held: tuple[int, HasOffsets], batch: HasOffsets, before: int, path: str) -> CorruptData:
     first, last = first_known_offset(held[1]), held[1].last_offset
     problem = jump_problem(first, last, before, first_known_offset(batch))
-    return CorruptBatch(problem, at=0, offset=before).located(path, held[0])
+    return order_error(problem, held[1], before).located(path, held[0])

@@ -78,6 +78,27 @@ def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(
     assert contents(flights.data) == before
 
 
+def test_a_damaged_header_is_named_by_reads_as_by_doctor(flights: Cli, partition: Path) -> None:
+    """Its last offset is 4,096 too large: offset 3 can't be reached without an index entry."""
+    flights.ok("config", "flights", "--set", "index.interval.bytes=4096")
+    (partition / f"{0:020d}.index").unlink()
+    assert flights.run("doctor", "--repair").code == 0
+    size = (partition / LOG).stat().st_size // 4
+    flip(partition / LOG, 2 * size + 25, bit=4)
+    (row,) = flights.run("doctor", "-o", "json").objects
+    assert "CRC-32C is" in str(row["damage"])
+    assert "reading goes on" not in str(row["remedy"])
+    assert "the records from offset 3 on are sound" in str(row["remedy"])
+    assert [
+        r["offset"] for r in flights.ok("read", "flights", "--offset", "4", "-o", "json").objects
+    ]
+    for offsets in ("0..", "3..", "3..4", "0..3", "2..6"):
+        for options in ([], ["-o", "json"], ["-o", "csv"]):
+            result = flights.run("read", "flights", "--offset", offsets, *options)
+            assert result.code == 1
+            assert "offset 2: CRC-32C is" in result.err, (offsets, options)
+
+
 def test_a_bit_outside_of_kafkas_checksum_is_named(flights: Cli, partition: Path) -> None:
     flip(partition / LOG, 14, bit=6)
     result = flights.run("doctor", "-o", "json")

@@ -147,6 +147,12 @@ class TestCheck:
             "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair rebuilds 1 file"
         )
 
+    def test_what_no_repair_mends(self) -> None:
+        found = [finding("a", repairable=False)]
+        assert check_verdict(self.ONE, found, found) == (
+            "data is damaged: 1 error in 1 topic, 1 partition, 126 MB; --repair can't mend that"
+        )
+
     def test_repaired(self) -> None:
         assert check_verdict(self.ONE, [finding("a")], []).endswith("; 1 file repaired")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch_walk import frame_size, view_batch
 from tidelog.record.header import HEADERS_MAX, MAGIC_2
-from tidelog.record.offset_order import bad_order, jump_problem
+from tidelog.record.offset_order import bad_order, jump_problem, order_error
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
@@ -192,4 +192,5 @@ def scan_error(  # noqa: PLR0913 - the arguments of `scan_batches`, and what cam
         behind = at + row[SIZE]
         following = int.from_bytes(log[behind : behind + 8].tobytes(), "big", signed=True)
         problem = jump_problem(first, last, next_offset, following)
-    return CorruptBatch(problem, at=at, offset=next_offset)
+    reason = order_error(problem, view_batch(log.data, at), next_offset).reason
+    return CorruptBatch(reason, at=at, offset=next_offset)

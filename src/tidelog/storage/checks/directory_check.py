@@ -446,8 +446,9 @@ def check_verdict(
     if not counts[Severity.ERROR] and not counts[Severity.WARNING]:
         return f"{check.path} is sound: {whole}{mended}"
     repairable = len({finding.path for finding in open_findings if finding.repairable})
-    hint = f"; --repair rebuilds {plural(repairable, 'file')}" if repairable else ""
-    return f"{check.path} is damaged: {_counted(counts)} in {whole}{mended}{hint}"
+    rest = f"can't mend {'the rest' if repaired else 'that'}"
+    hint = f"rebuilds {plural(repairable, 'file')}" if repairable else rest
+    return f"{check.path} is damaged: {_counted(counts)} in {whole}{mended}; --repair {hint}"
 
 
 def _counted(counts: Counter[Severity]) -> str:

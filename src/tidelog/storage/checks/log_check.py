@@ -11,6 +11,7 @@ would fail at each such record.
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from tidelog.errors import CorruptData, UnsupportedCompression
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import Batch
+from tidelog.record.offset_order import order_problem
 from tidelog.record.record import ControlType
 from tidelog.storage.checks.findings import CheckedPartition, CheckOptions, Finding, Severity
 from tidelog.storage.log.producers import ProducerStates
@@ -445,13 +447,36 @@ class LogCheck:
         expected = self.facts.next_offset
         first_behind = next(b.base_offset for _, b in self._walk(behind))
         lost_offsets = _span(expected, first_behind)
+        if self._leads_to(behind, position, first_behind):
+            rest = f"reading goes on at offset {first_behind}"
+        else:
+            rest = (
+                f"the records from offset {first_behind} on are sound, but a read passes these"
+                " bytes only from an index entry behind them: no header leads past them"
+            )
         return self._finding(
             position,
             expected,
             f"{reason}; {lost_offsets} can't be read, bytes {position} to {behind - 1}",
-            f"{_RESTORE}; without one, reading goes on at offset {first_behind}, and a truncation"
+            f"{_RESTORE}; without one, {rest}, and a truncation"
             f" to {expected} would lose all records from there on",
         )
+
+    def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
+        """Whether headers from a damaged batch on lead to the sound one behind it.
+
+        A read that begins at the sound batch may walk over the damaged ones, by their sizes and
+        last offsets.
+        """
+        next_offset = self.facts.next_offset
+        with suppress(CorruptData):
+            for at, batch in self._walk(position):
+                if at >= behind:
+                    return at == behind
+                if order_problem(batch, next_offset, first_behind) is not None:
+                    return False
+                next_offset = batch.last_offset + 1
+        return False
 
     def _lost_end(self, position: int, reason: str) -> Finding:
         facts = self.facts

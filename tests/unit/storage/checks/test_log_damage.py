@@ -1,5 +1,7 @@
 """Findings on a damaged log: exactly the lost offsets, where reading continues, no duplicates."""
 
+import re
+
 import pytest
 from tests.faults import SeededEnv
 from tests.worlds.directories.logs import PATH, read, snapshot_of, write
@@ -11,12 +13,15 @@ from tests.worlds.directories.sick import (
     mend,
 )
 
+from tidelog.directory import Directory
+from tidelog.errors import CorruptBatch
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.header import seal
 from tidelog.storage.checks import CheckOptions, DirectoryCheck, Finding, Severity
 from tidelog.storage.checks.repair import repair
 from tidelog.storage.clocks import append_times
+from tidelog.storage.directory.log_dir import LogDir
 
 FIRST = f"{0:020d}.log"
 
@@ -48,7 +53,36 @@ def test_a_broken_frame_loses_its_own_offsets_alone(env: SeededEnv) -> None:
     (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
     assert (finding.position, finding.offset) == (third.at, third.base_offset)
     assert f"bytes {third.at} to {fourth.at - 1}" in finding.damage
-    assert f"reading goes on at offset {fourth.base_offset}" in finding.remedy
+    assert f"records from offset {fourth.base_offset} on are sound" in finding.remedy
+
+
+def test_reading_goes_on_where_it_is_promised(env: SeededEnv) -> None:
+    """A bit is flipped in each byte of a batch, one after another."""
+    damaged, following = batches_in(env)[3:5]
+    whole, promises = read(env, FIRST), 0
+    for at in range(damaged.at + 8, following.at):
+        change(env, at, bytes([whole[at] ^ 1 << at % 8]))
+        remedies = [each.remedy for each in of_log(look(env)) if "can't be read" in each.damage]
+        promised = [re.search(r"reading goes on at offset (\d+)", each) for each in remedies]
+        for offset in [int(match[1]) for match in promised if match is not None]:
+            promises += 1
+            with LogDir.open(PATH, env=env) as directory:
+                first = next(directory.reader("t", 0).records(offset))
+            assert first.offset >= offset, at
+        write(env, FIRST, whole)
+    assert promises > following.at - damaged.at - 61
+
+
+def test_a_damaged_last_offset_is_a_wrong_checksum(env: SeededEnv) -> None:
+    """A read fails at a batch out of order before it decodes any record of it."""
+    damaged = batches_in(env)[3]
+    change(env, damaged.at + 25, b"\x10")
+    (finding,) = [each for each in of_log(look(env)) if "can't be read" in each.damage]
+    assert "CRC-32C is" in finding.damage
+    with LogDir.open(PATH, env=env) as directory, pytest.raises(CorruptBatch, match="CRC-32C is"):
+        list(directory.reader("t", 0).records())
+    with Directory.open(PATH, env=env) as opened, pytest.raises(CorruptBatch, match="CRC-32C is"):
+        opened.scan("t").to_table()
 
 
 def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
