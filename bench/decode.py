@@ -112,7 +112,6 @@ def kafka_python(part: bytes) -> float:
 
 def aiokafka(part: bytes) -> float:
     """Decode with aiokafka's compiled decoder, as `kafka_python` does with kafka-python."""
-
     count = 0
     records = AioKafkaRecords(part)
     while (batch := records.next_batch()) is not None:

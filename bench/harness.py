@@ -175,8 +175,10 @@ class Harness:
 
 
 class _Runner:
-    """Calls of one side. The first call is not counted (compiles, caches). The second one shows how
-    many calls fit into a round, and the memory of a call.
+    """Calls of one side.
+
+    The first call is not counted (compiles, caches). The second one shows how many calls fit into a
+    round, and the memory of a call.
     """
 
     def __init__(

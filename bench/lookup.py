@@ -231,7 +231,6 @@ def _batch_kind_cases(size: int) -> Iterator[Case]:
 
 def _memory_case(partitions: int) -> Case:
     """Return the case of index memory: many partitions with a finished segment of 16 MB each."""
-
     return Case(
         case=f"resident index memory, {partitions} partitions",
         unit="MB",

@@ -1,6 +1,4 @@
-"""Kernels of zone maps: compiled equals interpreted, on valid and damaged logs, within their
-arrays.
-"""
+"""Kernels of zone maps, compiled and interpreted: equal results on valid and damaged logs."""
 
 from collections.abc import Callable
 

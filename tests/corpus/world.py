@@ -70,7 +70,7 @@ class World:
         Path(path).write_bytes(Path(path).read_bytes()[: int(size)])
 
     def write(self, path: str, text: str) -> None:
-        """Write a text file; `\\n` is a line end."""
+        r"""Write a text file; `\n` is a line end."""
         Path(path).write_text(text.replace("\\n", "\n"))
 
     def extend(self, path: str, digits: str) -> None:

@@ -1,6 +1,4 @@
-"""Reading from a real broker for Spark, by batches and by librdkafka, compared with Kafka's
-consumer.
-"""
+"""Reads of a real broker for Spark, by batches and by librdkafka, against Kafka's consumer."""
 
 import random
 from collections.abc import Iterator, Mapping

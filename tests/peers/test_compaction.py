@@ -1,6 +1,4 @@
-"""Our compaction compared with Kafka's: the same records remain, and each continues the other's
-work.
-"""
+"""Our compaction and Kafka's leave the same records, and each continues the other's work."""
 
 import random
 import shutil

@@ -1,6 +1,4 @@
-"""Truncations, rolls, deleted records and retention leave the same segments and files on both
-sides.
-"""
+"""Truncations, rolls, deleted records and retention leave the same files on both sides."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -32,7 +32,7 @@ TOPIC: Final = "flights"
 
 @pytest.fixture
 def admin(broker: Broker) -> AdminClient:
-    """librdkafka's admin client."""
+    """Admin client of librdkafka."""
     return AdminClient({"bootstrap.servers": broker.bootstrap_servers})
 
 

@@ -1,6 +1,4 @@
-"""A rebalance storm over sockets: all members of a group send requests at once, half of them
-rejoin.
-"""
+"""A rebalance storm over sockets: all members of a group send at once, half of them rejoin."""
 
 import contextlib
 import selectors

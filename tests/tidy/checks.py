@@ -1,7 +1,6 @@
-"""The checks of tests/tidy as functions from text to findings, so that tests can show that they
-work.
+"""The checks of tests/tidy as functions from text to findings.
 
-A finding is one line: file, line, problem.
+Tests can show that they work. A finding is one line: file, line, problem.
 """
 
 import ast

@@ -207,7 +207,7 @@ def test_a_codec_as_text(tmp_path: Path) -> None:
 
 
 def test_a_type_checker_takes_a_choice_as_member_and_as_text(tmp_path: Path) -> None:
-    """mypy checks this file in strict mode without an ignore comment in this test."""
+    """Strict mypy checks this file, and this test has no ignore comment."""
     cli = Cli(tmp_path / "data")
     cli.ok("create", "flights")
     records = [NewRecord(value=b"x" * 1_000)]

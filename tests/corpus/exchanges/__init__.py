@@ -1,0 +1,1 @@
+"""Exchanges of requests and responses with a broker."""

@@ -1,6 +1,4 @@
-"""`tidelog.spark.audit` and `tidelog audit` on real Spark: they find exactly the planted
-differences.
-"""
+"""`tidelog.spark.audit` and `tidelog audit` on real Spark find exactly planted differences."""
 
 import random
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,4 @@
-"""`tidelog.spark.reindex` on real Spark: its repairs, its output, and the files it leaves
-unchanged.
-"""
+"""`tidelog.spark.reindex` on real Spark: its repairs, its output, and unchanged files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,6 +1,4 @@
-"""Replays to a real broker and back: each record once, with its times, after a check of its
-settings.
-"""
+"""Replays to a real broker and back: each record once, with its times, if the settings fit."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -99,9 +99,7 @@ def numbers() -> dict[str, list[int]]:
 
 
 def inner_class(hint: object) -> Theirs | None:
-    """Return the class of a nested struct in a type such as `tuple[X, ...]
-    None`.
-    """
+    """Return the class of a nested struct in a type such as `tuple[X, ...] | None`."""
     if dataclasses.is_dataclass(hint):
         return cast("Theirs", hint)
     return next((found for arg in get_args(hint) if (found := inner_class(arg))), None)

@@ -33,10 +33,10 @@ DELAYS = (0, 1_000, 100_000, 400_000)
 
 
 def joined(path: str, split_bytes: int) -> tuple[LatencyByHour, LatencyByHour, Late, int, int]:
-    """Return the joined results: by append hour, by create hour, lateness, records, recounted
-    heads.
+    """Return the joined results.
 
-    A head is counted again by reading it, and by the create times that were kept of it.
+    They are: by append hour, by create hour, lateness, records, recounted heads. A head is counted
+    again by reading it, and by the create times that were kept of it.
     """
     by_append, by_create, late = (
         LatencyByHour(),

@@ -257,8 +257,7 @@ def test_a_range_before_a_frame_that_cannot_be_is_read() -> None:
 
 
 class TestOffsetsOutOfOrder:
-    """The checksum doesn't cover a batch's offsets; their order and the segment's bounds are
-    checked.
+    """A batch's offsets, which no checksum covers, are checked by their order and bounds.
 
     A record must not be returned with another record's offset.
     """
