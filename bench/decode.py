@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-import lz4.frame  # type: ignore[import-untyped] # ships no types
+import lz4.frame
 import numpy as np
 import pyarrow as pa
 import zstandard
-from aiokafka.record.memory_records import (  # type: ignore[import-untyped] # ships no types
+from aiokafka.record.memory_records import (
     MemoryRecords as AioKafkaRecords,
 )
-from kafka.record import (  # type: ignore[import-untyped] # ships no types
+from kafka.record import (
     MemoryRecords as KafkaPythonRecords,
 )
 

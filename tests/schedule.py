@@ -11,9 +11,9 @@ from itertools import count
 from typing import Final
 
 import pytest
-from xdist.remote import Producer  # type: ignore[import-untyped]
-from xdist.scheduler import LoadScheduling  # type: ignore[import-untyped]
-from xdist.workermanage import WorkerController  # type: ignore[import-untyped]
+from xdist.remote import Producer
+from xdist.scheduler import LoadScheduling
+from xdist.workermanage import WorkerController
 
 # Parts whose tests share something that takes seconds to start.
 PARTS: Final = (("tests/spark/",), ("tests/peers/", "tests/server/clients/"))

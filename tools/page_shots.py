@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--axe", type=Path)
     parser.add_argument("--page", action="append", help="Only this page; repeatable.")
     given = parser.parse_args()
-    from playwright.sync_api import sync_playwright  # type: ignore[import-not-found]
+    from playwright.sync_api import sync_playwright
 
     given.out.mkdir(parents=True, exist_ok=True)
     count = 0

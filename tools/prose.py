@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from markdown_it import MarkdownIt
-from proselint.registry.checks import Check, types  # type: ignore[import-untyped]
-from proselint.registry.checks.engine import Fancy, RegexOptions  # type: ignore[import-untyped]
-from proselint.tools import LintFile  # type: ignore[import-untyped]
+from proselint.registry.checks import Check, types
+from proselint.registry.checks.engine import Fancy, RegexOptions
+from proselint.tools import LintFile
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 

@@ -179,7 +179,7 @@ class _NotebookBar:
     """Output of a cell that is replaced by each update, and at the end by one line."""
 
     def __init__(self, line: _Line) -> None:
-        from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+        from IPython.display import display
 
         self._line = line
         self._handle = display(self._shown(0), raw=True, display_id=True)  # type: ignore[no-untyped-call,unused-ignore]

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-from aiokafka.errors import KafkaError  # type: ignore[import-untyped]
-from aiokafka.structs import RecordMetadata  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from aiokafka.structs import RecordMetadata
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from tests.histories.history import Write
 

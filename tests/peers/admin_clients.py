@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from aiokafka import TopicPartition as AioPlace  # type: ignore[import-untyped]
+from aiokafka import TopicPartition as AioPlace
 from aiokafka import admin as aio
 from aiokafka import errors as aio_errors
-from aiokafka.admin.config_resource import (  # type: ignore[import-untyped]
+from aiokafka.admin.config_resource import (
     ConfigResource as AioResource,
 )
 from confluent_kafka import ElectionType, KafkaError, KafkaException, TopicPartition
@@ -22,10 +22,10 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.admin._scram import ScramMechanism, UserScramCredentialDeletion
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from kafka import KafkaAdminClient, admin  # type: ignore[import-untyped]
+from kafka import KafkaAdminClient, admin
 from kafka import TopicPartition as PyPlace
 from kafka import errors as py_errors
-from kafka.structs import TopicPartitionReplica  # type: ignore[import-untyped]
+from kafka.structs import TopicPartitionReplica
 from tests.peers.admin_table import (
     BROKER_ID,
     BROKER_KEY,

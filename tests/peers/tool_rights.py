@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from typing import Final, cast
 
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaProducer
 from aiokafka import TopicPartition as AioPlace
 from aiokafka import errors as aio_errors
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka import KafkaAdminClient
 from kafka import errors as py_errors
 from tests.peers.admin_table import HERE, RULES, SEEN, Need
 from tests.worlds.clients.rights_drivers import key_of

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from aiokafka import (  # type: ignore[import-untyped]
+from aiokafka import (
     AIOKafkaConsumer,
     AIOKafkaProducer,
 )
 from aiokafka import TopicPartition as AioPlace
-from aiokafka.errors import TopicAuthorizationFailedError as AioDenied  # type: ignore[import-untyped]
+from aiokafka.errors import TopicAuthorizationFailedError as AioDenied
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
-from kafka.errors import TopicAuthorizationFailedError  # type: ignore[import-untyped]
+from kafka.errors import TopicAuthorizationFailedError
 from tests.server.test_acls import BATCH, PASSWORD, login
 from tests.worlds.brokers.logins import SASL, place
 from tests.worlds.brokers.running import broker_fixture

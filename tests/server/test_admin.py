@@ -14,8 +14,8 @@ from confluent_kafka.admin._config import (
 )
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewPartitions, NewTopic
-from kafka import TopicPartition as KafkaPartition  # type: ignore[import-untyped]
-from kafka.admin import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka import TopicPartition as KafkaPartition
+from kafka.admin import KafkaAdminClient
 from tests.worlds.waiting import PATIENCE_S
 
 from tidelog.errors import TidelogError

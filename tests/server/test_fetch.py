@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from kafka import TopicPartition as KafkaPartition
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.waiting import PATIENCE_S, until_so

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from tests.server.loop_meter import HELD_MAX_S
 from tests.server.relay import Led, Relay
 from tests.worlds.clients.raw import RawClient

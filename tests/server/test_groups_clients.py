@@ -6,9 +6,9 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.kafka.broker import free_port
 from tests.worlds.waiting import PATIENCE_S, Patience, until_so

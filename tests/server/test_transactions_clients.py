@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import (
     Consumer,
     KafkaError,
@@ -15,7 +15,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from kafka import KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaProducer
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.librdkafka import read_committed
 from tests.worlds.clocks import AheadClock

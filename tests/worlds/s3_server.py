@@ -94,7 +94,7 @@ class S3Server:
 
     def bucket(self) -> str:
         """Create an empty bucket; return its name."""
-        import boto3  # type: ignore[import-untyped]
+        import boto3
 
         options = self.options()
         name = f"tidelog-{uuid.uuid4().hex[:12]}"

@@ -24,7 +24,7 @@ from tidelog.objects.store import (
 )
 
 if TYPE_CHECKING:
-    from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
+    from fsspec import AbstractFileSystem
 
 _STEP: Final = "check the URL and the store.* options of fsspec for this scheme"
 _CONTENT_NAMES: Final = ("ETag", "etag", "e_tag", "md5", "md5Hash", "checksum", "ino")
@@ -34,7 +34,7 @@ _TIME_NAMES: Final = ("mtime", "LastModified", "last_modified", "updated", "modi
 def open_fsspec(url: str, options: Mapping[str, str]) -> "FsspecStore":
     """Create the store at a URL that fsspec knows; see `open_store`."""
     try:
-        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+        from fsspec.core import url_to_fs
     except ImportError as error:
         raise MissingDependency(f"{url} needs fsspec: pip install 'tidelog[objects]'") from error
     # No cache of listings or of stores, because a log changes while it is read.

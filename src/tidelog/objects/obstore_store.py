@@ -235,7 +235,7 @@ def _memory_handle(url: str) -> "Handle":
 def _profile_provider(profile: str) -> dict[str, object]:
     """Return credentials from AWS's shared files, which obstore itself does not read."""
     try:
-        import boto3  # type: ignore[import-untyped]
+        import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError as error:
         raise MissingDependency(

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 import cramjam
-import lz4.frame  # type: ignore[import-untyped]  # ships no types
+import lz4.frame
 
 from tidelog.errors import CorruptBatch, StreamTooLong
 from tidelog.record.buffers import SCRATCH_BYTES_MAX, Scratch

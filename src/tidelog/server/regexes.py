@@ -64,7 +64,7 @@ def find_matches(text: str, names: Iterable[str]) -> frozenset[str]:
 
 def _compile(text: str) -> _Compiled:
     try:
-        import re2  # type: ignore[import-untyped, unused-ignore]  # its stubs may be missing
+        import re2
     except ImportError as error:
         raise MissingDependency(
             f"regular expressions need google-re2: pip install 'tidelog[broker]' ({error})"

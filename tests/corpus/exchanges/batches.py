@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from aiokafka.record.util import calc_crc32c  # type: ignore[import-untyped]
+from aiokafka.record.util import calc_crc32c
 from tests.corpus.exchanges.values import Value
 
 # After the base offset and the length: epoch, magic, crc.

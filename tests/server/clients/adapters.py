@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Protocol, TypeVar, cast
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPlace
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyPlace
 
 TIMEOUT_S = 90

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Final, cast
 
 import pytest
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaProducer
 from aiokafka import errors as aio_errors
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaAdminClient  # type: ignore[import-untyped]
+from kafka import KafkaAdminClient
 from kafka import errors as py_errors
 from tests.worlds.brokers.doors import BEARER, TOPIC
 from tests.worlds.clients.secured import TIMEOUT_S, Key

@@ -6,7 +6,7 @@ import tracemalloc
 import zlib
 
 import cramjam
-import lz4.frame  # type: ignore[import-untyped]  # ships no types
+import lz4.frame
 import pytest
 import zstandard
 

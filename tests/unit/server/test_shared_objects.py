@@ -3,7 +3,7 @@
 import ctypes
 import ctypes.util
 
-from llvmlite import binding  # type: ignore[import-untyped]
+from llvmlite import binding
 
 from tidelog.server.kernels import clean_maps, give_back, libraries
 

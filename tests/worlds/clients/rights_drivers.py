@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, cast
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioPlace
 from aiokafka import errors as aio_errors
-from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
+from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
@@ -23,7 +23,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from kafka import (  # type: ignore[import-untyped]
+from kafka import (
     KafkaAdminClient,
     KafkaConsumer,
     KafkaProducer,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from kafka import KafkaConsumer, KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer, KafkaProducer
 from tests.worlds.waiting import PATIENCE_S
 
 TIMEOUT_S = PATIENCE_S

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aiokafka.abc import AbstractTokenProvider as AioProvider  # type: ignore[import-untyped]
-from kafka.net.sasl.oauth import AbstractTokenProvider  # type: ignore[import-untyped]
+from aiokafka.abc import AbstractTokenProvider as AioProvider
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from tests.worlds.clients.secured import Key
 
 from tidelog.env import os_env

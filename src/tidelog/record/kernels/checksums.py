@@ -19,7 +19,7 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from llvmlite import binding, ir  # type: ignore[import-untyped]
+from llvmlite import binding, ir
 from numba import types
 from numba.core import config
 from numba.extending import intrinsic, overload

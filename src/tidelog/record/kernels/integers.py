@@ -11,7 +11,7 @@ all fields of a record and checks the position once.
 
 from typing import Final
 
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, overload
 

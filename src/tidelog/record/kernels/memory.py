@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
