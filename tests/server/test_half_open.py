@@ -29,6 +29,7 @@ import tidelog
 from tidelog.env import os_env
 from tidelog.protocol.messages import SASL_AUTHENTICATE
 from tidelog.protocol.messages.security import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.server.net import listener, sasl_session
 
@@ -130,6 +131,10 @@ def test_a_log_in_byte_by_byte_lets_in(crowd: Crowd) -> None:
         until_equal(2, lambda: crowd.running.call(lambda node: node.metrics.logins["PLAIN", "ok"]))
 
 
+def failed_logins(node: Node) -> int | None:
+    return node.metrics.logins.get(("PLAIN", "failed"))
+
+
 def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -> None:
     with ExitStack() as stack:
         guessing = [stack.enter_context(RawClient(place(crowd.running))) for _ in range(COUNT)]
@@ -140,8 +145,7 @@ def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -
             for _ in range(2):
                 client.send(SASL_AUTHENTICATE, 2, token)
                 token = SaslAuthenticateRequest(auth_bytes=plain())
-        failed = lambda node: node.metrics.logins.get(("PLAIN", "failed"))  # noqa: E731
-        until_equal(COUNT, lambda: crowd.running.call(failed))
+        until_equal(COUNT, lambda: crowd.running.call(failed_logins))
         crowd.pass_time(59_999)  # longer than any other stage allows
         assert not any(client.has_answer() for client in guessing)
         assert is_served(crowd.friend)
@@ -151,7 +155,7 @@ def test_many_failures_are_held_back_together_and_hold_up_nobody(crowd: Crowd) -
             assert isinstance(said, SaslAuthenticateResponse)
             assert said.error_code == 58
             assert is_closed(client)
-        assert crowd.running.call(failed) == COUNT
+        assert crowd.running.call(failed_logins) == COUNT
         assert crowd.running.call(lambda node: node.metrics.logins["PLAIN", "ok"]) == 1
         until_equal(1, crowd.connections)
 

@@ -107,7 +107,7 @@ def test_a_record_of_texts_and_a_datetime() -> None:
         ({"timestamp": "2013-02-08"}, r"timestamp is '2013-02-08' \(str\); give ms since 1970"),
         ({"timestamp": 1.5}, r"timestamp is 1.5 \(float\)"),
         ({"timestamp": True}, r"timestamp is True \(bool\)"),
-        ({"timestamp": datetime(2013, 2, 8)}, "timestamp has no time zone"),  # noqa: DTZ001
+        ({"timestamp": datetime(2013, 2, 8)}, "timestamp has no time zone"),  # noqa: DTZ001 - the case
         ({"headers": "a"}, r"headers 'a'; give Header\(key, value\), pairs"),
         ({"headers": 5}, "headers 5; give"),
         ({"headers": [("a",)]}, "give Header"),
@@ -348,7 +348,7 @@ def test_times_as_text_numbers_and_datetimes(log: tidelog.Directory) -> None:
         (1.5, InvalidRequest, "start is 1.5 .float.; give ms since 1970, a datetime"),
         (True, InvalidRequest, "start is True .bool."),
         (b"now", InvalidRequest, "start is b'now' .bytes."),
-        (datetime(2013, 2, 8), InvalidTime, "start has no time zone"),  # noqa: DTZ001
+        (datetime(2013, 2, 8), InvalidTime, "start has no time zone"),  # noqa: DTZ001 - the case
         (-5, InvalidTime, "start is negative"),
         ("soon", InvalidTime, "not a time"),
     ],

@@ -286,20 +286,19 @@ def test_a_generic_class_creates_objects_of_its_kinds() -> None:
 
 
 def test_the_first_objects_of_a_class_may_come_from_many_threads() -> None:
+    def create(kind: type, made: list[int], barrier: threading.Barrier, number: int) -> None:
+        barrier.wait()
+        made.append(kind(number).first)
+
     for _ in range(20):
-        kind, made = declared(lazy_dataclass.dataclass), []
-        barrier = threading.Barrier(4)
-
-        def create(number: int) -> None:
-            barrier.wait()  # noqa: B023  # joined below
-            made.append(kind(number))  # noqa: B023
-
-        threads = [threading.Thread(target=create, args=(number,)) for number in range(4)]
+        made: list[int] = []
+        shared = declared(lazy_dataclass.dataclass), made, threading.Barrier(4)
+        threads = [threading.Thread(target=create, args=(*shared, number)) for number in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(value.first for value in made) == [0, 1, 2, 3]
+        assert sorted(made) == [0, 1, 2, 3]
 
 
 @both

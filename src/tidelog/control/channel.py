@@ -252,10 +252,10 @@ def listen(directory: str) -> socket.socket:
             os.unlink(f"{directory}/{made}")  # noqa: PTH108 - paths are str here
         with address(directory, made) as bound_to:
             listener.bind(bound_to)
-        os.chmod(f"{directory}/{made}", MODE)  # noqa: PTH101
+        os.chmod(f"{directory}/{made}", MODE)  # noqa: PTH101 - as above
         listener.listen(_BACKLOG)
         listener.setblocking(False)
-        os.rename(f"{directory}/{made}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104
+        os.rename(f"{directory}/{made}", f"{directory}/{SOCKET_FILE}")  # noqa: PTH104 - as above
     except BaseException:
         listener.close()
         raise

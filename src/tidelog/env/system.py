@@ -339,19 +339,19 @@ class OsFileSystem:
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents, mode 0700; no-op if it exists."""
-        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103
+        os.makedirs(path, mode=0o700, exist_ok=True)  # noqa: PTH103 - see `stat`
 
     def remove(self, path: str) -> None:
         """Remove a file; raises `FileNotFoundError` if it doesn't exist."""
-        os.unlink(path)  # noqa: PTH108
+        os.unlink(path)  # noqa: PTH108 - see `stat`
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory."""
-        os.rmdir(path)  # noqa: PTH106
+        os.rmdir(path)  # noqa: PTH106 - see `stat`
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory, atomically replacing an existing file at the target."""
-        os.replace(source, target)  # noqa: PTH105
+        os.replace(source, target)  # noqa: PTH105 - see `stat`
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""

@@ -156,7 +156,7 @@ TIMEOUT_S: Final = 15.0
 def require_client() -> None:
     """Raise MissingDependency if confluent-kafka is not installed."""
     try:
-        import confluent_kafka  # noqa: F401
+        import confluent_kafka  # noqa: F401 - only to check that it is installed
     except ImportError as error:
         raise MissingDependency(
             "connecting to brokers needs confluent-kafka: pip install 'tidelog[kafka]'"

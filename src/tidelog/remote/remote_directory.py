@@ -132,7 +132,10 @@ class RemoteDirectory(FrontDoor):
         """Return all partitions of a topic; raises UnknownTopic."""
         return self._cluster.partitions(topic)
 
-    def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:  # noqa: ARG002
+    def log_sizes(
+        self,
+        topics: Iterable[str],  # noqa: ARG002 - brokers' files are not read
+    ) -> dict[str, list[int]]:
         """See `FrontDoor`."""
         return {}
 

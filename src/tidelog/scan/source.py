@@ -334,9 +334,9 @@ class DirectoryRecords(RecordSource):
 
     def without_time(
         self,
-        names: Sequence[TopicPartition],  # noqa: ARG002
-        wanted: RequestedRange,  # noqa: ARG002
-        clock: ClockName,  # noqa: ARG002
+        names: Sequence[TopicPartition],  # noqa: ARG002 - `stats` has all counts
+        wanted: RequestedRange,  # noqa: ARG002 - `stats` has all counts
+        clock: ClockName,  # noqa: ARG002 - `stats` has all counts
         stats: ScanStats,
     ) -> int | None:
         """See `RecordSource`."""

@@ -581,14 +581,14 @@ class BrokerStreamWriter(DataSourceStreamArrowWriter):
             claim = Claim(_transactional_id(self._options, batch.query_id, task), batch.number)
         return SentMessage(send(self._options, iterator, task=task, claim=claim), batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002 - Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's name
         """Log a batch that was written before. Each task has committed its own rows."""
         sent_messages = [message for message in messages if isinstance(message, SentMessage)]
         batch = next((message.batch for message in sent_messages if message.sent.was_done), None)
         if batch is not None:
             log_repeated(batch, self._options.bootstrap)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Do nothing: rows that tasks have committed stay."""
 
 

@@ -236,7 +236,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         batch = stream_batch()
         return StagedMessage(stage(self._options, iterator, batch_commit_id(batch)), batch)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Make the batch visible, unless it is visible already."""
         batch = _batch_of(messages)
         if batch is None:
@@ -251,7 +251,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
             log_repeated(batch, self._options.path)
         drop_staged(self._options, commit_id)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's signature
         """Remove all files that the tasks have staged, also in failed and repeated attempts."""
         batch = _batch_of(messages)
         if batch is not None:
@@ -418,8 +418,9 @@ class TaskWriter:
         self._pool = FilePool(self._env.files)
         self._log_dir = LogDir.open(options.path, env=self._env)
         self._partitions: dict[TopicPartition, _PartitionRows] = {}
-        count_of = lambda topic: self._log_dir.topic(topic).partitions  # noqa: E731 - one question
-        self._router = Router(options.topic, count_of, task=task)
+        self._router = Router(
+            options.topic, lambda topic: self._log_dir.topic(topic).partitions, task=task
+        )
 
     def take(self, batch: pa.RecordBatch) -> None:
         """Stage rows.

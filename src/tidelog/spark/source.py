@@ -83,7 +83,7 @@ class TidelogSource(DataSource):
         kind = PushdownReader if options.pushes_down and takes_filters() else TidelogReader
         return kind(options, check_row_type(schema, options.serdes))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of micro-batches of the columns in `schema`."""
         check_driver()
         from tidelog.spark.rows import check_row_type
@@ -104,7 +104,7 @@ class TidelogSource(DataSource):
 
         return make_writer(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(  # noqa: N802 - Spark's name
+    def streamWriter(
         self,
         schema: StructType,
         overwrite: bool,  # noqa: ARG002 - output mode complete appends as the others do
@@ -147,7 +147,7 @@ class TidelogReader(DataSourceReader):
 class PushdownReader(TidelogReader):
     """Reader for sessions in which Spark pushes filters down."""
 
-    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":  # noqa: N802 - Spark's
+    def pushFilters(self, filters: "list[Filter]") -> "Iterable[Filter]":
         """Convert filters on topic, partition, offset and times; return those left to Spark."""
         maker = LimitMaker(self._options)
         maker.take(filters)

@@ -83,15 +83,15 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = MicroBatches(self._options, log, self._clock or os_env().clock)
         return self._driver
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Set the end of all later batches to the current log ends."""
         self._batches.freeze()
 
-    def initialOffset(self) -> Json:  # noqa: N802
+    def initialOffset(self) -> Json:
         """Return the initial offset of a new query."""
         return self._batches.initial_offset()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Return the read limit as one of Spark's types; `latestOffset` applies all limits."""
         limits = self._options.limits
         if limits.max_offsets is not None:
@@ -102,12 +102,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(limits.min_offsets)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:
         """Return the end of the micro-batch that begins at `start`; `start` if nothing is new."""
         limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         return self._batches.next_offset(start, limits)
 
-    def reportLatestOffset(self) -> Json | None:  # noqa: N802
+    def reportLatestOffset(self) -> Json | None:
         """Return log ends and backlog as of the last `latestOffset`, for Spark's progress."""
         return self._batches.progress
 
@@ -137,27 +137,27 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: TidelogError) -> None:
         self._error = error
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Raise the error."""
         raise self._error
 
-    def initialOffset(self) -> Json:  # noqa: N802
+    def initialOffset(self) -> Json:
         """Raise the error."""
         raise self._error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Raise the error."""
         raise self._error
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802, ARG002
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: ARG002 - Spark's signature
         """Raise the error."""
         raise self._error
 
-    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:  # noqa: ARG002 - as above
         """Raise the error."""
         raise self._error
 
-    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":  # noqa: ARG002 - as above
         """Raise the error."""
         raise self._error
 

@@ -23,7 +23,7 @@ class FakeQuery:
         self._end = end
         self.lastProgress: object = None
 
-    def awaitTermination(self, _seconds: float) -> bool:  # noqa: N802 - Spark's name
+    def awaitTermination(self, _seconds: float) -> bool:
         if self._end is not None:
             raise StreamingQueryException(self._end)
         return True

@@ -1,6 +1,7 @@
 """Validation of topic changes, and the messages of refusals."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 
@@ -115,7 +116,7 @@ class TestSettings:
 
 
 class TestChanges:
-    given = {"cleanup.policy": "compact", "retention.ms": "5"}  # noqa: RUF012 - never changed
+    given: ClassVar[dict[str, str]] = {"cleanup.policy": "compact", "retention.ms": "5"}
     config = TopicConfig.parse(given)[0]
 
     def changed(self, *changes: tuple[str, int, str | None]) -> dict[str, str | None]:

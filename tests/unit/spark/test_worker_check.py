@@ -26,11 +26,11 @@ class FakeSpark:
     claims: str | None = None
     fails: str = ""
 
-    def range(self, _count: int, *, numPartitions: int) -> "FakeSpark":  # noqa: N803 - Spark's
+    def range(self, _count: int, *, numPartitions: int) -> "FakeSpark":
         assert numPartitions == 1
         return self
 
-    def mapInArrow(self, probe: Probe, schema: str) -> "FakeSpark":  # noqa: N802 - Spark's
+    def mapInArrow(self, probe: Probe, schema: str) -> "FakeSpark":
         assert schema.count(",") == 2
         self.probe = probe
         return self

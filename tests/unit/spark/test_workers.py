@@ -53,8 +53,9 @@ def unready() -> Iterator[None]:
 
 def test_a_missing_package_is_named(unready: None, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
-    without = lambda name: None if name == "numba" else find(name)  # noqa: E731
-    monkeypatch.setattr(importlib.util, "find_spec", without)
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "numba" else find(name)
+    )
     with pytest.raises(MissingDependency, match=r"lacks numba: set spark\.pyspark") as caught:
         list(workers.in_worker(lambda: iter(())))
     assert sys.executable in str(caught.value)

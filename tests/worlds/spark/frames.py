@@ -20,7 +20,7 @@ class Rows:
 
     batches: Iterable[pa.RecordBatch]
 
-    def mapInArrow(  # noqa: N802 - Spark's name
+    def mapInArrow(
         self, task: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]], _schema: str
     ) -> SimpleNamespace:
         told = [row for batch in task(iter(self.batches)) for row in batch.to_pylist()]

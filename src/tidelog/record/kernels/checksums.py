@@ -76,7 +76,7 @@ def add_word(crc: int, data: Bytes, at: int) -> int:
 
 # From here on: the compiled side; see `memory`.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,no-any-return"
-# ruff: noqa: ARG001
+# ruff: noqa: ARG001 - as there
 
 
 def _stepper(x86_name, arm_name, bits):

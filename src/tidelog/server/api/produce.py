@@ -623,7 +623,9 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
 # -- checks before the log's ----------------------------------------------------------------------
 
 
-def _error_of(context: RequestContext, topic: str, records: Buffer | None) -> int:  # noqa: PLR0911
+def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
+    context: RequestContext, topic: str, records: Buffer | None
+) -> int:
     """Return the error that records get before they reach the log; 0 for none.
 
     In versions before record batches, as in Kafka, an empty message set is no error, but record

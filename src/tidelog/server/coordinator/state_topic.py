@@ -721,7 +721,7 @@ class StateTopic(Generic[Loaded]):
             pass
         return await work.run(replay.result)
 
-    def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002
+    def complete(self, number: int, loaded: Loaded) -> bool:  # noqa: ARG002 - for subclasses
         """Add missing records before a partition is served; False if they can't be written."""
         return True
 

@@ -84,7 +84,7 @@ class Control:
         self._is_stopping = True
         if self._server is not None:
             with suppress(OSError):
-                os.unlink(f"{self._node.log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108
+                os.unlink(f"{self._node.log_dir.path}/{channel.SOCKET_FILE}")  # noqa: PTH108 - a str
             self._server.close()
         await asyncio.gather(*self._running, return_exceptions=True)
         for connection in list(self._connections):

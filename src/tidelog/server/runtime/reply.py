@@ -225,7 +225,7 @@ _GIVEN_UP: Final = "request was cancelled"
 
 def _give_value(listener: Callable[[T], None], done: Reply[T]) -> None:
     if done._value is not None:  # noqa: SLF001 - one with Reply
-        listener(done._value[0])  # noqa: SLF001
+        listener(done._value[0])  # noqa: SLF001 - one with Reply
 
 
 def _wake(future: "asyncio.Future[None]", _done: object) -> None:

@@ -39,7 +39,7 @@ from tidelog.storage.segment.roll import (
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.segment.segment_notes import last_fingerprint, read_notes
 from tidelog.storage.segment.slices import LogSlice, checked_records, slices
-from tidelog.types import NO_OFFSET, UNKNOWN_MS, TopicPartition
+from tidelog.types import NO_OFFSET, UNKNOWN_MS, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess, LogDir
@@ -205,7 +205,7 @@ class _Explanation:
         self._segments = log.segments
         self._lost = {lost.end: lost for lost in log.lost_offsets()}
         for segment in self._segments:
-            segment.zones  # noqa: B018 - loaded first: it proves the file of append times
+            segment.zones_on(ClockName.RECORD)  # loaded first: it proves the file of append times
         self._times = [times_of(log, self._notes, segment) for segment in self._segments]
 
     def run(self) -> PartitionStory:
