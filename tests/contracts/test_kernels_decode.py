@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
 from tests.worlds.records.kernel_logs import batches, damaged_logs, in_sequence
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch, CorruptData
 from tidelog.record.batch_walk import walk
@@ -41,7 +42,6 @@ from tidelog.record.kernels.records import (
     fill_headers,
 )
 from tidelog.record.kernels.times import fill_append_times, flag_overwritten_create_times
-from tidelog.record.legacy import build_legacy_set
 from tidelog.record.offset_order import in_order
 from tidelog.types import INT64_MAX, Codec, NewRecord
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.contracts.kernel_runs import Guarded, frozen, run_guarded
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.strategies import contents
 
 from tidelog.errors import CorruptData
@@ -19,7 +20,7 @@ from tidelog.record.kernels.messages import (
     check_messages,
     crc32_tables,
 )
-from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
+from tidelog.record.legacy import LegacyBatch, build_legacy_message
 from tidelog.storage.log import message_sets
 from tidelog.storage.log.message_set_kernels import KernelPasses
 from tidelog.storage.log.message_sets import BrokenMessage, SetFacts, SetRules, Stamp

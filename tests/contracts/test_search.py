@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.faults import seeded_env
 from tests.worlds.directories.logs import new_dir, new_records, path_of, read, reader_of, write
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.env import Env
 from tidelog.errors import CorruptData
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TimestampType

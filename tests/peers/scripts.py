@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.worlds.kafka.oracle import Script
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0
 
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import assign_offset
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 Step = dict[str, object]

@@ -11,6 +11,7 @@ import struct
 import pytest
 from tests.worlds.kafka.compare import as_kafka_tells, our_fields
 from tests.worlds.kafka.oracle import KafkaRecord, Oracle
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, draw_records
 
 from tidelog.errors import TidelogError
@@ -18,7 +19,6 @@ from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import crc32
 from tidelog.record.header import BASE_SEQUENCE_AT, MESSAGE_CRC_AT, MESSAGE_MAGIC_AT, seal
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

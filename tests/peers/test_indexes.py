@@ -9,12 +9,12 @@ from tests.peers.ours import kafka_files, run_ours
 from tests.peers.scripts import EPOCH_LIMIT, client_script, follower_script
 from tests.worlds.kafka.compare import batches_in
 from tests.worlds.kafka.oracle import Oracle, Script
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.samples import T0
 from tests.worlds.repetition import rarely
 
 from tidelog.record.builder import build_batch
 from tidelog.record.header import assign_offset
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 pytestmark = pytest.mark.kafka

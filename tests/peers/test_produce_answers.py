@@ -11,6 +11,7 @@ from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.kafka.broker import Broker as KafkaBroker
 from tests.worlds.records.batches import BatchFields, batch
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 import tidelog
 from tidelog.protocol.messages import (
@@ -36,7 +37,6 @@ from tidelog.protocol.messages.topics import (
 from tidelog.protocol.messages.transactions import InitProducerIdRequest
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import seal
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.embedded import Broker
 from tidelog.types import Codec, NewRecord
 

@@ -6,10 +6,10 @@ import random
 import pytest
 from tests.worlds.kafka.compare import assert_reads_equal
 from tests.worlds.kafka.oracle import Oracle
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.samples import CODECS, LEGACY_CODECS, T0, draw_records, tell_batch
 
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import INT32_MAX, Codec, NewRecord, TimestampType
 
 pytestmark = pytest.mark.kafka

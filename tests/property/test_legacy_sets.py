@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.records.strategies import LEGACY_CODECS, contents
 
 from tidelog.config import TopicConfig
 from tidelog.errors import CorruptData, RequestError, TidelogError
-from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.storage.log.append import AppendContext, AppendTerms, PendingAppend
 from tidelog.storage.log.message_set_kernels import KernelPasses

@@ -3,6 +3,7 @@
 import pytest
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.protocol.messages import FETCH, LIST_OFFSETS
 from tidelog.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
@@ -12,7 +13,6 @@ from tidelog.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tidelog.record.batch_walk import walk
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.types import Codec, NewRecord

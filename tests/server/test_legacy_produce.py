@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.running import broker_fixture
 from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.waiting import PATIENCE_S
 
 import tidelog
@@ -18,7 +19,6 @@ from tidelog.protocol.messages.list_offsets import (
 from tidelog.protocol.messages.produce import PartitionProduceResponse
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker

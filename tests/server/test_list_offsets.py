@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.worlds.brokers.running import SETTINGS, broker_fixture
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.protocol.messages import DELETE_RECORDS, LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from tidelog.protocol.messages.list_offsets import (
@@ -21,7 +22,6 @@ from tidelog.protocol.messages.topics import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.api.node import Node
 from tidelog.server.embedded import Broker
 from tidelog.types import NewRecord

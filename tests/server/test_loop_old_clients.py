@@ -9,11 +9,11 @@ import pytest
 from tests.server.loop_meter import HELD_MAX_S, MeteredBroker, metered_broker
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient, produce_request
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.waiting import until_kernels_loaded, until_so
 
 from tidelog.protocol.messages import PRODUCE
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 NOW = 1_700_000_000_000

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record import header, lz4_frame, snappy_stream
 from tidelog.record import header as legacy_header
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.compression import compress
 from tidelog.record.header import HEADER, HEADER_SIZE
-from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.record.legacy import build_legacy_message
 from tidelog.record.record import CONTROL_KEY, END_MARKER_VALUE
 from tidelog.types import Codec, Header, NewRecord
 

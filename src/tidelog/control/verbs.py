@@ -9,8 +9,12 @@ import os
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
-from typing import Final, TypeAlias
+from dataclasses import asdict, replace
+from typing import (
+    Any,  # noqa: TID251 - JSON, checked here
+    Final,
+    TypeAlias,
+)
 
 from tidelog.errors import CorruptFile, CorruptMessage, InvalidRequest
 from tidelog.lazy_dataclass import dataclass
@@ -108,22 +112,14 @@ def _attach(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
 
 
 def _swap(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
-    topic, partition = arguments.get("topic"), arguments.get("partition")
+    name = _partition("swap", arguments)
     bases, segments = arguments.get("bases"), arguments.get("segments")
-    if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"swap: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
     if not isinstance(bases, list) or not all(map(is_count, bases)):
         raise CorruptMessage(f"swap: `bases` must be a list of offsets, got {str(bases)[:80]}")
     if not isinstance(segments, list):
         raise CorruptMessage("swap: `segments` must be a list")
-    done = exchange(
-        log_dir,
-        TopicPartition(str(topic), int(str(partition))),
-        bases,
-        [_read_new(segment) for segment in segments],
-        commit_id=_commit_id(arguments),
-    )
-    return asdict(done)
+    new = [_read_new(segment) for segment in segments]
+    return asdict(exchange(log_dir, name, bases, new, commit_id=_commit_id(arguments)))
 
 
 def _erase(log_dir: DirectoryAccess, arguments: Arguments) -> Result:
@@ -152,6 +148,15 @@ def _commit_id(arguments: Arguments) -> str:
     return commit_id
 
 
+def _partition(verb: str, arguments: Arguments) -> TopicPartition:
+    topic, partition = arguments.get("topic"), arguments.get("partition")
+    if not is_topic(topic) or not is_partition(partition):
+        raise CorruptMessage(
+            f"{verb}: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}"
+        )
+    return TopicPartition(str(topic), int(str(partition)))
+
+
 VERBS: Final[Verbs] = {
     "status": _status,
     "flush": _flush,
@@ -172,12 +177,19 @@ def encode_segment(segment: StagedSegment) -> dict[str, object]:
 
 def read_segment(fields: object) -> StagedSegment:
     """Decode a staged segment; raises CorruptMessage if it is invalid."""
-    if not isinstance(fields, dict) or fields.keys() != _KINDS.keys():
-        raise CorruptMessage(f"invalid staged segment: {str(fields)[:200]}")
-    for name, is_right in _KINDS.items():
+    values = _checked(fields, _KINDS, "staged segment")
+    return StagedSegment(**{**values, "order": tuple(values["order"])})
+
+
+def _checked(
+    fields: object, kinds: Mapping[str, Callable[[object], bool]], what: str
+) -> dict[str, Any]:
+    if not isinstance(fields, dict) or fields.keys() != kinds.keys():
+        raise CorruptMessage(f"invalid {what}: {str(fields)[:200]}")
+    for name, is_right in kinds.items():
         if not is_right(fields[name]):
-            raise CorruptMessage(f"staged segment: invalid {name} {str(fields[name])[:80]!r}")
-    return StagedSegment(**{**fields, "order": tuple(fields["order"])})
+            raise CorruptMessage(f"{what}: invalid {name} {str(fields[name])[:80]!r}")
+    return fields
 
 
 def is_count(value: object) -> bool:
@@ -234,12 +246,7 @@ _NEW_KINDS: Final[Mapping[str, Callable[[object], bool]]] = {
 
 
 def _read_new(fields: object) -> NewSegment:
-    if not isinstance(fields, dict) or fields.keys() != _NEW_KINDS.keys():
-        raise CorruptMessage(f"invalid segment for a swap: {str(fields)[:200]}")
-    for name, is_right in _NEW_KINDS.items():
-        if not is_right(fields[name]):
-            raise CorruptMessage(f"segment for a swap: invalid {name} {str(fields[name])[:80]!r}")
-    return NewSegment(**fields)
+    return NewSegment(**_checked(fields, _NEW_KINDS, "segment for a swap"))
 
 
 def encode_version(version: WriterVersion | None) -> object:
@@ -275,14 +282,10 @@ def encode_attached(result: AttachResult) -> Result:
         "note": result.note,
         "skipped": dict(result.skipped),
         "partitions": [
-            [name.topic, name.partition, *_range_fields(attached)]
+            [name.topic, name.partition, *asdict(attached).values()]
             for name, attached in result.partitions.items()
         ],
     }
-
-
-def _range_fields(attached: AttachedRange) -> list[int]:
-    return [attached.first_offset, attached.end_offset, attached.append_time_ms, attached.segments]
 
 
 def read_attached(answer: Mapping[str, object]) -> AttachResult:
@@ -298,9 +301,7 @@ def read_attached(answer: Mapping[str, object]) -> AttachResult:
             int(str(answer["size_bytes"])),
             answer["was_done"] is True,
             str(answer["note"]),
-            # Holders of earlier releases have no versions per topic, so they report no skipped
-            # topics.
-            _read_skipped(answer.get("skipped", {})),
+            _read_skipped(answer["skipped"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptMessage(f"invalid response to attach: {str(answer)[:200]}") from error
@@ -385,35 +386,22 @@ class Wishes:
 
 def compact_wishes(name: TopicPartition, *, roll: bool, is_asked: bool) -> dict[str, object]:
     """Encode the arguments of `compact` for JSON."""
-    return {
-        "topic": name.topic,
-        "partition": name.partition,
-        "roll": roll,
-        "is_asked": is_asked,
-    }
+    return {**asdict(name), "roll": roll, "is_asked": is_asked}
 
 
 def read_compact_wishes(arguments: Arguments) -> Wishes:
     """Decode the arguments of `compact`; raises CorruptMessage."""
-    topic, partition = arguments.get("topic"), arguments.get("partition")
+    name = _partition("compact", arguments)
     roll, is_asked = arguments.get("roll"), arguments.get("is_asked")
-    if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(
-            f"compact: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}"
-        )
     if not isinstance(roll, bool) or not isinstance(is_asked, bool):
         raise CorruptMessage("compact: `roll` and `is_asked` must be true or false")
-    return Wishes(TopicPartition(str(topic), int(str(partition))), roll, is_asked)
+    return Wishes(name, roll, is_asked)
 
 
 def encode_report(report: CleaningReport) -> Result:
     """Encode the result of a cleaning run for JSON."""
     result = compacted(report)
-    return {
-        **result.counts,
-        "reason": result.reason,
-        "stopped": result.stopped,
-    }
+    return {**result.counts, "reason": result.reason, "stopped": result.stopped}
 
 
 def read_compact_report(name: TopicPartition, answer: Mapping[str, object]) -> CompactionResult:
@@ -481,32 +469,22 @@ def take_back(job: CleaningJob, cleaned: CleaningResult) -> dict[str, object]:
 
 def read_take_back(arguments: Arguments) -> TakeBack:
     """Decode the result of a cleaning job; raises CorruptMessage."""
-    topic, partition = arguments.get("topic"), arguments.get("partition")
+    name = _partition("take_back", arguments)
     cleaned, seed = arguments.get("cleaned"), arguments.get("seed")
-    if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(
-            f"take_back: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}"
-        )
     if not isinstance(cleaned, str) or not isinstance(seed, str):
         raise CorruptMessage("take_back: `seed` and `cleaned` must be strings")
     try:
         cleaned_files, named = CleaningResult.from_json(cleaned), bytes.fromhex(seed)
     except (CorruptFile, ValueError) as error:
         raise CorruptMessage(f"take_back: {error}") from error
-    return TakeBack(TopicPartition(str(topic), int(str(partition))), named, cleaned_files)
+    return TakeBack(name, named, cleaned_files)
 
 
 def tier_wishes(name: TopicPartition, options: MoveOptions) -> dict[str, object]:
     """Encode the arguments of `tier` for JSON, without `on_copied`."""
-    return {
-        "topic": name.topic,
-        "partition": name.partition,
-        "url": options.url,
-        "grace_ms": options.grace_ms,
-        "takes_over": options.takes_over,
-        "drops_theirs": options.drops_theirs,
-        "roll": options.roll,
-    }
+    wishes = asdict(replace(options, on_copied=None))
+    del wishes["on_copied"]
+    return {**asdict(name), **wishes}
 
 
 def read_tier_wishes(
@@ -518,28 +496,26 @@ def read_tier_wishes(
         arguments: Unvalidated arguments.
         on_copied: Called after each segment with the number of log bytes copied so far.
     """
-    topic, partition, url = arguments.get("topic"), arguments.get("partition"), arguments.get("url")
-    grace_ms = arguments.get("grace_ms")
-    takes_over, roll = arguments.get("takes_over"), arguments.get("roll")
-    drops_theirs = arguments.get("drops_theirs", False)
-    if not is_topic(topic) or not is_partition(partition):
-        raise CorruptMessage(f"tier: invalid partition {str(topic)[:80]!r}-{str(partition)[:20]!r}")
+    name = _partition("tier", arguments)
+    url, grace_ms = arguments.get("url"), arguments.get("grace_ms")
+    flags = [arguments.get(each) for each in ("takes_over", "drops_theirs", "roll")]
     if not (url is None or isinstance(url, str)) or not is_count(grace_ms):
         raise CorruptMessage(
             "tier: `url` must be text or null, and `grace_ms` a number from 0, got"
             f" {str(url)[:80]!r} and {str(grace_ms)[:20]!r}"
         )
-    if not all(isinstance(flag, bool) for flag in (takes_over, drops_theirs, roll)):
+    if not all(isinstance(flag, bool) for flag in flags):
         raise CorruptMessage("tier: `takes_over`, `drops_theirs` and `roll` must be true or false")
+    takes_over, drops_theirs, roll = map(bool, flags)
     options = MoveOptions(
         url=url,
         grace_ms=int(str(grace_ms)),
-        takes_over=bool(takes_over),
-        drops_theirs=bool(drops_theirs),
-        roll=bool(roll),
+        takes_over=takes_over,
+        drops_theirs=drops_theirs,
+        roll=roll,
         on_copied=on_copied,
     )
-    return TopicPartition(str(topic), int(str(partition))), options
+    return name, options
 
 
 def run_tier(log_dir: "DirectoryAccess", name: TopicPartition, options: MoveOptions) -> Result:
@@ -559,17 +535,16 @@ def read_tier_report(name: TopicPartition, answer: Mapping[str, object]) -> Move
     """Decode the result of `tier`; raises CorruptMessage if it is invalid."""
     names = ("copied", "copied_bytes", "deleted", "released", "removed")
     stopped = answer.get("stopped")
-    if not all(is_count(answer.get(each)) for each in names):
+    is_right = all(is_count(answer.get(each)) for each in names)
+    if not is_right or not (stopped is None or isinstance(stopped, str)):
         raise CorruptMessage(f"invalid response to tier: {str(answer)[:200]}")
-    if not (stopped is None or isinstance(stopped, str)):
-        raise CorruptMessage(f"invalid response to tier: {str(answer)[:200]}")
-    count = {each: int(str(answer[each])) for each in names}
+    copied, copied_bytes, deleted, released, removed = (int(str(answer[each])) for each in names)
     return MoveReport(
         topic_partition=name,
-        copied=count["copied"],
-        copied_bytes=count["copied_bytes"],
-        told_deleted=count["deleted"],
-        released=count["released"],
-        removed=count["removed"],
+        copied=copied,
+        copied_bytes=copied_bytes,
+        told_deleted=deleted,
+        released=released,
+        removed=removed,
         stopped=stopped,
     )

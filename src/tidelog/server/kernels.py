@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.garbage import collection_paused, take_as_old
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
-from tidelog.record.legacy import build_legacy_set
+from tidelog.record.legacy import build_legacy_message
 from tidelog.types import Codec, NewRecord
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def load() -> None:
     table = np.empty((1, BATCH_FIELDS), np.int64)
     scan_batches(log, 0, log.size, table, 0, 1)
     LatestFinder(bytes(SECRET_BYTES)).find(batch, table)
-    messages, passes = build_legacy_set([NewRecord(value=b"")], magic=0), KernelPasses()
+    messages, passes = build_legacy_message(None, b"", magic=0, offset=0), KernelPasses()
     rules = SetRules(needs_key=False, checks_times=False, earliest_ms=0, latest_ms=0)
     passes.check(bytes(messages), 0, rules, 0)
     passes.assign(messages, 0, 0, Stamp(None, 0))

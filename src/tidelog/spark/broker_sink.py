@@ -170,9 +170,8 @@ class ClaimedTopics:
         """Return the marker that shows that a topic has the rows, or None."""
         if self._claim.topics_of is not None and topic is not None:
             own, topic_id = self._done.get(topic_key(self._key, topic)), self._topics[topic]
-            if own is not None:
-                is_namesake = bool(own.topic_id and topic_id) and own.topic_id != topic_id
-                return None if is_namesake else own
+            is_namesake = own is not None and bool(own.topic_id and topic_id)
+            return None if own is None or (is_namesake and own.topic_id != topic_id) else own
         return self._done.get(self._key)
 
 

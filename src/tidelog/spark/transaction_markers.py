@@ -7,8 +7,7 @@ marker of that batch, or of a later one, is committed.
 A numbered batch write counts each of its topics separately. It writes a marker for each topic under
 the key `topic_key`, with the topic's id (`"topic_id"`) if the cluster has ids, so a topic that is
 deleted and recreated starts without markers. A marker without an id counts for any topic of that
-name; earlier releases wrote these. Even earlier releases wrote one marker for all topics of such a
-write, under the plain key; it still counts for each of them.
+name.
 
 The partition of a marker is a hash of its plain key modulo `PARTITION_COUNT`, even if partitions
 are added to the topic, so that a marker is always found.

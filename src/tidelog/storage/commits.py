@@ -16,8 +16,7 @@ under Kafka's suffix, `FINAL.swap`: if Kafka opens the directory after a crash, 
 by its own rules. So a commit that moves such files removes files before it moves any.
 
 Text of a record, version 2: `{"version": 2, "moves": [[PARTITION DIRECTORY, STAGED NAME, FINAL
-NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`. Version 1 has
-moves alone.
+NAME], ...], "removes": [[PARTITION DIRECTORY, NAME], ...], "marks": {WRITER: MARK}}`.
 
 `tidelog-writers.json` at the top of the directory keeps the last version that each external writer
 has committed, so that a streaming query (or a job that numbers its versions) that restarts after a
@@ -27,8 +26,6 @@ COMMIT, NOTE, RANGES]}}`; the last two are left out if both are empty. RANGES: `
 FIRST OFFSET, END OFFSET, APPEND TIME IN MS], ...]`.
 
 A writer may count each topic separately: it then has one name per topic, made by `topic_writer`.
-Releases before this rule had one mark for all topics of such a writer, which still counts
-(`find_topic_mark`).
 """
 
 import json
@@ -112,21 +109,9 @@ def topic_writer(writer: str, topic: str) -> str:
 def find_topic_mark(
     marks: Mapping[str, Mark], writer: str, topic: str, version: int
 ) -> Mark | None:
-    """Return the mark that shows a version of a topic as committed, None without one.
-
-    A mark for all topics together, as earlier releases wrote it, counts for each topic, unless its
-    ranges prove that this version has records of other topics only.
-    """
-    own = marks.get(topic_writer(writer, topic))
-    if own is not None and own.version >= version:
-        return own
-    shared = marks.get(writer)
-    if shared is None or shared.version < version:
-        return None
-    is_other = shared.version == version and bool(shared.ranges)
-    if is_other and all(name != topic for name, *_ in shared.ranges):
-        return None
-    return shared
+    """Return the mark that shows a version of a topic as committed, None without one."""
+    mark = marks.get(topic_writer(writer, topic))
+    return None if mark is None or mark.version < version else mark
 
 
 def find_done_topics(
@@ -181,13 +166,7 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
 
 def read_marks(fs: FileSystem, directory: str) -> dict[str, Mark]:
     """Read the marks of a directory, none without a file; errors of `decode_marks`, with path."""
-    path = f"{directory}/{WRITERS_FILE}"
-    try:
-        return decode_marks(files.read_file(fs, path))
-    except FileNotFoundError:
-        return {}
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return files.read_decoded(fs, f"{directory}/{WRITERS_FILE}", decode_marks, {})
 
 
 def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
@@ -319,14 +298,15 @@ def decode_commit(data: bytes) -> Commit:
     """
     try:
         content = json.loads(data)
-        version, rows = content["version"], content["moves"]
-        moves = tuple(Move(*row) for row in rows)
-        removes = tuple(Removal(*row) for row in content.get("removes", ()))
-        marks = {n: decode_mark(mark) for n, mark in content.get("marks", {}).items()}
+        version = content["version"]
+        if version != COMMIT_VERSION:
+            known = f"{COMMIT_VERSION} is known"
+            raise UnsupportedVersion(f"commit record of version {version}, {known}")
+        moves = tuple(Move(*row) for row in content["moves"])
+        removes = tuple(Removal(*row) for row in content["removes"])
+        marks = {n: decode_mark(mark) for n, mark in content["marks"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not a commit record: {error}") from error
-    if version not in (1, COMMIT_VERSION):
-        raise UnsupportedVersion(f"commit record of version {version}, {COMMIT_VERSION} is known")
     for move in moves:
         _check_move(move)
     for removal in removes:

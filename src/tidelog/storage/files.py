@@ -13,14 +13,17 @@ import posixpath
 import random
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.env import MAX_BUFFERS_PER_WRITE, Env, File, FileSystem, NotRegularFile
 from tidelog.errors import CorruptFile, InvalidTopic
 from tidelog.types import INT32_MAX, INT64_MAX, Buffer, TopicPartition
+
+_Content = TypeVar("_Content")
+_Missing = TypeVar("_Missing")
 
 # Name of the controllers' metadata log in Kafka; it may be among a broker's partitions.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
@@ -406,6 +409,23 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
         return file.pread(size, 0)
     finally:
         file.close()
+
+
+def read_decoded(
+    fs: FileSystem, path: str, decode: Callable[[bytes], _Content], missing: _Missing
+) -> "_Content | _Missing":
+    """Read and decode a small file; `missing` if there is no such file.
+
+    Raises:
+        CorruptFile: From `read_file` or `decode`, with the path.
+        OSError: A call failed.
+    """
+    try:
+        return decode(read_file(fs, path))
+    except FileNotFoundError:
+        return missing
+    except CorruptFile as error:
+        raise error.located(path) from error
 
 
 def write_atomically(

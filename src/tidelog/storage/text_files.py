@@ -32,6 +32,7 @@ from tidelog.storage.files import (
     PARTITION_METADATA_FILE,
     decode_topic_id,
     encode_topic_id,
+    read_decoded,
     read_file,
     write_atomically,
 )
@@ -135,12 +136,7 @@ def read_offset_checkpoint(files: FileSystem, path: str) -> dict[TopicPartition,
     Raises:
         CorruptFile: The text is invalid. Kafka then continues as if it were empty.
     """
-    try:
-        return decode_offset_checkpoint(read_file(files, path))
-    except FileNotFoundError:
-        return {}
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return read_decoded(files, path, decode_offset_checkpoint, {})
 
 
 def write_offset_checkpoint(
@@ -177,12 +173,7 @@ def decode_partition_metadata(data: Buffer) -> uuid.UUID:
 def read_partition_metadata(files: FileSystem, directory: str) -> uuid.UUID | None:
     """Read the topic id of a partition's directory, None if it has no `partition.metadata`."""
     path = posixpath.join(directory, PARTITION_METADATA_FILE)
-    try:
-        return decode_partition_metadata(read_file(files, path))
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return read_decoded(files, path, decode_partition_metadata, None)
 
 
 def write_partition_metadata(
@@ -278,12 +269,7 @@ def decode_meta_properties(data: Buffer) -> dict[str, str]:
 def read_meta_properties(files: FileSystem, directory: str) -> dict[str, str] | None:
     """Read the settings of a log directory, None if it has no `meta.properties`."""
     path = posixpath.join(directory, META_PROPERTIES_FILE)
-    try:
-        return decode_meta_properties(read_file(files, path))
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return read_decoded(files, path, decode_meta_properties, None)
 
 
 def write_meta_properties(files: FileSystem, directory: str, properties: Mapping[str, str]) -> None:
@@ -340,10 +326,6 @@ class Fields(NamedTuple):
         if not isinstance(value, str):
             raise self._problem(name, "a text")
         return value
-
-    def maybe_text(self, name: str) -> str:
-        """Return a text, empty if it is null or missing."""
-        return "" if self.content.get(name) is None else self.text(name)
 
     def items(self, name: str) -> list[object]:
         """Return a list."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.worlds.records.legacy_sets import build_legacy_set
+
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord, TimestampType
 
 START_MS = 1_700_000_000_000

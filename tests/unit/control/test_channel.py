@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -405,11 +406,7 @@ def test_wake(server: ControlServer) -> None:
     assert server.wait(None) == 0
 
 
-def test_who_knows_less_of_a_tier_drops_nothing_there() -> None:
-    """Earlier releases send requests without `drops_theirs`."""
-    name = TopicPartition(TOPIC, 0)
-    wishes = verbs.tier_wishes(name, MoveOptions(url="file:///store", takes_over=True))
-    del wishes["drops_theirs"]
-    read, options = verbs.read_tier_wishes(wishes, lambda _done: None)
-    assert read == name
-    assert (options.takes_over, options.drops_theirs) == (True, False)
+def test_the_wishes_of_a_move_are_read_as_written() -> None:
+    name, given = TopicPartition(TOPIC, 0), MoveOptions(url="file:///store", takes_over=True)
+    read, options = verbs.read_tier_wishes(verbs.tier_wishes(name, given), print)
+    assert (read, options) == (name, replace(given, on_copied=print))

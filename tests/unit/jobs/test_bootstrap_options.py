@@ -40,7 +40,9 @@ def test_a_job_that_is_done_clears_what_its_dead_drivers_left(tmp_path: Path) ->
     path = str(tmp_path)
     with Directory.open(path, writable=True) as directory:
         directory.create_topic("t")
-    commits.note(os_env().files, path, {"app/bootstrap-x": commits.Mark(0, 5)})
+    commits.note(
+        os_env().files, path, {commits.topic_writer("app/bootstrap-x", "t"): commits.Mark(0, 5)}
+    )
     mine = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-x', 0, 't')}-1-aa-0.log.staging"
     other = tmp_path / "t-0" / f"{numbered_commit_id('bootstrap-y', 0, 't')}-1-aa-0.log.staging"
     for file in (mine, other):
@@ -56,7 +58,5 @@ def test_a_job_counts_each_topic_by_itself(tmp_path: Path) -> None:
     path, env = str(tmp_path), os_env()
     mark = commits.Mark(0, 5, "", (("t", 0, 0, 9, 5),))
     commits.note(env.files, path, {commits.topic_writer("app/bootstrap-x", "t"): mark})
-    commits.note(env.files, path, {"app/bootstrap-old": mark})  # as earlier releases stored it
-    for job in ("x", "old"):
-        assert written_before(path, "t", f"app/bootstrap-{job}", env=env) is not None
-        assert written_before(path, "u", f"app/bootstrap-{job}", env=env) is None
+    assert written_before(path, "t", "app/bootstrap-x", env=env) is not None
+    assert written_before(path, "u", "app/bootstrap-x", env=env) is None

@@ -188,24 +188,6 @@ class TestPassedOn:
             ):
                 state.ensure_asked(plan(sink_options=other))
 
-    def test_checkpoints_of_earlier_releases_go_on_with_their_markers(self) -> None:
-        """They don't name markers; without the old ones, a repeated batch is written twice."""
-        question = {
-            "sources": [["data", [["orders", "orders"]]]],
-            "target": "kafka://west:9092",
-            "partitions": "kept",
-            "isolation": "read_committed",
-        }
-        state = MirrorState(mirror_id="f" * 32, question=question, starts=())
-        asked = plan_mirror(
-            ["data"],
-            ["orders"],
-            "kafka://west:9092",
-            checkpoint="checkpoint",
-            sink_options={"markerTopic": "marks"},
-        )
-        state.ensure_asked(asked)
-
 
 class TestState:
     state = MirrorState(

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from tests.worlds.constants import set_constant
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import (
     CorruptBatch,
@@ -23,7 +24,6 @@ from tidelog.record.columns.decode import ALL_COLUMNS, decode, schema
 from tidelog.record.header import ATTRIBUTES_AT, HEADER_SIZE, seal
 from tidelog.record.kernels import layout
 from tidelog.record.kernels.memory import Longs
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, Header, NewRecord, TimestampType
 
 RECORD_COUNT = Struct(">i")

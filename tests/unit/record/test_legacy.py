@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import (
     CorruptBatch,
@@ -16,7 +17,7 @@ from tidelog.errors import (
 )
 from tidelog.record.batch_walk import walk
 from tidelog.record.compression import compress
-from tidelog.record.legacy import LegacyBatch, build_legacy_message, build_legacy_set
+from tidelog.record.legacy import LegacyBatch, build_legacy_message
 from tidelog.types import INT32_MAX, INT64_MAX, Codec, Header, NewRecord, TimestampType
 
 TIME = 1_700_000_000_000

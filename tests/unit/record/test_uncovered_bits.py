@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import TidelogError
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import Codec, NewRecord
 
 NEW = [NewRecord(key=b"key %d" % i, value=b"value", timestamp=1000 + i) for i in range(3)]

@@ -3,12 +3,13 @@
 import struct
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import frame_size, walk
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import LegacyBatch, build_legacy_set
+from tidelog.record.legacy import LegacyBatch
 from tidelog.types import INT32_MAX, NewRecord
 
 NEW = [NewRecord(key=b"k", value=b"v", timestamp=5)]

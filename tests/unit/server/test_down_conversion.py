@@ -1,12 +1,12 @@
 """Batches converted for old clients, and the parts that these formats lack."""
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch, UnsupportedCompression
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.header import stamp_append_time
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.partitions.legacy_clients import down_convert, known_magic
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 

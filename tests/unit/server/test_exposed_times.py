@@ -1,8 +1,9 @@
 """Batches with append times as headers: changed and unchanged parts."""
 
+from tests.worlds.records.legacy_sets import build_legacy_set
+
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch, build_end_marker
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.partitions.fetch import HEADER_KEY, expose_append_times
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 

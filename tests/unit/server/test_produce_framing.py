@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import damaged_logs
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE, LENGTH_AT, LENGTH_MIN, MAGIC_2, MAGIC_AT
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.api.produce import is_one_batch
 from tidelog.types import Codec, NewRecord
 

@@ -76,7 +76,7 @@ def test_of_the_markers_of_a_key_those_of_the_newest_topic_count() -> None:
     assert last_marker(counts, read[3]) == read[3]
 
 
-def test_markers_of_earlier_releases_have_no_id() -> None:
+def test_markers_of_clusters_without_ids_have_none() -> None:
     assert decode_marker(b'{"version": 1, "batch": 4, "note": "n"}') == Marker(4, "n")
     assert encode_marker(Marker(4, "n")) == b'{"version": 1, "batch": 4, "note": "n"}'
     assert decode_marker(encode_marker(Marker(4, "n", "id"))) == Marker(4, "n", "id")
@@ -100,15 +100,6 @@ def test_rows_that_name_their_topic_go_where_they_are_missing() -> None:
     assert [found.is_done(topic) for topic in ("odd", "even", "new")] == [False, True, False]
     assert found.skipped == {"even": 4}
     assert marked(found) == {f"{KEY}@new": Marker(2), f"{KEY}@odd": Marker(2)}
-
-
-def test_a_marker_for_all_topics_together_still_counts() -> None:
-    """Earlier releases wrote one marker for each task of a numbered write, for all its topics."""
-    made = ClaimedTopics(Claim(f"{KEY}@odd", 4, topics_of=KEY), "odd")
-    done = made.find_done(cast("Markers", Kept(**{"": 4})))
-    assert done is not None
-    assert (done.was_done, dict(done.skipped)) == (True, {"odd": 4})
-    assert not claimed(Kept(**{"": 4}), "odd", 5)[1]
 
 
 def test_a_query_counts_all_topics_together() -> None:

@@ -19,12 +19,12 @@ from tests.worlds.directories.logs import (
     watched,
     write,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.builder import build_batch, build_empty_batch
 from tidelog.record.coding import crc32c
 from tidelog.record.header import ATTRIBUTES_AT, CRC_AT, MAX_TIMESTAMP_AT
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import Codec

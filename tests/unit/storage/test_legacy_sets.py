@@ -14,6 +14,7 @@ from tests.unit.storage.appending import (
     validate,
 )
 from tests.worlds.constants import set_constant
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (
@@ -29,7 +30,7 @@ from tidelog.errors import (
 )
 from tidelog.record.builder import build_batch
 from tidelog.record.compression import compress
-from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.log.append import AppendContext, AppendTerms, PendingAppend
 from tidelog.storage.log.message_set_kernels import KernelPasses
 from tidelog.storage.log.message_sets import SetPasses

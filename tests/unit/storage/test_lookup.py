@@ -12,10 +12,10 @@ from tests.worlds.directories.logs import (
     reopen,
     write,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.builder import build_batch, build_empty_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_reader import LogView
 from tidelog.types import ClockName, Codec, OffsetAndTimestamp, TimestampType

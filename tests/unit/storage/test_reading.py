@@ -13,11 +13,12 @@ from tests.worlds.directories.logs import (
     reader_of,
     write,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_end_marker
-from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.producer_loading import find_aborted
 from tidelog.storage.segment.active_segment import TailSegment

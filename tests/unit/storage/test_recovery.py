@@ -20,10 +20,11 @@ from tests.worlds.directories.logs import (
     watched,
     write,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptBatch, DamagedLog
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_message, build_legacy_set
+from tidelog.record.legacy import build_legacy_message
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import Codec, IsolationLevel
 

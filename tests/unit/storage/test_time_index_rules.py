@@ -21,10 +21,10 @@ from tests.worlds.directories.logs import (
     reader_of,
     reopen,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 from tests.worlds.repetition import rarely
 
 from tidelog.config import RetentionClock, TopicConfig
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.segment_times import read_times

@@ -17,6 +17,7 @@ from tests.unit.storage.appending import (
     validate,
 )
 from tests.worlds.constants import set_constant
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.config import TopicConfig
 from tidelog.errors import (
@@ -29,7 +30,6 @@ from tidelog.errors import (
 from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.coding import write_varint
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.record_rules import BodyFacts, check_body, walk_body
 from tidelog.storage.log.validator import Validator

@@ -13,6 +13,7 @@ from tests.unit.storage.appending import (
     resealed,
     validate,
 )
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import (
     CorruptBatch,
@@ -32,7 +33,6 @@ from tidelog.record.header import (
     MAX_TIMESTAMP_AT,
     RECORD_COUNT_AT,
 )
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage.log.append import AppendOrigin
 from tidelog.storage.log.record_rules import RECORD_ERROR_LIMIT
 from tidelog.types import (

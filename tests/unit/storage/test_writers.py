@@ -176,7 +176,7 @@ def test_after_a_failed_commit_only_reopening_goes_on() -> None:
     staged = stage(env, 0, "a", 9)
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
         path = f"{ROOT}/tidelog-commit-{'0' * 32}.json"
-        env.files.open(path, create=True).pwrite(b'{"version": 2, "moves": []}', 0)
+        env.files.open(path, create=True).pwrite(commits.encode_commit(commits.Commit()), 0)
         with pytest.raises(StorageFailure, match="unfinished"):
             attach(log_dir, staged, version=WriterVersion(QUERY, 0))
     with LogDir.open(ROOT, env=env, options=WRITABLE) as log_dir:
@@ -259,25 +259,3 @@ def test_a_version_that_one_topic_has_goes_to_the_other_topics() -> None:
     assert (both.was_done, both.skipped, rows_by_topic(both)) == (False, {TOPIC: 5}, {OTHER: 9})
     assert commit_topics(env, "c", 4, TOPIC, OTHER).skipped == {TOPIC: 5, OTHER: 4}
     assert rows_by_topic(commit_topics(env, "d", 6, TOPIC, OTHER)) == {TOPIC: 9, OTHER: 9}
-
-
-def test_marks_for_all_topics_together_still_count() -> None:
-    """Earlier releases stored one version of an application for the whole directory."""
-    env = seeded_env(1)
-    make_two_topics(env)
-    ranges = ((TOPIC, 0, 0, 9, 5),)
-    commits.note(env.files, ROOT, {APP: commits.Mark(7, 5, "", ranges)})
-    assert commit_topics(env, "a", 7, TOPIC).skipped == {TOPIC: 7}
-    # A version below the mark may have been written to any topic.
-    assert commit_topics(env, "a", 6, OTHER).skipped == {OTHER: 7}
-    assert rows_by_topic(commit_topics(env, "a", 7, OTHER)) == {
-        OTHER: 9
-    }  # the mark has ranges of the first topic only
-    assert rows_by_topic(commit_topics(env, "b", 8, TOPIC)) == {TOPIC: 9}
-
-
-def test_a_mark_without_ranges_counts_for_every_topic() -> None:
-    env = seeded_env(1)
-    make_two_topics(env)
-    commits.note(env.files, ROOT, {APP: commits.Mark(7, 5)})
-    assert commit_topics(env, "a", 7, TOPIC, OTHER).skipped == {TOPIC: 7, OTHER: 7}

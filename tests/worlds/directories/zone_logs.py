@@ -6,11 +6,11 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 from tests.worlds.records.kernel_logs import batches, contents, times
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record.batch_walk import walk
 from tidelog.record.coding import crc32c
 from tidelog.record.header import assign_offset
-from tidelog.record.legacy import build_legacy_set
 from tidelog.record.record import Record
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.clocks.zone_map import Zone

@@ -3,11 +3,11 @@
 import struct
 
 from hypothesis import strategies as st
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record.batch import RecordBatch
 from tidelog.record.batch_walk import walk
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import (
     INT64_MAX,
     INT64_MIN,

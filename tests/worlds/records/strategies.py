@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record.builder import build_batch
-from tidelog.record.legacy import build_legacy_set
 from tidelog.types import INT64_MAX, INT64_MIN, Codec, Header, NewRecord, TimestampType
 
 BASE_TIME = 1_700_000_000_000

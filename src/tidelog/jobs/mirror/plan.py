@@ -94,10 +94,6 @@ _OF_MIRROR_TO_BROKERS: Final = {
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
 
 
-# Key in `question` that checkpoints of earlier releases lack.
-_MARKERS: Final = "markers"
-
-
 # Internal topics of brokers and of writers, which patterns never match.
 _INTERNAL: Final = (
     "__consumer_offsets",
@@ -243,7 +239,7 @@ class MirrorPlan:
             "target": str(self.target),
             "partitions": self.partitioning.value,
             "isolation": self.isolation.name.lower(),
-            _MARKERS: dict(self.markers),
+            "markers": dict(self.markers),
         }
 
 
@@ -403,14 +399,8 @@ class MirrorState:
         return replace(self, starts=(*self.starts, *later))
 
     def ensure_asked(self, plan: MirrorPlan) -> None:
-        """Raise InvalidRequest if the plan's `question` differs from the one in the state.
-
-        Checkpoints of earlier releases don't contain the options for markers, so these are not
-        compared then.
-        """
+        """Raise InvalidRequest if the plan's `question` differs from the one in the state."""
         now = json.loads(json.dumps(plan.question()))
-        if _MARKERS not in self.question:
-            del now[_MARKERS]
         for name in sorted(self.question.keys() | now.keys()):
             if self.question.get(name) != now.get(name):
                 raise InvalidRequest(

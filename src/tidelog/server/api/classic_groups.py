@@ -377,7 +377,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        return HeartbeatResponse(error_code=ErrorCode.NONE)
+        return HeartbeatResponse()
     if code is ErrorCode.NONE:
         member = MemberRef(request.member_id, request.group_instance_id)
         code = coordinator.members.heartbeat(request.group_id, member, request.generation_id)
@@ -396,7 +396,6 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
     members = [MemberRef(each.member_id, each.group_instance_id) for each in request.members]
     codes = coordinator.members.leave(request.group_id, members)
     return LeaveGroupResponse(
-        error_code=ErrorCode.NONE,
         members=[
             MemberResponse(
                 member_id=member.member_id, group_instance_id=member.instance_id, error_code=each
@@ -427,7 +426,7 @@ async def list_groups(
     clock, groups = context.node.env.clock, tuple(coordinator.groups())
     listed = await in_slices(clock, (_listed(each) if passes(each) else None for each in groups))
     matches = [each for each in listed if each is not None]
-    return large_if_many(ListGroupsResponse(error_code=ErrorCode.NONE, groups=matches), matches)
+    return large_if_many(ListGroupsResponse(groups=matches), matches)
 
 
 def _listed(group: AnyGroup) -> ListedGroup:
@@ -474,7 +473,6 @@ async def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     members = tuple(group.members.values())
     described = (_described_member(group, member, is_stable=is_stable) for member in members)
     return DescribedGroup(
-        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
@@ -491,7 +489,7 @@ def _missing(version: int, group_id: str, *, is_there: bool) -> DescribedGroup:
     """
     dead = GroupState.DEAD.value
     if version < NOT_FOUND_FIRST_VERSION:
-        return DescribedGroup(error_code=ErrorCode.NONE, group_id=group_id, group_state=dead)
+        return DescribedGroup(group_id=group_id, group_state=dead)
     return DescribedGroup(
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
         error_message=(

@@ -107,7 +107,6 @@ def describe_quorum(
     """
     if not _is_metadata(request.topics):
         return DescribeQuorumResponse(
-            error_code=0,
             error_message="",
             topics=[
                 failed_item(
@@ -119,7 +118,7 @@ def describe_quorum(
     partition = _described(context.node, with_times=context.version >= 1)
     topic = DescribedQuorumTopic(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])
     nodes = [_node(context.node)]
-    return DescribeQuorumResponse(error_code=0, error_message="", topics=[topic], nodes=nodes)
+    return DescribeQuorumResponse(error_message="", topics=[topic], nodes=nodes)
 
 
 def _is_metadata(topics: list[QuorumTopic]) -> bool:
@@ -138,7 +137,6 @@ def _described(node: Node, *, with_times: bool) -> DescribedQuorumPartition:
     )
     return DescribedQuorumPartition(
         partition_index=0,
-        error_code=0,
         error_message="",
         leader_id=node.node_id,
         leader_epoch=_EPOCH,
@@ -227,9 +225,8 @@ def update_features(
             error_code=why.error_code, error_message=f"{text}{why.message}"
         )
     return UpdateFeaturesResponse(
-        error_code=0,
         results=[
-            UpdatedFeature(feature=name, error_code=0, error_message="NONE")
+            UpdatedFeature(feature=name, error_message="NONE")
             for name in dict.fromkeys(update.feature for update in request.feature_updates)
         ],
     )
@@ -309,7 +306,7 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Elec
         return ElectLeadersResponse(error_code=code, replica_election_results=results)
     if request.topic_partitions is None:
         results = [ElectionTopicResult(topic=name) for name in context.node.topics.names()]
-        return ElectLeadersResponse(error_code=0, replica_election_results=results)
+        return ElectLeadersResponse(replica_election_results=results)
     results = []
     for topic in request.topic_partitions:
         result = ElectionTopicResult(topic=topic.topic)
@@ -318,7 +315,7 @@ def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> Elec
             set_error(partition, _election(context.node, topic.topic, number))
             result.partition_result.append(partition)
         results.append(result)
-    return ElectLeadersResponse(error_code=ErrorCode.NONE, replica_election_results=results)
+    return ElectLeadersResponse(replica_election_results=results)
 
 
 def _election(node: Node, topic: str, number: int) -> Refusal:
@@ -347,7 +344,7 @@ def alter_partition_reassignments(
 
 
 def _reassign(node: Node, topic: str, partition: ReassignablePartition) -> ReassignedPartition:
-    result = ReassignedPartition(partition_index=partition.partition_index, error_code=0)
+    result = ReassignedPartition(partition_index=partition.partition_index)
     with errors_in(result):
         if not _exists(node, topic, partition.partition_index):
             raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_PARTITION)
@@ -415,7 +412,6 @@ async def describe_log_dirs(
     def look() -> DescribeLogDirsResult:
         sizes, (total, usable) = measure(env, path, _partitions_of(topics, request))
         return DescribeLogDirsResult(
-            error_code=0,
             log_dir=path,
             topics=_topics(sizes),
             total_bytes=total,

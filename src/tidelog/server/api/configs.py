@@ -473,7 +473,6 @@ def _described(
         why = refusal_of(error)
         return failed_item(DescribeConfigsResult, resource, why.error_code, why.message or "")
     return DescribeConfigsResult(
-        error_code=0,
         error_message="",
         resource_type=kind,
         resource_name=name,
@@ -521,7 +520,7 @@ async def list_config_resources(
         if not kinds or kind in kinds
         for name in names
     ]
-    response = ListConfigResourcesResponse(error_code=0, config_resources=resources)
+    response = ListConfigResourcesResponse(config_resources=resources)
     return large_if_many(response, resources)
 
 
@@ -625,7 +624,7 @@ async def describe_client_quotas(
             error_code=why.error_code, error_message=why.message, entries=None
         )
     entries = await context.node.work.run_long(len(quotas), _describe, quotas, quota_filter)
-    response = DescribeClientQuotasResponse(error_code=0, error_message="", entries=entries)
+    response = DescribeClientQuotasResponse(error_message="", entries=entries)
     return large_if_many(response, entries)
 
 
@@ -651,7 +650,7 @@ async def alter_client_quotas(
     """Set and remove quotas; the response is sent once the changes are durable and in force."""
     names = [_name(alteration) for alteration in request.entries]
     times = Counter(names)
-    results = {name: AlteredQuotas(error_code=0, entity=_parts(name)) for name in times}
+    results = {name: AlteredQuotas(entity=_parts(name)) for name in times}
 
     def changed(state: ClusterState) -> ClusterState:
         quotas = dict(state.quotas)

@@ -225,7 +225,6 @@ def _partition(
         committed_offset=commit.offset,
         committed_leader_epoch=commit.leader_epoch,
         metadata=commit.metadata,
-        error_code=ErrorCode.NONE,
     )
 
 
@@ -477,7 +476,7 @@ async def offset_delete(
         topic.partitions.append(
             OffsetDeleteResponsePartition(partition_index=partition, error_code=each)
         )
-    return OffsetDeleteResponse(error_code=ErrorCode.NONE, topics=list(topics.values()))
+    return OffsetDeleteResponse(topics=list(topics.values()))
 
 
 # First version in which a client knows the errors after which it must abort, and first version in

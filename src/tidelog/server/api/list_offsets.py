@@ -269,7 +269,7 @@ async def _old_style(
     if offsets and offsets[0] > end:
         offsets = [end, *(offset for offset in offsets if offset <= end)]
     old_style = sorted(offsets, reverse=True)
-    return PartitionResponse(partition_index=number, error_code=0, old_style_offsets=old_style)
+    return PartitionResponse(partition_index=number, old_style_offsets=old_style)
 
 
 def _starts(segments: Iterable[Segment], start: int) -> list[tuple[int, int]]:

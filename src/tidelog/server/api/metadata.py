@@ -282,7 +282,6 @@ def _topic(node: Node, lookup: TopicLookup) -> MetadataTopic:
         return lookup.missing
     info = lookup.info
     return MetadataTopic(
-        error_code=0,
         name=info.name,
         topic_id=info.topic_id or NO_UUID,
         is_internal=node.topics.is_internal(info.name),
@@ -308,7 +307,6 @@ def _partitions(node: Node, info: TopicInfo) -> list[MetadataPartition]:
 
 def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
     return MetadataPartition(
-        error_code=0,
         partition_index=number,
         leader_id=node.node_id,
         leader_epoch=node.partitions.leader_epoch(topic, number),
@@ -462,7 +460,6 @@ def _described(node: Node, part: Part) -> DescribedTopic:
         )
     numbers = set(numbers_of(info))
     return DescribedTopic(
-        error_code=0,
         name=info.name,
         topic_id=info.topic_id or NO_UUID,
         is_internal=node.topics.is_internal(info.name),
@@ -477,7 +474,6 @@ def _described(node: Node, part: Part) -> DescribedTopic:
 
 def _described_partition(node: Node, topic: str, number: int) -> DescribedPartition:
     return DescribedPartition(
-        error_code=0,
         partition_index=number,
         leader_id=node.node_id,
         leader_epoch=node.partitions.leader_epoch(topic, number),
@@ -550,7 +546,6 @@ def answer(*, legacy: bool, error_code: int = 0, version: int = 0) -> ApiVersion
             api_keys=itself if error_code != ErrorCode.INVALID_REQUEST else [],
         )
     return ApiVersionsResponse(
-        error_code=0,
         api_keys=keys,
         supported_features=[
             SupportedFeature(name=name, min_version=first, max_version=last)

@@ -247,7 +247,6 @@ async def _describe_consumers(
     group = _find(context, group_id, ConsumerGroup, "consumer")
     members = tuple(group.members.values())
     return DescribedConsumerGroup(
-        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
@@ -292,7 +291,6 @@ async def _describe_sharers(
     group = _find(context, group_id, ShareGroup, "share")
     members = tuple(group.members.values())
     return DescribedShareGroup(
-        error_code=ErrorCode.NONE,
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,

@@ -480,7 +480,6 @@ class AppendPlan:
         self.context.node.metrics.produced(row.name, row.data.records or b"", result)
         row.answer = PartitionProduceResponse(
             index=row.data.index,
-            error_code=0,
             base_offset=result.base_offset,
             log_append_time_ms=result.log_append_time_ms,
             log_start_offset=result.log_start_offset,

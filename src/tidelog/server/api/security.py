@@ -159,7 +159,7 @@ async def create_acls(context: RequestContext, request: CreateAclsRequest) -> Cr
     results: list[AclCreationResult] = []
     acls: list[tuple[Acl, AclCreationResult]] = []
     for creation in request.creations:
-        result = AclCreationResult(error_code=0, error_message=None)
+        result = AclCreationResult(error_message=None)
         try:
             acls.append((_acl_of(creation), result))
         except Refusal as why:  # other errors apply to the whole request
@@ -260,9 +260,7 @@ async def delete_acls(
         acls = authorizer.acls
         matches, removed = await context.node.work.run_long(len(acls), _removed, acls, acl_filter)
         going.append(matches)
-        results.append(
-            DeleteAclsFilterResult(error_code=0, error_message=None, matching_acls=removed)
-        )
+        results.append(DeleteAclsFilterResult(error_message=None, matching_acls=removed))
     try:
         await context.node.rules.remove_acls([*chain.from_iterable(going)])
     except TidelogError as error:
@@ -283,7 +281,6 @@ def _removed(
 
 def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
     return DeleteAclsMatchingAcl(
-        error_code=0,
         error_message=None,
         resource_type=acl.resource_type,
         resource_name=acl.name,

@@ -183,7 +183,6 @@ def _created(node: Node, new: NewTopic, made: TopicInfo | TidelogError) -> Creat
     return CreatableTopicResult(
         name=made.name,
         topic_id=made.topic_id or NO_UUID,
-        error_code=0,
         num_partitions=made.partitions,
         replication_factor=1,
         configs=[
@@ -215,7 +214,7 @@ async def delete_topics(
     deletions = list[tuple[TopicInfo, DeletableTopicResult]]()
     for state in {(state.name, state.topic_id): state for state in states}.values():
         await slices.rest()
-        result = DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=0)
+        result = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
         with errors_in(result):
             info = _to_delete(context.node, state, names, ids)
             result.name, result.topic_id = info.name, info.topic_id or NO_UUID
@@ -288,7 +287,7 @@ async def create_partitions(
     counts = dict[str, int]()
     for topic in {topic.name: topic for topic in request.topics}.values():
         await slices.rest()
-        result = CreatePartitionsTopicResult(name=topic.name, error_code=0, error_message=None)
+        result = CreatePartitionsTopicResult(name=topic.name, error_message=None)
         with errors_in(result):
             if times[topic.name] > 1:
                 raise Refusal(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -493,7 +492,7 @@ async def _delete_until(
     except TidelogError as error:
         code = ErrorCode.UNKNOWN_SERVER_ERROR if error.code is None else error.code
         return failed_item(result, row, code)
-    return result(partition_index=row.partition_index, low_watermark=start, error_code=0)
+    return result(partition_index=row.partition_index, low_watermark=start)
 
 
 def _move_start(partition: Partition, offset: int) -> int | None:

@@ -267,7 +267,6 @@ async def list_transactions(
         LOGGER.warning("can't filter transactions by pattern: %s", error)
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     response = ListTransactionsResponse(
-        error_code=ErrorCode.NONE,
         unknown_state_filters=[each for each in request.state_filters if each not in _STATES],
         transaction_states=listed,
     )
@@ -347,7 +346,6 @@ def _described(
 
 def _described_transaction(metadata: TransactionMetadata) -> DescribedTransactionState:
     return DescribedTransactionState(
-        error_code=ErrorCode.NONE,
         transactional_id=metadata.transactional_id,
         transaction_state=metadata.state.title,
         transaction_timeout_ms=metadata.timeout_ms,
@@ -447,7 +445,7 @@ async def _init(
         )
         return _refused(ErrorCode.INVALID_PRODUCER_EPOCH if is_unknown else result.code)
     return InitProducerIdResponse(
-        error_code=0, producer_id=result.producer_id, producer_epoch=result.producer_epoch
+        producer_id=result.producer_id, producer_epoch=result.producer_epoch
     )
 
 
@@ -460,7 +458,7 @@ async def _take(context: RequestContext) -> InitProducerIdResponse:
 
 
 def _answer(producer_id: int) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=0, producer_id=producer_id, producer_epoch=0)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def _refused(code: int) -> InitProducerIdResponse:
@@ -505,7 +503,6 @@ async def _partition(
     producers = map(_producer, partition.log.producer_states().producers.values())
     return DescribeProducersPartitionResponse(
         partition_index=number,
-        error_code=0,
         active_producers=await in_slices(context.node.env.clock, producers),
     )
 

@@ -186,7 +186,7 @@ class SaslSession:
         self._has_bare_tokens = request.version == 0
         self._state = State.WANTS_TOKENS
         mechanisms = list(self._authentication.mechanisms)
-        return write_response(request, SaslHandshakeResponse(error_code=0, mechanisms=mechanisms))
+        return write_response(request, SaslHandshakeResponse(mechanisms=mechanisms))
 
     def _may_renew(self) -> bool:
         """Whether the client may re-authenticate now; if so, this counts as a re-authentication."""
@@ -226,7 +226,7 @@ class SaslSession:
                 error_message=error.client_message or usual,
             )
             return write_response(request, response)
-        response = SaslAuthenticateResponse(error_code=0, error_message="", auth_bytes=answer)
+        response = SaslAuthenticateResponse(error_message="", auth_bytes=answer)
         if self._state is State.OPEN:
             response.session_lifetime_ms = self._begin_session()
         return write_response(request, response)

@@ -312,7 +312,6 @@ class PartitionRead:
             return data
         return PartitionData(
             partition_index=self.number,
-            error_code=0,
             high_watermark=self.high_watermark,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=self.log_start_offset,

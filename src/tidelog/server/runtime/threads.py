@@ -11,36 +11,23 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from functools import partial, wraps
+from typing import Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
-from tidelog.env import Env
 from tidelog.errors import Closed
-from tidelog.record.builder import BATCH_BYTES
-from tidelog.storage.clocks.append_times import AppendTimes
-from tidelog.storage.commits import Commit, CommitRecords
 from tidelog.storage.directory.log_dir import LogDir
-from tidelog.storage.directory.topic_registry import TopicInfo
-from tidelog.storage.log.append import AppendResult
 from tidelog.storage.log.durability import Done
 from tidelog.storage.log.durability import Work as Job
-from tidelog.storage.log.log import Log, LogAccess, SwapAccess
+from tidelog.storage.log.log import Log, LogAccess
 from tidelog.storage.log.producers import ProducerStates
-from tidelog.storage.log.segment_swaps import Adoption, Swap
-from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.retention import Deletion
-from tidelog.storage.segment.roll import RollReason, SegmentNote
-from tidelog.storage.segment.segment import Segment
-from tidelog.storage.tier.tier_files import TierFiles
-from tidelog.types import Codec, NewRecord, TopicPartition
+from tidelog.storage.log.segment_swaps import SegmentSwaps
 
-if TYPE_CHECKING:
-    from tidelog.storage.tier.tier_record import TierRecord
-
+_P = ParamSpec("_P")
 _Result = TypeVar("_Result")
+_Target_co = TypeVar("_Target_co", covariant=True)
 
 
 THREADS: Final = 4
@@ -232,36 +219,40 @@ class LoopGate:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
 
+class _Proxy(Protocol[_Target_co]):
+    """Object of another thread that stands for one of the event loop's thread."""
+
+    _gate: LoopGate
+
+    @property
+    def _target(self) -> _Target_co: ...
+
+
+def on_loop(
+    call: Callable[Concatenate[_Target_co, _P], _Result],
+) -> Callable[Concatenate[_Proxy[_Target_co], _P], _Result]:
+    """Return the method of a proxy that executes a method on the event loop."""
+
+    @wraps(call)
+    def method(self: _Proxy[_Target_co], /, *args: _P.args, **keywords: _P.kwargs) -> _Result:
+        return self._gate.run(call, self._target, *args, **keywords)
+
+    return method
+
+
 class SwapsOnLoop:
     """Proxy for a log's `SegmentSwaps` in another thread: a `SwapAccess`."""
 
-    def __init__(self, swaps: SwapAccess, gate: LoopGate) -> None:
-        self._swaps = swaps
+    def __init__(self, swaps: SegmentSwaps, gate: LoopGate) -> None:
+        self._target = swaps
         self._gate = gate
 
-    def prepare_adoption(self) -> Adoption:
-        """Prepare adopting segments at the log end."""
-        return self._gate.run(self._swaps.prepare_adoption)
-
-    def finished_run(self, bases: Sequence[int]) -> list[ClosedSegment]:
-        """Return the finished local segments with these base offsets, which must be consecutive."""
-        return self._gate.run(self._swaps.finished_run, bases)
-
-    def cleanable_segments(self) -> list[ClosedSegment]:
-        """Return the finished segments, oldest first."""
-        return self._gate.run(self._swaps.cleanable_segments)
-
-    def still_has(self, segments: Iterable[Segment]) -> bool:
-        """Whether the log still has exactly these segment objects."""
-        return self._gate.run(self._swaps.still_has, segments)
-
-    def show(self, swap: Swap, commit: Commit, operation: str) -> list[str]:
-        """Rename the files of new segments, and make the segments visible."""
-        return self._gate.run(self._swaps.show, swap, commit, operation)
-
-    def go_offline(self, operation: str, reason: str) -> None:
-        """Take the partition offline."""
-        self._gate.run(self._swaps.go_offline, operation, reason)
+    prepare_adoption = on_loop(SegmentSwaps.prepare_adoption)
+    finished_run = on_loop(SegmentSwaps.finished_run)
+    cleanable_segments = on_loop(SegmentSwaps.cleanable_segments)
+    still_has = on_loop(SegmentSwaps.still_has)
+    show = on_loop(SegmentSwaps.show)
+    go_offline = on_loop(SegmentSwaps.go_offline)
 
 
 class LogOnLoop(LogAccess):
@@ -273,7 +264,7 @@ class LogOnLoop(LogAccess):
 
     def __init__(self, log: Log, gate: LoopGate) -> None:
         super().__init__(log.segment_list)
-        self._log = log
+        self._target = log
         self._gate = gate
         self._swaps = SwapsOnLoop(log.swaps, gate)
 
@@ -284,54 +275,22 @@ class LogOnLoop(LogAccess):
 
     def producer_states(self) -> ProducerStates:
         """Return producers and open transactions at the log end."""
-        return self._log.producer_states()
+        return self._target.producer_states()
 
     @property
     def recovery_point(self) -> int:
         """Offset below which everything is durable."""
-        return self._log.recovery_point
+        return self._target.recovery_point
 
-    def trusted_end(self) -> int:
-        """Return the offset below which every append time on disk is right."""
-        return self._gate.run(self._log.trusted_end)
-
-    def append_times_of(self, segment: Segment) -> AppendTimes:
-        """Return a segment's append times, limited to proven ones."""
-        return self._gate.run(self._log.append_times_of, segment)
-
-    def append(
-        self,
-        records: Iterable[NewRecord],
-        *,
-        codec: Codec = Codec.NONE,
-        batch_bytes: int = BATCH_BYTES,
-    ) -> AppendResult:
-        """Append records."""
-        return self._gate.run(self._log.append, records, codec=codec, batch_bytes=batch_bytes)
-
-    def flush(self) -> None:
-        """Make everything that was appended durable."""
-        self._gate.run(self._log.flush)
-
-    def roll(self, reason: RollReason = RollReason.REQUEST) -> bool:
-        """Finish the active segment."""
-        return self._gate.run(self._log.roll, reason)
-
-    def note_of(self, segment: Segment) -> tuple[SegmentNote | None, int]:
-        """Return the note of a local segment, and a time in ms at which its records existed."""
-        return self._gate.run(self._log.note_of, segment)
-
-    def apply_retention(self, *, by_age: bool = True) -> list[Deletion]:
-        """Delete the segments that the topic's retention allows to delete."""
-        return self._gate.run(self._log.apply_retention, by_age=by_age)
-
-    def advance_start(self, offset: int) -> None:
-        """Advance the log start, regardless of the topic's cleanup policy."""
-        self._gate.run(self._log.advance_start, offset)
-
-    def take_tier(self, record: "TierRecord") -> None:
-        """Use a new tier record."""
-        self._gate.run(self._log.take_tier, record)
+    trusted_end = on_loop(Log.trusted_end)
+    append_times_of = on_loop(Log.append_times_of)
+    append = on_loop(Log.append)
+    flush = on_loop(Log.flush)
+    roll = on_loop(Log.roll)
+    note_of = on_loop(Log.note_of)
+    apply_retention = on_loop(Log.apply_retention)
+    advance_start = on_loop(Log.advance_start)
+    take_tier = on_loop(Log.take_tier)
 
 
 class LogDirOnLoop:
@@ -342,45 +301,17 @@ class LogDirOnLoop:
     """
 
     def __init__(self, log_dir: LogDir, gate: LoopGate) -> None:
-        self._log_dir = log_dir
+        self._target = log_dir
         self._gate = gate
+        self.path, self.env, self.is_writable = log_dir.path, log_dir.env, log_dir.is_writable
+        self.commit_records, self.tier_files = log_dir.commit_records, log_dir.tier_files
+        self.cleaner_offset, self.note_cleaned = log_dir.cleaner_offset, log_dir.note_cleaned
 
-    @property
-    def path(self) -> str:
-        """Path of the directory."""
-        return self._log_dir.path
-
-    @property
-    def env(self) -> Env:
-        """Files, clock and randomness."""
-        return self._log_dir.env
-
-    @property
-    def is_writable(self) -> bool:
-        """Whether the directory is open for writing; always true for a broker's."""
-        return self._log_dir.is_writable
-
-    @property
-    def commit_records(self) -> CommitRecords:
-        """Commits in progress, for any thread."""
-        return self._log_dir.commit_records
-
-    @property
-    def tier_files(self) -> TierFiles:
-        """Reads files in tiers, in any thread."""
-        return self._log_dir.tier_files
-
-    def topics(self) -> Mapping[str, TopicInfo]:
-        """Return all topics by name."""
-        return self._gate.run(self._log_dir.topics)
-
-    def topic(self, name: str) -> TopicInfo:
-        """Return one topic; raises UnknownTopic."""
-        return self._gate.run(self._log_dir.topic, name)
-
-    def knows_age_limit(self, name: str) -> bool:
-        """Whether a topic's `retention.ms` is set for the topic or by a broker."""
-        return self._gate.run(self._log_dir.knows_age_limit, name)
+    topics = on_loop(LogDir.topics)
+    topic = on_loop(LogDir.topic)
+    knows_age_limit = on_loop(LogDir.knows_age_limit)
+    flush = on_loop(LogDir.flush)
+    accept_clock = on_loop(LogDir.accept_clock)
 
     def reader(self, topic: str, partition: int) -> LogAccess:
         """Return a proxy for the open log, the same as `log`."""
@@ -388,20 +319,4 @@ class LogDirOnLoop:
 
     def log(self, topic: str, partition: int) -> LogAccess:
         """Return a proxy for the open log."""
-        return LogOnLoop(self._gate.run(self._log_dir.log, topic, partition), self._gate)
-
-    def flush(self) -> None:
-        """Make everything that was appended durable."""
-        self._gate.run(self._log_dir.flush)
-
-    def accept_clock(self) -> int:
-        """Accept a clock jump durably, so that appends can continue."""
-        return self._gate.run(self._log_dir.accept_clock)
-
-    def cleaner_offset(self, name: TopicPartition) -> int | None:
-        """Return the offset below which a partition was compacted, for any thread."""
-        return self._log_dir.cleaner_offset(name)
-
-    def note_cleaned(self, name: TopicPartition, offset: int | None) -> None:
-        """Store the offset below which a partition is compacted, for any thread."""
-        self._log_dir.note_cleaned(name, offset)
+        return LogOnLoop(self._gate.run(self._target.log, topic, partition), self._gate)

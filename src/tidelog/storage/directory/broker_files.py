@@ -47,7 +47,7 @@ from tidelog.record.batch import RecordBatch
 from tidelog.record.builder import build_batch
 from tidelog.record.header import HEADER_SIZE
 from tidelog.storage import files
-from tidelog.storage.files import read_file, write_atomically
+from tidelog.storage.files import read_decoded, write_atomically
 from tidelog.storage.text_files import Fields, read_versioned
 from tidelog.types import INT64_MAX, Buffer, NewRecord
 
@@ -191,12 +191,7 @@ def read_cluster(fs: FileSystem, directory: str) -> ClusterState:
         OSError: A system call failed.
     """
     path = f"{directory}/{CLUSTER_FILE}"
-    try:
-        return decode_cluster(files.read_file(fs, path))
-    except FileNotFoundError:
-        return ClusterState()
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return files.read_decoded(fs, path, decode_cluster, ClusterState())
 
 
 def read_kept_defaults(
@@ -313,12 +308,7 @@ def read_group_offsets(files: FileSystem, directory: str) -> GroupOffsets | None
         OSError: A system call failed.
     """
     path = posixpath.join(directory, GROUPS_FILE)
-    try:
-        return decode_group_offsets(read_file(files, path))
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return read_decoded(files, path, decode_group_offsets, None)
 
 
 def write_group_offsets(files: FileSystem, directory: str, offsets: GroupOffsets) -> None:
@@ -356,16 +346,13 @@ def read_next(fs: FileSystem, directory: str) -> int | None:
         UnsupportedVersion: A later release wrote it.
         OSError: A system call failed.
     """
-    path = f"{directory}/{PRODUCER_IDS_FILE}"
-    try:
-        content = read_versioned(files.read_file(fs, path), PRODUCER_IDS_FILE, _VERSION)
-        next_id = content.integer("next")
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return files.read_decoded(fs, f"{directory}/{PRODUCER_IDS_FILE}", _decode_next, None)
+
+
+def _decode_next(data: bytes) -> int:
+    next_id = read_versioned(data, PRODUCER_IDS_FILE, _VERSION).integer("next")
     if not 0 <= next_id < INT64_MAX:
-        raise CorruptFile(f"next id {next_id}, 0 to {INT64_MAX - 1} expected", path=path)
+        raise CorruptFile(f"next id {next_id}, 0 to {INT64_MAX - 1} expected")
     return next_id
 
 

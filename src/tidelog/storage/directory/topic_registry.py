@@ -52,7 +52,7 @@ from tidelog.storage.files import (
     parse_partition_dir,
     partition_dir_name,
     random_topic_id,
-    read_file,
+    read_decoded,
     write_atomically,
 )
 from tidelog.storage.text_files import (
@@ -175,12 +175,7 @@ def read_topics(files: FileSystem, directory: str) -> TopicsText:
         OSError: A system call failed.
     """
     path = posixpath.join(directory, TOPICS_FILE)
-    try:
-        return decode_topics(read_file(files, path))
-    except FileNotFoundError:
-        return TopicsText()
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return read_decoded(files, path, decode_topics, TopicsText())
 
 
 NAMED_MAX: Final = 20

@@ -146,12 +146,7 @@ def load_history(fs: FileSystem, directory: str) -> CompactionHistory | None:
         OSError: The disk failed.
     """
     path = f"{directory}/{HISTORY_FILE}"
-    try:
-        return CompactionHistory.decode(files.read_file(fs, path))
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return files.read_decoded(fs, path, CompactionHistory.decode, None)
 
 
 def read_history(fs: FileSystem, directory: str) -> CompactionHistory | None:

@@ -322,7 +322,7 @@ class Manifest:
         writer: Id of the directory that changes it; changes by another directory are refused.
         generation: Number that increases with every change.
         change: Random name of each change, so that two copies of a directory never write the same
-            manifest; empty if an earlier release wrote the manifest.
+            manifest.
         log_start_offset: Log start; records below it are deleted, even if segments still have them.
         segments: Segments by offset, without overlaps.
         garbage: Segments whose objects are to be removed after the grace period.
@@ -553,7 +553,7 @@ def manifest_of(fields: Fields) -> Manifest:
         partition=fields.integer("partition"),
         writer=fields.text("writer"),
         generation=fields.integer("generation"),
-        change=fields.maybe_text("change"),
+        change=fields.text("change"),
         log_start_offset=fields.integer("logStartOffset"),
         segments=tuple(decode_row(item) for item in fields.items("segments")),
         garbage=tuple(_garbage(item) for item in fields.items("garbage")),

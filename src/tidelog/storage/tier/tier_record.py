@@ -170,15 +170,14 @@ def decode_record(data: bytes) -> TierRecord:
         log_start_offset=fields.integer("logStartOffset"),
         cut_offset=fields.maybe_integer("cutOffset"),
         restart_offset=fields.maybe_integer("restartOffset"),
-        pending=_texts(fields, "pending"),
+        pending=_texts(fields),
     )
 
 
-def _texts(fields: Fields, name: str) -> tuple[str, ...]:
-    """Return a list of texts; empty if it is missing, as in files of an older release."""
-    items = fields.items(name) if name in fields.content else []
+def _texts(fields: Fields) -> tuple[str, ...]:
+    items = fields.items("pending")
     if not all(isinstance(item, str) for item in items):
-        raise CorruptFile(f"{fields.what}: `{name}` holds {str(items)[:80]}, texts expected")
+        raise CorruptFile(f"{fields.what}: `pending` holds {str(items)[:80]}, texts expected")
     return tuple(map(str, items))
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.errors import CorruptData
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.record.columns.decode import SECRET_BYTES
-from tidelog.record.legacy import build_legacy_set
 from tidelog.server.coordinator.log_kernels import KernelPieces
 from tidelog.server.coordinator.log_loader import FindKernels
 from tidelog.server.groups.committed_offsets import CommittedOffset

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 from tests.faults.seeded import SeededEnv, seeded_env
+from tests.worlds.records.legacy_sets import build_legacy_set
 
 from tidelog.record.batch_walk import Batch, walk
 from tidelog.record.builder import build_batch, build_empty_batch, build_end_marker
-from tidelog.record.legacy import build_legacy_set
 from tidelog.storage import files
 from tidelog.storage.clocks.append_times import AppendTimes
 from tidelog.storage.compaction.job import CleaningJob, CompactionRules, Group, SourceSegment

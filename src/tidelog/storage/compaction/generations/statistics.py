@@ -298,7 +298,7 @@ def _taken_in(statistics: Statistics, content: Fields) -> Statistics:
 
 
 def _counted(content: Fields) -> MappedKeys | None:
-    """Return the count of a map; None if there is none, or if an earlier release wrote the file."""
+    """Return the count of a map; None if there is none."""
     counts = content.value("counted")
     if not counts:
         return None
