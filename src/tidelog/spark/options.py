@@ -46,7 +46,7 @@ READ_OPTIONS: Final = {
     "assign": 'partitions, {"topic": [0, 1]}',
     "startingOffsets": 'earliest, or offsets by partition, {"topic": {"0": 23, "1": -2}}',
     "endingOffsets": 'latest, or offsets by partition, {"topic": {"0": 42, "1": -1}}',
-    "startingTimestamp": "start of the time range, inclusive: ms, or as docs/time.md says",
+    "startingTimestamp": "start of the time range, inclusive: ms, or text as in docs/time.md",
     "endingTimestamp": "end of the time range, exclusive",
     "startingOffsetsByTimestamp": 'starts by partition, {"topic": {"0": ms}}',
     "endingOffsetsByTimestamp": 'ends by partition, {"topic": {"0": ms}}',
