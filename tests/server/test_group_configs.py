@@ -26,20 +26,29 @@ from tidelog.server.embedded import Broker
 from tidelog.storage.directory.broker_files import CLUSTER_FILE
 
 GROUP = 32
+INVALID_CONFIG = 40
 # The offsets topic is being created or loaded.
 LOADING = (14, 15, 16)
 SET, DELETE = range(2)
 
 
-def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
-    """Return the error code of one change."""
+def answered(
+    broker: Broker, group: str, name: str, operation: int, value: str | None
+) -> tuple[int, str | None]:
+    """Return error code and message of one change."""
     change = IncrementallyAlteredConfig(name=name, config_operation=operation, value=value)
     resource = IncrementalAlterConfigsResource(
         resource_type=GROUP, resource_name=group, configs=[change]
     )
     with RawClient(broker.bootstrap_servers) as asking:
         request = IncrementalAlterConfigsRequest(resources=[resource])
-        return asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses[0].error_code
+        (response,) = asking.ask(INCREMENTAL_ALTER_CONFIGS, 1, request).responses
+    return response.error_code, response.error_message
+
+
+def alter(broker: Broker, group: str, name: str, operation: int, value: str | None) -> int:
+    """Return the error code of one change."""
+    return answered(broker, group, name, operation, value)[0]
 
 
 def heartbeat_interval_ms(broker: Broker, group: str) -> int:
@@ -74,6 +83,21 @@ def test_members_are_told_also_after_a_restart(data: str) -> None:
         assert heartbeat_interval_ms(broker, "own") == 9000
     with start_with(data, group_consumer_max_heartbeat_interval_ms="7000") as broker:
         assert heartbeat_interval_ms(broker, "own") == 7000
+
+
+def test_values_outside_the_brokers_bounds_are_refused(data: str) -> None:
+    least, most = (f"group.consumer.{end}.heartbeat.interval.ms" for end in ("min", "max"))
+    refusals = {
+        "2999": f"{HEARTBEAT} must be greater than or equal to {least}",
+        "9001": f"{HEARTBEAT} must be less than or equal to {most}",
+    }
+    given = {least.replace(".", "_"): "3000", most.replace(".", "_"): "9000"}
+    with start_with(data, **given) as broker:
+        for value in ("3000", "9000"):
+            assert answered(broker, "own", HEARTBEAT, SET, value) == (0, None)
+        for value, text in refusals.items():
+            assert answered(broker, "own", HEARTBEAT, SET, value) == (INVALID_CONFIG, text)
+        assert heartbeat_interval_ms(broker, "own") == 9000
 
 
 def test_groups_with_settings_are_bounded(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
