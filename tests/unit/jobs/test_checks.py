@@ -65,6 +65,15 @@ def test_the_limits_are_inclusive_as_kafkas() -> None:
     assert [finding.records for finding in found] == [Count(1, True), Count(1, True)]
 
 
+def test_a_limit_that_no_time_exceeds_is_none_of_unknown_times() -> None:
+    written = ExpectedWrite(records=Count(5, True))
+    (finding,) = check(target(), written, NOW)
+    assert finding.text.endswith("would be refused; their number is unknown")
+    for after_ms in (2**63 - 1, 2**63 - 1 - NOW):
+        config = {"message_timestamp_after_max_ms": str(after_ms)}
+        assert check(target(**config), written, NOW) == []
+
+
 def test_log_append_time_overwrites_create_times_and_knows_no_limits() -> None:
     config = {
         "message_timestamp_type": "LogAppendTime",
