@@ -1,0 +1,79 @@
+"""Rows that librdkafka reads for a split: the same as those fetched directly from the leader."""
+
+from functools import partial
+
+import pytest
+from tests.worlds.waiting import PATIENCE_S
+
+from tidelog.env import os_env
+from tidelog.remote.broker_connection import connect_socket
+from tidelog.remote.partition_fetch import FetchSeams, PartitionFetch
+from tidelog.remote.rows import ConsumeSettings, consumed, fetched
+from tidelog.scan import ScanStats, Split
+from tidelog.server.api.node import Node
+from tidelog.server.embedded import Broker
+from tidelog.types import INT64_MAX, ClockName, Header, NewRecord, TopicPartition
+
+TOPIC = "t"
+COLUMNS = ("key", "value", "offset", "timestamp", "timestampType", "headers")
+RECORDS = (
+    NewRecord(key=b"a", value=b"1", timestamp=0),
+    NewRecord(key=None, value=None, timestamp=-1),
+    NewRecord(key=b"", value=b"", timestamp=5, headers=(Header("h", b"x"), Header("h", None))),
+    NewRecord(key=b"b", value=b"2", timestamp=9),
+)
+
+
+def put(broker: Broker, config: dict[str, str]) -> None:
+    def append(node: Node) -> None:
+        node.topics.create(TOPIC, 1, config)
+        found = node.partitions.get(TOPIC, 0)
+        for record in RECORDS:
+            found.log.append([record])
+        found.advance()
+
+    broker.call(append)
+
+
+def rows_of(
+    broker: Broker, split: Split, *, by_librdkafka: bool
+) -> tuple[list[dict[str, object]], int]:
+    """Return the rows, and the number of records without a time."""
+    stats = ScanStats()
+    if by_librdkafka:
+        settings = ConsumeSettings(bootstrap=broker.bootstrap_servers, group="rows", poll_records=3)
+        batches = list(consumed(split, COLUMNS, settings, stats))
+    else:
+        seams = FetchSeams(
+            connect=partial(connect_socket, timeout_s=PATIENCE_S), clock=os_env().clock
+        )
+        fetch = PartitionFetch(broker.bootstrap_servers, TopicPartition(TOPIC, 0), seams)
+        try:
+            batches = list(fetched(split, COLUMNS, fetch, stats))
+        finally:
+            fetch.close()
+    return [row for batch in batches for row in batch.to_pylist()], stats.without_time
+
+
+@pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])
+def test_rows_of_a_range(broker: Broker, stamps: str) -> None:
+    put(broker, {"message.timestamp.type": stamps})
+    ranges = [None, (0, 5), (0, 9), (1, 10), (9, INT64_MAX)]
+    offsets = []
+    for time_range in ranges:
+        split = Split(
+            topic=TOPIC,
+            partition=0,
+            start_offset=0,
+            end_offset=4,
+            directory="",
+            time_range=time_range,
+            clock=ClockName.RECORD,
+        )
+        rows, without_time = rows_of(broker, split, by_librdkafka=True)
+        assert (rows, without_time) == rows_of(broker, split, by_librdkafka=False), time_range
+        offsets.append([row["offset"] for row in rows])
+        if stamps == "CreateTime":
+            assert without_time == (time_range is not None)
+    if stamps == "CreateTime":
+        assert offsets == [[0, 1, 2, 3], [0], [0, 2], [2, 3], [3]]
