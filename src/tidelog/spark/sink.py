@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from tidelog.errors import DirectoryLocked, InvalidRequest, TopicExists, UnknownTopic
-from tidelog.spark.options import nearest
+from tidelog.spark.options import REASON, nearest
+from tidelog.spark.rows import TYPES
 from tidelog.spark.sink_options import SinkOptions, read_sink_options
 from tidelog.storage.directory.topic_registry import NewTopic, check_new
 
@@ -88,22 +89,6 @@ def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> Non
                 return  # a write that runs at the same time has created it
 
 
-# Columns that a read returns and a write ignores, so that a topic can be copied without naming
-# columns.
-_READ_ONLY: Final = frozenset(
-    {
-        "offset",
-        "timestampType",
-        "appendTimestamp",
-        "createTimestamp",
-        "producerId",
-        "producerEpoch",
-        "sequence",
-        "leaderEpoch",
-    }
-)
-
-
 _Kinds: TypeAlias = tuple[type[DataType], ...]
 
 
@@ -115,6 +100,11 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
     "partition": (IntegerType, ShortType, LongType),
     "timestamp": (TimestampType, LongType),
 }
+
+
+# Columns that a read returns and a write ignores, so that a topic can be copied without naming
+# columns.
+_READ_ONLY: Final = TYPES.keys() - _COLUMNS.keys() - {REASON}
 
 
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
