@@ -11,6 +11,7 @@ from tests.server.test_produce import until
 from tests.server.test_serve import serving
 from tests.worlds.brokers.running import SETTINGS
 from tests.worlds.clients.raw import RawClient
+from tests.worlds.needs import need
 from tests.worlds.records.batches import batch
 from tests.worlds.waiting import PATIENCE_S, until_so
 
@@ -161,8 +162,7 @@ def test_clients_that_take_nothing_hold_up_nobody(quick_path: Path) -> None:
 
 def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        if not stack.enter_context(descriptors(2 * IDLE)):
-            pytest.skip("too few descriptors may be open")
+        need(stack.enter_context(descriptors(2 * IDLE)), f"{2 * IDLE} open descriptors")
         broker = stack.enter_context(tidelog.broker(str(quick_path / "data"), settings=SETTINGS))
         broker.call(lambda node: node.topics.create(TOPIC, 1))
         crowd = stack.enter_context(contextlib.closing(Crowd(broker.bootstrap_servers, IDLE)))
@@ -181,8 +181,7 @@ def test_idle_connections_hold_up_nobody_and_end_with_the_broker(quick_path: Pat
 def test_ten_thousand_idle_connections_take_little(quick_path: Path) -> None:
     """A separate process, as users start it: it raises its own limit of descriptors."""
     with contextlib.ExitStack() as stack:
-        if not stack.enter_context(descriptors(IDLE_MANY)):
-            pytest.skip(f"fewer than {IDLE_MANY} descriptors may be open")
+        need(stack.enter_context(descriptors(IDLE_MANY)), f"{IDLE_MANY} open descriptors")
         data = str(quick_path / "data")
         process, address = stack.enter_context(serving("--data", data))
         client = stack.enter_context(RawClient(address))

@@ -8,6 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from tests.worlds.command_line import NOW, Cli
@@ -163,14 +164,13 @@ def test_records_that_were_read_can_be_appended(log: tidelog.Directory) -> None:
 
 
 def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
-    polars, pandas = pytest.importorskip("polars"), pytest.importorskip("pandas")
     table = pa.table({"key": ["k"], "value": ["v"], "timestamp": pa.array([TIME])})
     forms = [
         table,
         table.to_batches()[0],
         table.to_reader(),
-        polars.from_arrow(table),
-        pandas.DataFrame({"key": ["k"], "value": ["v"], "timestamp": [TIME]}, index=[7]),
+        pl.from_arrow(table),
+        pd.DataFrame({"key": ["k"], "value": ["v"], "timestamp": [TIME]}, index=[7]),
     ]
     for form in forms:
         log.append_table("flights", form)
@@ -179,10 +179,9 @@ def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
 
 
 def test_frames_of_polars_go_to_all_partitions(log: tidelog.Directory) -> None:
-    polars = pytest.importorskip("polars")
     log.create_topic("wide", partitions=3)
     headers = [[{"key": "h", "value": b"v"}], []]
-    frame = polars.DataFrame({"key": ["a", "c"], "value": [b"x", None], "headers": headers})
+    frame = pl.DataFrame({"key": ["a", "c"], "value": [b"x", None], "headers": headers})
     log.append_table("wide", frame)
     rows = {one.key: (one.value, one.headers) for _, one in log.records("wide")}
     assert rows == {b"a": (b"x", (Header("h", b"v"),)), b"c": (None, ())}

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli
 
 CSV = b'tail,due,extra\nN1,2013-02-08 12:00,"{""a"": ""b""}"\n,2013-02-08 13:00,\n'
@@ -58,9 +60,6 @@ def test_a_row_without_a_time_gets_the_clock(flights: Cli) -> None:
 
 
 def test_parquet_keeps_types(flights: Cli, tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     due = pa.array([1_360_342_800_000, None], pa.timestamp("ms", "UTC"))
     headers = pa.array([[("a", "1")], None], pa.map_(pa.string(), pa.string()))
     rows = pa.table({"key": [b"\xff", b"k"], "due": due, "n": [1, 2], "h": headers})
@@ -93,9 +92,6 @@ sys.exit(main())
 def test_times_in_nanoseconds_need_no_pandas(
     flights: Cli, tmp_path: Path, zone: str | None
 ) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     due = pa.array([1_360_342_800_123_456_789], pa.timestamp("ns", zone))
     name = str(tmp_path / "rows.parquet")
     parquet.write_table(pa.table({"v": ["a"], "due": due}), name)

@@ -2,6 +2,7 @@
 
 import io
 
+import pyarrow as pa
 import pytest
 from tests.worlds.command_line import NOW, Cli, at
 
@@ -62,7 +63,6 @@ def test_offsets_limits_and_ranges(
 
 
 def test_arrow_holds_the_same_records(hours: Cli) -> None:
-    pa = pytest.importorskip("pyarrow")
     bounds = ("--from", str(NOW - 8 * HOUR), "--to", str(NOW - 5 * HOUR))
     result = hours.ok("read", "flights", "-o", "arrow", *bounds)
     table = pa.ipc.open_stream(io.BytesIO(result.raw)).read_all()
@@ -72,7 +72,6 @@ def test_arrow_holds_the_same_records(hours: Cli) -> None:
 
 
 def test_arrow_takes_a_limit_and_refuses_a_terminal(hours: Cli) -> None:
-    pa = pytest.importorskip("pyarrow")
     result = hours.ok("read", "flights", "-o", "arrow", "--limit", "3")
     assert pa.ipc.open_stream(io.BytesIO(result.raw)).read_all().num_rows == 3
     hours.on_terminal = True

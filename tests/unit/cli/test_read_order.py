@@ -4,7 +4,9 @@ import io
 import json
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.worlds.command_line import NOW, Cli, at
 
 import tidelog
@@ -36,7 +38,6 @@ def place(request: pytest.FixtureRequest, hours: Cli) -> Iterator[tuple[str, ...
     if request.param == "directory":
         yield ("--data", str(hours.data))
         return
-    pytest.importorskip("confluent_kafka")
     with tidelog.broker(str(hours.data)) as broker:
         yield ("--bootstrap", broker.bootstrap_servers)
 
@@ -111,9 +112,6 @@ def test_arguments_that_are_no_utf8_stand_for_their_bytes(flights: Cli) -> None:
 def test_columns_have_the_same_records_in_the_same_order(
     hours: Cli, place: tuple[str, ...], kind: str
 ) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     def table(*arguments: str) -> list[tuple[object, object]]:
         result = hours.ok("read", "flights", "-o", kind, *arguments, *place)
         data = io.BytesIO(result.raw)
@@ -200,7 +198,6 @@ def test_time_spans_are_those_of_the_records(hours: Cli, place: tuple[str, ...])
 
 
 def test_a_table_takes_conditions(hours: Cli) -> None:
-    pytest.importorskip("pyarrow")
     rows = hours.ok("read", "flights", "--table", "--key", "k1", "-o", "json").objects
     assert {row["key"] for row in rows} == {"k1"}
 

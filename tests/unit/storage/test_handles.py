@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.faults import SeededEnv, seeded_env
 from tests.worlds.directories.logs import batch, names, new_log, path_of, put, reader_of
+from tests.worlds.needs import need
 
 from tidelog.env import OsFileSystem
 from tidelog.errors import CorruptBatch
@@ -26,8 +27,7 @@ def paths(tmp_path: Path) -> list[str]:
 def open_count(directory: Path) -> int:
     """Return the number of this process's descriptors for files in a directory."""
     links = Path("/proc/self/fd")
-    if not links.exists():
-        pytest.skip("no /proc here")
+    need(links.exists(), "/proc/self/fd")
     targets = []
     for link in links.iterdir():
         try:

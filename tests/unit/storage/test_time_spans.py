@@ -4,6 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from tests.worlds.directories.logs import new_log, put, read, reader_of, reopen, write
 from tests.worlds.directories.plain_cleaner import PlainWorker
 from tests.worlds.directories.random_logs import TOPIC, make_log_dir
@@ -124,7 +125,7 @@ def test_spans_from_a_broker() -> None:
     with tidelog.broker() as broker, tidelog.connect(broker.bootstrap_servers) as log:
         log.create_topic("flights", partitions=3, config={"retention.ms": "-1"})
         log.append("flights", [NewRecord(value=b"v", timestamp=5)], partition=0)
-        producer = pytest.importorskip("confluent_kafka").Producer(
+        producer = Producer(
             {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
         )
         producer.init_transactions()
