@@ -165,7 +165,7 @@ def test_records_that_were_read_can_be_appended(log: tidelog.Directory) -> None:
 
 def test_frames_and_readers_are_tables(log: tidelog.Directory) -> None:
     table = pa.table({"key": ["k"], "value": ["v"], "timestamp": pa.array([TIME])})
-    forms = [
+    forms: list[ArrowStream] = [
         table,
         table.to_batches()[0],
         table.to_reader(),
