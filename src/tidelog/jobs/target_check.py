@@ -38,6 +38,7 @@ from tidelog.types import INT64_MAX, TimestampType
 
 if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
+    from tidelog.storage.directory.log_dir import LogDir
 
 
 # Returns the number of create times in [start, end), in ms; None for an open side.
@@ -351,6 +352,27 @@ def open_cluster(place: Place) -> "Cluster":
     return connect(place.address, settings, timeout_s=question_timeout_s(place.client))
 
 
+def open_directory(
+    place: Place, env: Env, *, writable: bool = False, create: bool = False
+) -> "LogDir":
+    """Open the directory of a place; see `LogDirOptions`."""
+    from tidelog.objects.object_files import env_for
+    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
+
+    env = env_for(place.address, env, place.store)
+    options = LogDirOptions(writable=writable, create=create)
+    return LogDir.open(place.address, env=env, options=options)
+
+
+def partition_counts(place: Place, env: Env) -> dict[str, int]:
+    """Return the number of partitions of each topic in a place; raises ClusterFailure."""
+    if place.is_broker:
+        with open_cluster(place) as cluster:
+            return cluster.topics()
+    with open_directory(place, env) as log_dir:
+        return {name: info.partitions for name, info in log_dir.topics().items()}
+
+
 def describe(place: Place, topic: str, *, env: Env | None = None) -> Target:
     """Return an existing topic as a target.
 
@@ -471,10 +493,7 @@ def make_topic(
         ConfigError, InvalidTopic, ClusterFailure, DirectoryLocked: The topic can't be created.
     """
     if not place.is_broker:
-        from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-
-        options = LogDirOptions(writable=True, create=True)
-        with LogDir.open(place.address, env=env, options=options) as log_dir:
+        with open_directory(place, env, writable=True, create=True) as log_dir:
             return log_dir.create_topic(topic, partitions=partitions, config=settings)[1]
     from tidelog.remote.topics import create
 
@@ -496,13 +515,7 @@ def drop_empty_topic(place: Place, topic: str, env: Env) -> bool:
     """
     if place.is_broker:
         return _drop_at_brokers(place, topic)
-    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-
-    options = LogDirOptions(writable=True)
-    with (
-        suppress(TidelogError, OSError),
-        LogDir.open(place.address, env=env, options=options) as log_dir,
-    ):
+    with suppress(TidelogError, OSError), open_directory(place, env, writable=True) as log_dir:
         if not any(log_dir.end_offsets(log_dir.partitions(topic)).values()):
             log_dir.delete_topic(topic)
             return True

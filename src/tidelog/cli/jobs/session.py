@@ -510,6 +510,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
         OSError: A directory can't be read or written, or a file's folder does not exist.
         ClusterFailure, NotAuthorized, MissingDependency: The cluster refuses, or can't be reached.
     """
+    from tidelog.jobs.target_check import partition_counts
     from tidelog.storage.directory.topic_registry import unknown_topic
 
     for file in files:
@@ -518,7 +519,7 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
     for use in uses:
         if use.creates and _is_missing(surroundings, use.place):
             continue
-        topics = topics_at(surroundings, use.place)
+        topics = partition_counts(use.place, surroundings.env)
         for topic in use.topics:
             name, partition = topic, None
             if isinstance(topic, TopicPartition):
@@ -532,22 +533,6 @@ def check_before(surroundings: Surroundings, uses: Iterable[Use], *files: str | 
                 raise error
         if use.writes and not use.place.is_broker:
             _check_writable(use.place.address)
-
-
-def topics_at(surroundings: Surroundings, place: Place) -> dict[str, int]:
-    """Return the topics of a place with their numbers of partitions; errors as `check_before`."""
-    from tidelog.objects import env_for
-
-    if place.is_broker:
-        from tidelog.jobs.target_check import open_cluster
-
-        with open_cluster(place) as cluster:
-            return dict(cluster.topics())
-    from tidelog.storage.directory.log_dir import LogDir
-
-    env = env_for(place.address, surroundings.env, place.store)
-    with LogDir.open(place.address, env=env) as log_dir:
-        return {name: info.partitions for name, info in log_dir.topics().items()}
 
 
 def _is_missing(surroundings: Surroundings, place: Place) -> bool:

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from tidelog.arguments import choices_of, level_of
 from tidelog.config import TopicConfig
-from tidelog.env import Env
+from tidelog.env import Env, os_env
 from tidelog.errors import InvalidRequest, UnknownGroup, UnknownTopic
 from tidelog.jobs.audit.options import AuditOptions, Kind
 from tidelog.jobs.audit.state import Mark, Run, encode_run
 from tidelog.jobs.options import point_ms, takes_options
-from tidelog.jobs.target_check import config_of_broker, open_cluster
+from tidelog.jobs.target_check import config_of_broker, open_cluster, partition_counts
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.scan.plan import plan, with_directory
@@ -231,11 +231,7 @@ def chosen(names: Iterable[str], patterns: Sequence[str] | None) -> set[str]:
 
 def topics_of(side: Side) -> list[str]:
     """Return the names of all topics on a side, sorted."""
-    if side.place.is_broker:
-        with open_cluster(side.place) as cluster:
-            return sorted(cluster.topics())
-    env = directory_env(side.place)
-    return with_directory(side.place.address, env, lambda log_dir: sorted(log_dir.topics()))
+    return sorted(partition_counts(side.place, os_env()))
 
 
 def plan_side(

@@ -49,6 +49,8 @@ from tidelog.jobs.target_check import (
     lines,
     make_topic,
     open_cluster,
+    open_directory,
+    partition_counts,
     taken_back,
 )
 from tidelog.lazy_dataclass import dataclass
@@ -59,7 +61,6 @@ from tidelog.types import IsolationLevel, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.remote.cluster import Cluster
-    from tidelog.storage.directory.log_dir import LogDir
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def _of_cluster(cluster: "Cluster", topic: str, isolation: IsolationLevel) -> To
 
 
 def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env) -> TopicFacts:
-    with _open_directory(place, env) as log_dir:
+    with open_directory(place, env) as log_dir:
         info = log_dir.topic(topic)
         readers = [log_dir.reader(topic, number) for number in range(info.partitions)]
         return TopicFacts(
@@ -120,13 +121,6 @@ def _of_directory(place: Place, topic: str, isolation: IsolationLevel, env: Env)
         )
 
 
-def _open_directory(place: Place, env: Env) -> "LogDir":
-    from tidelog.objects.object_files import env_for
-    from tidelog.storage.directory.log_dir import LogDir
-
-    return LogDir.open(place.address, env=env_for(place.address, env, place.store))
-
-
 def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, TopicConfig]:
     """Return the settings that apply to each topic, if it exists; raises ClusterFailure."""
     names = set(topics)
@@ -137,17 +131,8 @@ def read_configs(place: Place, topics: Iterable[str], env: Env) -> dict[str, Top
             counts = {name: count for name, count in cluster.topics().items() if name in names}
             described = describe(cluster, counts)
         return {name: config_of_broker(topic.settings) for name, topic in described.items()}
-    with _open_directory(place, env) as log_dir:
+    with open_directory(place, env) as log_dir:
         return {name: info.config for name, info in log_dir.topics().items() if name in names}
-
-
-def partition_counts(place: Place, env: Env) -> dict[str, int]:
-    """Return the number of partitions of each topic in a place; raises ClusterFailure."""
-    if place.is_broker:
-        with open_cluster(place) as cluster:
-            return cluster.topics()
-    with _open_directory(place, env) as log_dir:
-        return {name: info.partitions for name, info in log_dir.topics().items()}
 
 
 # -- the map -------------------------------------------------------------------------------------
@@ -507,9 +492,7 @@ def change_settings(place: Place, topic: str, changes: Mapping[str, str | None],
         with open_cluster(place) as cluster:
             alter_config(cluster, topic, changes)
         return
-    from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-
-    with LogDir.open(place.address, env=env, options=LogDirOptions(writable=True)) as log_dir:
+    with open_directory(place, env, writable=True) as log_dir:
         log_dir.alter_config(topic, changes)
 
 
@@ -520,10 +503,7 @@ def add_partitions(place: Place, topic: str, partitions: int, env: Env) -> None:
         InvalidPartitions, ClusterFailure, DirectoryLocked: The partitions can't be added.
     """
     if not place.is_broker:
-        from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
-
-        options = LogDirOptions(writable=True)
-        with LogDir.open(place.address, env=env, options=options) as log_dir:
+        with open_directory(place, env, writable=True) as log_dir:
             log_dir.add_partitions(topic, partitions)
         return
     from tidelog.remote.topics import add_partitions as grow
