@@ -151,7 +151,7 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
         from tidelog.timespec import time_text
 
         rows = [
-            (str(name), None, "no record that late")
+            (str(name), None, "no record at or after this time")
             if found is None
             else (str(name), found.offset, f"{time_text(found.timestamp)}{_doubt(found)}")
             for name, found in islice(self.items(), LINES_SHOWN)
@@ -162,7 +162,7 @@ class Offsets(dict[TopicPartition, OffsetAndTimestamp | None]):
 
 def _position_text(found: OffsetAndTimestamp | None) -> str:
     if found is None:
-        return "no record that late"
+        return "no record at or after this time"
     from tidelog.timespec import time_text
 
     return f"offset {found.offset:,} at {time_text(found.timestamp)}{_doubt(found)}"

@@ -388,7 +388,7 @@ class UnsupportedVersion(TidelogError):
 
 
 class UnsupportedRequest(UnsupportedVersion):
-    """A request's API or version is not served; has the facts for a response.
+    """A request's API or version is not supported; has the facts for a response.
 
     Attributes:
         api_key: Key of the API.
@@ -404,7 +404,7 @@ class UnsupportedRequest(UnsupportedVersion):
         self.version = version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        super().__init__(f"API {api_key} v{version} is not served")
+        super().__init__(f"API {api_key} v{version} is not supported")
 
 
 class StorageFailure(TidelogError):

@@ -188,13 +188,13 @@ def test_acls(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("acls remove --yes", "which ACLs?"),
+        ("acls remove --yes", "no ACLs selected"),
         ("acls add --principal User:a --operation read", "give the resource"),
         ("acls add --principal alice --operation read --topic t", "write TYPE:NAME"),
         ("acls list --topic t --cluster", "give one of"),
-        ("acls list --prefix", "--prefix goes with"),
+        ("acls list --prefix", "--prefix applies only with"),
         ("quotas set producer_byte_rate=1", "give the clients"),
-        ("quotas set producer_byte_rate=x --user a", "a number is needed"),
+        ("quotas set producer_byte_rate=x --user a", "must be a number"),
         ("quotas set producer_rate=1 --user a", "did you mean producer_byte_rate?"),
         ("quotas set producer_byte_rate=1 --user a --default-user", "not both"),
         ("quotas set producer_byte_rate=-1 --user a", "producer_byte_rate"),

@@ -86,7 +86,7 @@ def test_offline_partition_is_reopened_by_command(tmp_path: Path) -> None:
         broker.call(lambda node: node.topics.create("t"))
         broker.call(lambda node: node.partitions.get("t", 0).log.append([NewRecord(value=b"v")]))
         broker.call(fail)
-        assert Cli(tmp_path).ok("reopen", "t:0").out == "t-0: open again\n"
+        assert Cli(tmp_path).ok("reopen", "t:0").out == "t-0: reopened\n"
         assert broker.call(lambda node: node.partitions.get("t", 0).failure) is None
         assert produce_and_note(broker, 1) == [1]
 

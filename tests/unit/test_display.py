@@ -84,13 +84,13 @@ class TestTexts:
         assert repr(found).splitlines() == [
             "2 partitions, append clock, times in UTC",
             "  flights-0  offset 0 at 2013-02-08 17:05:00",
-            "  flights-1  no record that late",
+            "  flights-1  no record at or after this time",
         ]
         assert found == log.offsets_for_times(dict.fromkeys(found, NOON), clock="append")
         again = copy.deepcopy(found)
         assert isinstance(again, Offsets)
         assert (again, again.clock) == (found, ClockName.APPEND)
-        assert "no record that late" in html(found)
+        assert "no record at or after this time" in html(found)
 
     def test_offsets_tell_of_records_without_an_append_time(self) -> None:
         place = TopicPartition("t", 0)

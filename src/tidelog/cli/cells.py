@@ -119,7 +119,9 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
         try:
             return write(parse(cell))
         except (ValueError, RecursionError) as error:
-            raise SerdeError(f"{cell[:CHARACTERS_SHOWN]!r} is no {encoding}: {error}") from error
+            raise SerdeError(
+                f"{cell[:CHARACTERS_SHOWN]!r} is not valid {encoding}: {error}"
+            ) from error
 
     return encode
 
@@ -129,7 +131,7 @@ def _base64_bytes(text: str) -> bytes:
         content = json.loads(text)
         text = content.get(_BASE64)
         if len(content) != 1 or not isinstance(text, str):
-            raise ValueError(f'expected base64, or an object with "{_BASE64}" alone')
+            raise ValueError(f'must be base64, or an object whose only member is "{_BASE64}"')
     return b64decode(text, validate=True)
 
 

@@ -233,7 +233,7 @@ def compact(  # noqa: PLR0913 - one argument for each option
     if show is not None and not plan:
         raise UsageProblem("--show does not apply without --plan")
     if plan and roll:
-        raise UsageProblem("--plan changes nothing, so it can't --roll")
+        raise UsageProblem("--roll does not apply with --plan, which changes nothing")
     if plan:
         with open_directory(surroundings, data) as directory:
             return show_plan(

@@ -101,7 +101,7 @@ def _find_target(surroundings: Surroundings, target: str | None, data: str | Non
     fs = surroundings.env.files
     if target is None:
         if not data:
-            raise UsageProblem("what should be checked? Give a directory, or a topic and --data")
+            raise UsageProblem("nothing to check; give a directory, or a topic and --data")
         return _Target(data.rstrip("/") or "/", Selection())
     if fs.exists(target) and fs.stat(target).is_dir:
         return _directory(surroundings, target.rstrip("/") or "/")

@@ -170,7 +170,7 @@ def address(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
     if not host or not is_number or not 0 < int(port) < 1 << 16:
-        raise UsageProblem(f"{text!r} is no HOST:PORT; try 127.0.0.1:{DEFAULT_PORT}")
+        raise UsageProblem(f"{text!r} is not HOST:PORT; try 127.0.0.1:{DEFAULT_PORT}")
     return host.strip("[]"), int(port)
 
 

@@ -356,7 +356,7 @@ def _say_result(
     moved = f"{len(changes)} of {plural(len(moves), 'partition')}"
     records = f"{'' if exact else 'at most '}{plural(again, 'record')}"
     if held_back:
-        stay = f"{plural(held_back, 'partition')} {verb(held_back, 'stays', 'stay')}"
+        stay = f"left {plural(held_back, 'partition')} unchanged"
         surroundings.note(f"{stay}, because the new offset would skip unread records")
     if options.execute:
         surroundings.say(

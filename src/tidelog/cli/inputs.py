@@ -83,7 +83,7 @@ def _json_rows(source: BinaryIO, name: str, _wanted: ColumnChoice) -> Iterator[I
         except (ValueError, RecursionError) as error:
             raise InvalidInput(f"{where}: not JSON: {error}; one object on each line") from error
         if not isinstance(fields, dict):
-            raise InvalidInput(f"{where}: {type(fields).__name__}, a JSON object expected")
+            raise InvalidInput(f"{where}: {type(fields).__name__}, must be a JSON object")
         yield InputRow(fields, line.strip(), where)
 
 
@@ -414,7 +414,7 @@ class Columns:
         """Raise UsageProblem for an encoding of a part that has no column."""
         is_lines = kind is InputFormat.LINES
         if self.key_separator is not None and not is_lines:
-            raise UsageProblem(f"--key-separator divides lines; {kind} has columns: --key COL")
+            raise UsageProblem(f"--key-separator applies only to lines; for {kind} give --key COL")
         if self.infer and (kind is not InputFormat.CSV or self.value is not None):
             raise UsageProblem(
                 "--infer applies only to CSV whose whole rows are the values; leave it out"
@@ -460,7 +460,7 @@ def read_records(
     if kind is InputFormat.LINES:
         if columns:
             raise UsageProblem(
-                "lines have no columns; say --format json, csv, arrow or parquet,"
+                "lines have no columns; give --format json, csv, arrow or parquet,"
                 " or --key-separator SEP for lines of KEY SEP VALUE"
             )
         return _line_records(source, name, columns, parse_time)
@@ -485,7 +485,7 @@ def typed_records(
     """
     if typed.key_separator is not None and (typed.key is not None or typed.value is not None):
         given = "--value" if typed.key is None else "--key"
-        raise UsageProblem(f"--key-separator divides lines of a pipe; leave it or {given} out")
+        raise UsageProblem(f"--key-separator applies only to lines; leave it or {given} out")
     typed.ensure_consistent(InputFormat.LINES)
     if typed.value is None:
         return _line_records(source, "stdin", typed, parse_time)
@@ -518,7 +518,7 @@ def _line_records(
     """Yield a record for each line; `typed` has the texts that all records share."""
     separator = None if typed.key_separator is None else typed.key_separator.encode()
     if separator == b"":
-        raise UsageProblem("--key-separator '': at least one character")
+        raise UsageProblem("--key-separator must have at least one character")
     if not typed and separator is None and typed.value_as is Encoding.AUTO:
         yield from (NewRecord(value=line) for line in file_lines(source))
         return
@@ -651,8 +651,8 @@ def _headers(row: InputRow, name: str, encode: _Encode) -> tuple[Header, ...]:
     pairs = _pairs(content)
     if pairs is None:
         raise InvalidInput(
-            f"{row.place}: {name}: an object of header names and values expected, "
-            "or a list of [name, value]"
+            f"{row.place}: {name}: must be an object of header names and values,"
+            " or a list of [name, value]"
         )
     try:
         return tuple(Header(key, encode(value)) for key, value in pairs)

@@ -68,7 +68,7 @@ class LagOptions:
             "--show",
             kind=LagShow,
             default=None,
-            text="A line for each topic, partition or group.  [default: topics; of all groups:"
+            text="One line per topic, partition or group.  [default: topics; of all groups:"
             " groups; of JSON and CSV: partitions]",
         )
     )

@@ -114,7 +114,7 @@ def _wanted(surroundings: Surroundings, options: ReadOptions) -> RequestedRange:
     if options.follow and (options.end or options.during) is not None:
         raise UsageProblem("--follow has no end; leave --to and --during out")
     if options.follow and options.kind.is_columns:
-        raise UsageProblem("--follow writes table, json or csv")
+        raise UsageProblem("--follow supports only the formats table, json and csv")
     start_ms, end_ms = times.read_bounds(
         surroundings, options.start, options.end, options.zone, during=options.during
     )

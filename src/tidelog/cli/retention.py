@@ -244,17 +244,17 @@ def _rolled(segment: "SegmentStory", zone: str | None) -> str:
 def _span(first_ms: int | None, last_ms: int, zone: str | None) -> str:
     if last_ms < 0:
         return "none"
-    first = "not known without a zone map" if first_ms is None else output.time_text(first_ms, zone)
+    first = "unknown without a zone map" if first_ms is None else output.time_text(first_ms, zone)
     return f"smallest {first}, largest {output.time_text(last_ms, zone)}"
 
 
 def _appends(segment: "SegmentStory", zone: str | None) -> str:
     unknown = sum(end - start for start, end in segment.unknown_append)
     if segment.first_append_ms is None:
-        return "not known"
+        return "unknown"
     first = output.time_text(segment.first_append_ms, zone)
     last = output.time_text(segment.last_append_ms, zone)
-    hidden = f"; not known of {plural(unknown, 'offset')}" if unknown else ""
+    hidden = f"; unknown for {plural(unknown, 'offset')}" if unknown else ""
     return f"first {first}, last {last}{hidden}"
 
 
@@ -287,7 +287,7 @@ def _because(segment: "SegmentStory", zone: str | None) -> str:
     own = output.time_text(timestamp, zone)
     if counted.is_exact and counted.basis is TimeBasis.APPEND_TIME:
         return f"the append time of record {offset}, {time}; its timestamp is {own}"
-    return f"the {counted.basis} at the latest, {time}{hint}: record {offset} is stamped {own}"
+    return f"the {counted.basis} at the latest, {time}{hint}: record {offset} has timestamp {own}"
 
 
 def _deleted_by(segment: "SegmentStory") -> str:
@@ -352,7 +352,7 @@ _PARTITIONS: Final = output.columns(
 )
 @click.argument("topic", required=False, metavar="[TOPIC]")
 @data_option
-@show_option(RetainShow, "A line for each partition, or for each segment with the reason.")
+@show_option(RetainShow, "One line per partition, or per segment with the reason.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @format_option
 @click.pass_obj

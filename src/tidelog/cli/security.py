@@ -230,7 +230,7 @@ def _resource(
     if len(chosen) > 1:
         raise UsageProblem("give one of --topic, --group, --transactional-id, --cluster")
     if prefix and (not chosen or cluster):
-        raise UsageProblem("--prefix goes with --topic, --group or --transactional-id")
+        raise UsageProblem("--prefix applies only with --topic, --group or --transactional-id")
     if not chosen:
         return Acl()
     return Acl(resource=chosen[0][0], name=chosen[0][1], is_prefix=prefix)
@@ -367,7 +367,7 @@ class AddAclOptions:
         required=True,
         metavar="OP",
         type=click.Choice(OPERATIONS),
-        help=f"What is allowed; repeatable. One of {', '.join(OPERATIONS)}.",
+        help=f"Operation of the ACL; repeatable. One of {', '.join(OPERATIONS)}.",
     )
     deny: bool = option("--deny", is_flag=True, help="Deny it. Default: allow it.")
     kind: Format = given(format_option)
@@ -423,7 +423,7 @@ def remove_acl(
     from tidelog.remote.administration import remove_acls
 
     if wanted == Acl():
-        raise UsageProblem("which ACLs? Give --principal, --topic or another option")
+        raise UsageProblem("no ACLs selected; give --principal, --topic or another option")
     with open_cluster(surroundings, access) as cluster:
         matching = remove_acls(cluster, wanted) if yes else find(cluster, wanted)
     output.print_rows(surroundings, _ACLS, map(_acl_row, matching), kind)
@@ -544,7 +544,7 @@ def set_quota(
         try:
             changes[_known_quota(key)] = float(text)
         except ValueError as error:
-            raise UsageProblem(f"{key}={text}: a number is needed") from error
+            raise UsageProblem(f"{key}={text}: must be a number") from error
     _change(surroundings, access, entity, changes)
 
 

@@ -302,9 +302,9 @@ def reopen(surroundings: Surroundings, target: str | None, data: str | None) -> 
         answer = holder.ask("reopen", {"topic": topic, "partition": partition})
     names = cast("list[str]", answer["reopened"])
     for name in names:
-        surroundings.stdout.write(f"{name}: open again\n")
+        surroundings.stdout.write(f"{name}: reopened\n")
     if not names:
-        surroundings.note("nothing was offline")
+        surroundings.note("no partition was offline")
     return ExitCode.OK
 
 

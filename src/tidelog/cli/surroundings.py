@@ -83,7 +83,7 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (UnknownTopic, "`tidelog topics` lists topics and partitions"),
     (TopicExists, "`tidelog describe TOPIC` shows it"),
     (OffsetOutOfRange, "`tidelog describe TOPIC` shows the offsets"),
-    (DamagedLog, "`tidelog doctor --repair` sets the damage aside"),
+    (DamagedLog, "`tidelog doctor --repair` moves damaged bytes to a separate file"),
     (CorruptData, "`tidelog dump FILE` shows the undamaged part"),
     (UnsupportedVersion, "a later release of tidelog may support it"),
     (ClusterFailure, "check --bootstrap, --command-config and --timeout"),

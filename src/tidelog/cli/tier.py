@@ -420,7 +420,7 @@ def _restore(surroundings: Surroundings, options: TierOptions) -> ExitCode:
     from tidelog.storage.tier_manager.orphans import restore
 
     if options.target is None:
-        raise UsageProblem("--restore is for one topic: `tidelog tier TOPIC[:P] --restore`")
+        raise UsageProblem("--restore needs a topic: `tidelog tier TOPIC[:P] --restore`")
     topic, number = parse_target(options.target)
     restored: list[TopicPartition] = []
 

@@ -128,7 +128,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
     output.print_rows(surroundings, columns, rows, kind)
     if not rows:
         where = place.data if place.access is None else place.access.bootstrap
-        surroundings.note(f"{where} has no topics; `tidelog create TOPIC` makes one")
+        surroundings.note(f"{where} has no topics; `tidelog create TOPIC` creates one")
 
 
 def _topic_row(
@@ -487,7 +487,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
         "record": {
             **output.time_fields("first", fact.first_record_ms, zone),
             **output.time_fields("smallest", fact.smallest_record_ms, zone),
-            "smallest_not_looked_for": [list(span) for span in fact.skipped_ranges],
+            "smallest_unsearched": [list(span) for span in fact.skipped_ranges],
             **output.time_fields("largest", fact.largest_record_ms, zone),
         },
         "append": {
@@ -495,7 +495,7 @@ def _partition_object(fact: PartitionFacts, zone: str | None) -> dict[str, Cell]
             **output.time_fields("last", fact.last_append_ms, zone),
             "unknown": [list(span) for span in fact.unknown],
         },
-        "retention_leans_on_file_time": [list(span) for span in fact.leaning],
+        "retention_by_file_time": [list(span) for span in fact.leaning],
         "roll_storm": fact.storm,
         "lost": [list(span) for span in fact.lost],
     }

@@ -224,8 +224,8 @@ def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
         return
     if not os.path.isdir(_DESCRIPTORS):  # noqa: PTH112 - paths are str here
         raise InvalidRequest(
-            f"{path}: {len(os.fsencode(path))} bytes, a socket's address takes"
-            f" {ADDRESS_BYTES_MAX}: open the directory by a shorter path, such as a link to it"
+            f"{path} has {len(os.fsencode(path))} bytes, but a socket's address has at most"
+            f" {ADDRESS_BYTES_MAX}; open the directory by a shorter path, such as a link to it"
         )
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -197,11 +197,11 @@ SETTINGS: Final = {
 DEFAULTS_USED: Final = {
     "message.timestamp.after.max.ms": (
         "3600000",
-        "create times may lie an hour ahead of the clock: flights leave up to 43 minutes early",
+        "create times may be an hour ahead of the clock: flights leave up to 43 minutes early",
     ),
     "message.timestamp.before.max.ms": (
         "9223372036854775807",
-        "and any time behind it: flights leave up to 22 hours late",
+        "and any time before it: flights leave up to 22 hours late",
     ),
 }
 

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 LEAD: Final = (
     "A blizzard reached New York around noon. These are the flights that were due on that day, as"
     " read back from the log: each record has the time when the flight was due (create time) and"
-    " the time when the log took it, which is when it left (append time)."
+    " the time when the log appended it, which is when the flight left (append time)."
 )
 
 
 WHY_BYTES: Final = (
-    "By append time a range of time is a range of offsets, so only that is read. By record time"
-    " any batch may hold a flight of that day: the zone maps of the segments say which of them can,"
-    " whatever the order, and every flight in those is read, so the answer is exact."
+    "On the append clock, a time range is an offset range, so only these offsets are read. On the"
+    " record clock, any batch may contain a flight of that day. The zone maps of the segments show"
+    " which batches can, and every flight in those is read, so the answer is exact."
 )
 
 
@@ -221,9 +221,8 @@ def why(answers: Sequence[Answer], crossing: Crossing) -> list[str]:
         f" the record clock's answers come {min(gaps)} to {max(gaps)} offsets earlier."
     )
     still_there = (
-        f"The other way round, {late} flights of that day were due before noon and left after it."
-        " Both answers leave them out; a replay by record time leaves them out, a replay by append"
-        " time holds them."
+        f"Conversely, {late} flights of that day were due before noon and left after it. A replay"
+        " from noon by record time leaves them out; a replay by append time contains them."
     )
     return [record_first, still_there]
 
@@ -239,7 +238,7 @@ def three_sentences(day: "pd.DataFrame", crossing: Crossing, share: float) -> li
     left, canceled = (int(day[name].sum()) for name in ("departures", "cancelled"))
     clocks = (
         "Each flight has two times in the log: when it was due (create time), and when it left,"
-        " which is when the log took it (append time)."
+        " which is when the log appended it (append time)."
     )
     noon = (
         f'So "before noon" has two exact answers: {crossing.due_before_left_after} flights of the'

@@ -567,7 +567,9 @@ def _checked(offset_map: OffsetMap) -> OffsetMap:
             raise ValueError(f"an end of {source.target} is missing")
     for row in offset_map.rows:
         if not 0 <= row.source < len(offset_map.sources):
-            raise ValueError(f"a row of source {row.source}, there are {len(offset_map.sources)}")
+            raise ValueError(
+                f"a row has source {row.source}, but there are {len(offset_map.sources)} sources"
+            )
         count = offset_map.partition_counts[offset_map.sources[row.source].target]
         if (
             not 0 <= row.target_partition < count
@@ -575,7 +577,7 @@ def _checked(offset_map: OffsetMap) -> OffsetMap:
             or not 0 <= row.target_start < row.target_end
             or row.flags not in (0, DENSE)
         ):
-            raise ValueError(f"a row can't be: {tuple(row)}")
+            raise ValueError(f"invalid row: {tuple(row)}")
     return offset_map
 
 

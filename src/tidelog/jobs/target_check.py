@@ -293,7 +293,7 @@ def _age(config: TopicConfig, load: ExpectedWrite, now_ms: int) -> Iterator[Find
     cut_ms = now_ms - config.retention_ms
     count = load.between(None, cut_ms)
     cut = format_ms(cut_ms)
-    way_out = f"; set retention.ms=-1, or one that holds them{_CLOCK_WAY_OUT}"
+    way_out = f"; set retention.ms=-1, or a value that keeps them{_CLOCK_WAY_OUT}"
     if count is None:
         text = f"records created before {cut} would be deleted at once; their number is unknown"
         yield Finding(effect=Effect.NOTE, setting=setting, text=text)

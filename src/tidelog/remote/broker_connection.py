@@ -347,7 +347,7 @@ class BrokerConnection:
 
     def _broken(self, api: AnyApi, reason: str, code: int | None = None) -> ClusterFailure:
         self.close()
-        return ClusterFailure(self.place, f"ask for {api.name}", reason, error_code=code)
+        return ClusterFailure(self.place, f"request {api.name}", reason, error_code=code)
 
     def close(self) -> None:
         """Close the connection; the next request opens a new one."""

@@ -363,7 +363,7 @@ class Client:
         except KafkaException as error:
             raise self.failure(operation, error.args[0]) from error
         except FutureTimeout as error:
-            reason = f"no answer within {self.timeout_s:g} s{self._heard()}"
+            reason = f"no response within {self.timeout_s:g} s{self._heard()}"
             raise ClusterFailure(self.bootstrap, operation, reason) from error
 
     def failure(self, operation: str, error: "ck.KafkaError") -> ClusterFailure:

@@ -248,7 +248,7 @@ class ClusterRecords(RecordSource):
 
         how = options or ReadOptions()
         if threads is not None and threads < 1:
-            raise InvalidRequest(f"threads={threads}: at least 1")
+            raise InvalidRequest(f"threads={threads}: give at least 1")
         if how.views:
             raise InvalidRequest("views=True is only supported for directories")
         self._check_columns(columns)

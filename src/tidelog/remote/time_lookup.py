@@ -251,7 +251,7 @@ def matches_of(
 ) -> dict[TopicPartition, TimeMatch]:
     """See `tidelog.remote.remote_directory.RemoteDirectory.search_times`."""
     if any(time_ms < 0 for time_ms in times.values()):
-        raise ValueError("a time to look up is 0 or more")
+        raise ValueError("a time to look up must be 0 or more")
     matches: dict[TopicPartition, TimeMatch] = {}
     for time_ms in dict.fromkeys(times.values()):
         marks = named_watermarks(cluster, [name for name in times if times[name] == time_ms])

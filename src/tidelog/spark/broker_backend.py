@@ -140,7 +140,9 @@ class BrokerEpochs:
             reason = (
                 "it has no leader now" if partition is not None else "there is no such partition"
             )
-            raise ClusterFailure(",".join(self._servers), f"ask for epochs of {name}", reason)
+            raise ClusterFailure(
+                ",".join(self._servers), f"request leader epochs of {name}", reason
+            )
         return partition
 
     def _refresh(self) -> Leader:

@@ -123,7 +123,7 @@ def read_settings(options: SourceOptions) -> BrokerSettings:
     group = texts.pop(_GROUP, None)
     for name in texts:
         if name in WITHOUT_MEANING:
-            raise ConfigError(f"kafka.{name}", None, "only Java's clients know it; leave it out")
+            raise ConfigError(f"kafka.{name}", None, "only Java's clients support it; leave it out")
     renamed = {_RENAMED.get(name, name): value for name, value in texts.items()}
     return BrokerSettings(
         client=translate_settings(renamed),

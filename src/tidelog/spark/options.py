@@ -148,7 +148,7 @@ class Options:
         self._given = {name.lower(): text for name, text in texts.items()}
         self._names = {name.lower(): name for name in names}
         if not self._given:
-            raise InvalidRequest(f"there are no options at all. {_NO_CATALOG}")
+            raise InvalidRequest(f"no options are given. {_NO_CATALOG}")
         for name in self._given:
             self._check_name(name)
 
@@ -364,7 +364,7 @@ def read_by_partition(
         for number, value in values.items():
             if not re.fullmatch(r"[0-9]{1,9}", number):
                 raise InvalidRequest(
-                    f"option {name}: {number!r} is no number of a partition of topic {topic}"
+                    f"option {name}: {number!r} is not a partition number of topic {topic}"
                 )
             partition = TopicPartition(topic, int(number))
             values_by_partition[partition] = read(f"option {name}, {partition}", value)
@@ -417,7 +417,7 @@ _NOT_OF_TABLES: Final = (
             "readUntil",
             "strict",
         ),
-        "chooses records; a table is as of one time: asOf",
+        "does not apply to tables; give the time of the table by asOf",
     )
     | dict.fromkeys(
         ("minPartitions", "maxRecordsPerPartition", "splitBytes", "zoneCache"),
@@ -648,7 +648,7 @@ def _table(options: Options, now_ms: int) -> TableOptions | None:
     if not options.flag("table", default=False):
         for name in ("asOf", "inexact"):
             if options.text(name) is not None:
-                raise InvalidRequest(f"option {name} goes with table=true")
+                raise InvalidRequest(f"option {name} applies only with table=true")
         return None
     options.refuse(_NOT_OF_TABLES)
     at = options.text("asOf")
@@ -699,7 +699,7 @@ def read_columns(options: Options) -> tuple[str, ...]:
         columns = (*columns, "appendTimestamp")
     is_permissive = read_mode(options)
     if REASON in columns and not is_permissive:
-        raise InvalidRequest(f"column {REASON} goes with the option mode=permissive")
+        raise InvalidRequest(f"column {REASON} applies only with the option mode=permissive")
     return (*columns, REASON) if is_permissive and REASON not in columns else columns
 
 

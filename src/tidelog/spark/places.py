@@ -57,7 +57,7 @@ class Place:
         """
         if text.startswith(BROKER_SCHEME):
             if store:
-                raise InvalidRequest(f"{text}: brokers take no settings of an object store")
+                raise InvalidRequest(f"{text}: settings of an object store do not apply to brokers")
             servers = text.removeprefix(BROKER_SCHEME).rstrip("/")
             _check_servers(text, servers)
             return cls(servers, is_broker=True, client=dict(client or {}))

@@ -161,7 +161,7 @@ def read_sink_options(texts: Mapping[str, str]) -> SinkOptions:
 def _create(options: Options) -> int | None:
     if options.text("createPartitions") is None:
         if options.text("createConfig") is not None:
-            raise InvalidRequest("option createConfig goes with createPartitions")
+            raise InvalidRequest("option createConfig applies only with createPartitions")
         return None
     if options.text("topic") is None:
         raise InvalidRequest(

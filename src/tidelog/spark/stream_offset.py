@@ -141,7 +141,8 @@ class StreamOffset:
             return cls(positions=_numbers(encoded, "the offset"), topic_ids={})
         if version != VERSION:
             raise UnsupportedVersion(
-                f"offset of the stream: version {version!r}, this release knows {VERSION}"
+                f"offset of the stream: version {version!r}, but this release supports only"
+                f" {VERSION}"
             )
         positions: dict[TopicPartition, Position] = {}
         topic_ids: dict[str, str] = {}

@@ -115,8 +115,8 @@ _BATCH_ONLY: Final = dict.fromkeys(
     "strict": "is for batches: it applies to the records of a time range, and a stream has none",
     "zoneCache": "is for batches: zone maps serve time ranges, and a stream has none",
     "table": "is for batches: a table changes with each record",
-    "asOf": "is for batches: it goes with table",
-    "inexact": "is for batches: it goes with table",
+    "asOf": "is for batches: it applies only with table",
+    "inexact": "is for batches: it applies only with table",
     "pushdown": "is for batches: Spark pushes no filters down into streams",
 }
 

@@ -163,7 +163,9 @@ class TableTask:
                 freeze_garbage()
                 yield rows.convert(batch, self.name)
         if stats.without_key:
-            _LOG.warning("%s: %d records have no key: left out", self.name, stats.without_key)
+            _LOG.warning(
+                "%s: %d records have no key and were left out", self.name, stats.without_key
+            )
         if self.options.table is not None and self.options.table.at_ms is not None:
             doubt = without_time_doubt(self.name, stats.without_time, self.options.clock)
             if doubt is not None:

@@ -315,6 +315,6 @@ def _described(cluster: "Cluster", topic: str) -> tuple[int, str] | None:
         return len(topic_description.partitions), id_text(topic_description.topic_id) or ""
     except KafkaException as error:
         if error.args[0].code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise typed_error(cluster, f"look at topic {topic}", error.args[0]) from error
+            raise typed_error(cluster, f"describe topic {topic}", error.args[0]) from error
     cluster.partitions(topic)  # raises UnknownTopic if no broker knows it
     return None

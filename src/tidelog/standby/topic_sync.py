@@ -355,7 +355,7 @@ def _old_commits(answer: OffsetFetchResponse, names: set[str]) -> list[GroupOffs
 
 def _ensure_right(leader: Leader, group: str, code: int) -> None:
     if code:
-        raise _refusal(leader, f"ask for offsets of group {group}", code)
+        raise _refusal(leader, f"fetch offsets of group {group}", code)
 
 
 def _refusal(leader: Leader, operation: str, code: int) -> ClusterFailure:

@@ -197,7 +197,7 @@ def test_columns(spark: "SparkSession") -> None:
         to_records(made, RecordColumns(time="day2"))
     with pytest.raises(InvalidRequest, match="column half is decimal"):
         to_records(made, RecordColumns(time="half"))
-    with pytest.raises(InvalidRequest, match="headers are a map"):
+    with pytest.raises(InvalidRequest, match="headers must be a map"):
         to_records(made, RecordColumns(headers="day"))
 
 

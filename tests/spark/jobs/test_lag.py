@@ -283,7 +283,7 @@ def check_ranges(spark: "SparkSession", place: Place) -> None:
         assert [found.topics[STAMPED].records if STAMPED in found.topics else 0] == [count]
         assert CREATED not in found.topics
         assert (
-            f"{CREATED}: left out, because the brokers don't know its append times" in found.notes
+            f"{CREATED}: left out, because the brokers don't store its append times" in found.notes
         )
     with pytest.raises(Exception, match="don't know when records were appended"):
         measure_latency(spark, place, CREATED, start=now_ms - DAY_MS)

@@ -120,7 +120,7 @@ def test_group_held_back_ends_with_findings(desk: Desk) -> None:
     assert desk.rewind("-10s", Format.TABLE, execute=True) is ExitCode.FINDINGS
     assert desk.cluster.offsets[GROUP][FLIGHTS_0] == Committed(1)
     assert "<=2" in desk.out.getvalue()
-    assert "1 partition stays, because the new offset would skip" in desk.err.getvalue()
+    assert "left 1 partition unchanged, because the new offset would skip" in desk.err.getvalue()
 
 
 def test_dry_run_tells_of_active_members(desk: Desk) -> None:

@@ -126,9 +126,9 @@ def test_a_file_that_is_not_there(cli: Cli, command: str, tmp_path: Path) -> Non
         ("spark mirror DATA flights --to OTHER --checkpoint TAKEN", ExitCode.USAGE, "another fold"),
         ("spark lag DATA", ExitCode.USAGE, "so its groups are unknown"),
         ("spark lag DATA --group g", ExitCode.USAGE, "so its groups are unknown"),
-        ("spark lag DATA --data OTHER", ExitCode.USAGE, "is a directory itself"),
+        ("spark lag DATA --data OTHER", ExitCode.USAGE, "applies only to a cluster"),
         ("spark reindex DATA --zone-cache DATA/zones", ExitCode.USAGE, "is inside"),
-        ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "no URL"),
+        ("spark reindex DATA --zone-cache s3://b/zones", ExitCode.USAGE, "not a URL"),
         ("spark replay DATA flights --to DATA", ExitCode.USAGE, "be replayed into itself"),
         (
             "spark replay DATA flights --to console --progress p",

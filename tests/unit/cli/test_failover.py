@@ -129,7 +129,7 @@ def test_a_table_and_sentences(pair: Pair) -> None:
     verdict, heading, row = pair.out.getvalue().splitlines()
     assert verdict == (
         "group billing starts on B in 1 partition: 1 by time; no record would be missed,"
-        " 3 records come twice; committed"
+        " 3 records would be read twice; committed"
     )
     assert heading.split()[:3] == ["TOPIC", "PARTITION", "POSITION"]
     assert row.split()[:5] == [TOPIC, "0", "3", "-", "0"]

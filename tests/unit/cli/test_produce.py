@@ -145,7 +145,7 @@ def test_a_codec_compresses_batches(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("data", "arguments", "message"),
     [
-        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: list, a JSON object expected"),
+        (b"{}\n[1]\n", ("-f", "json"), "stdin line 2: list, must be a JSON object"),
         (b"{}\n{\n", ("-f", "json"), "stdin line 2: not JSON"),
         (
             b'{"a":1}\n{"b":1}\n',
@@ -244,7 +244,7 @@ def test_typed_key_and_value_have_encodings_and_may_be_empty(flights: Cli) -> No
     assert [(row["key"], row["value"]) for row in rows] == [(7, "")]
     refused = flights.run("produce", "flights", "--key", "x", "--key-as", "int64", "--value", "v")
     assert refused.code == 1
-    assert refused.err.startswith("error: arguments: --key: 'x' is no int64:")
+    assert refused.err.startswith("error: arguments: --key: 'x' is not valid int64:")
 
 
 @pytest.mark.parametrize("key", ["k", ""])
@@ -274,14 +274,14 @@ def test_a_line_without_the_separator_is_named(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--value", "v", "--key-separator", ":"), "--key-separator divides lines of a pipe"),
+        (("--value", "v", "--key-separator", ":"), "--key-separator applies only to lines"),
         (("--key", "k", "--key-separator", ":"), "leave it or --key out"),
-        (("--key-separator", ""), "--key-separator '': at least one character"),
+        (("--key-separator", ""), "--key-separator must have at least one character"),
         (
             ("--format", "json", "--key", "k"),
             "--format json needs an input; add --from FILE or --from -",
         ),
-        (("--from", "-", "-f", "json", "--key-separator", ":"), "json has columns: --key COL"),
+        (("--from", "-", "-f", "json", "--key-separator", ":"), "for json give --key COL"),
         (("--value", "v", "--infer"), "--infer applies only to CSV whose whole rows"),
         (("--from", "-", "-f", "csv", "--infer", "--value", "a"), "--infer applies only to CSV"),
         (("--value", "v", "--key-as", "int64"), "--key-as int64 needs"),

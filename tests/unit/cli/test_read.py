@@ -244,7 +244,7 @@ def test_follow_takes_a_range_without_an_end(flights: Cli) -> None:
         (("--follow", "--to", "now"), "leave --to and --during out"),
         (("--follow", "--from", "-2h..-1h"), "--from -2h..-1h: --follow has no end; leave the end"),
         (("--follow", "--from", "..now"), "--from ..now: --follow has no end; leave the end"),
-        (("--follow", "-o", "arrow"), "table, json or csv"),
+        (("--follow", "-o", "arrow"), "table, json and csv"),
         (("--offset", "a..b"), "write A..B"),
         (("--offset", "5..3"), "the end is before the start"),
         (("--from", "2013-02-08 12:00"), "the time zone is missing"),

@@ -31,7 +31,7 @@ def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")
     assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  SETTINGS"]
-    assert "`tidelog create TOPIC` makes one" in result.err
+    assert "`tidelog create TOPIC` creates one" in result.err
 
 
 def test_delete_needs_yes_and_says_what_would_go(flights: Cli) -> None:

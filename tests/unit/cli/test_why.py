@@ -163,12 +163,12 @@ class TestForeign:
         text = foreign.ok("why", "tides").out
         assert "a copy of the files may change it" in text
         assert "rolled by another program" in text
-        assert "append times  not known" in text
+        assert "append times  unknown" in text
 
     def test_describe_says_so_until_it_was_opened_for_writing(self, foreign: Cli) -> None:
         (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
-        assert facts["retention_leans_on_file_time"] == [[1, 3]]
+        assert facts["retention_by_file_time"] == [[1, 3]]
         assert (
             "depends on the modification times of their files"
             in foreign.ok("describe", "tides").out
@@ -176,7 +176,7 @@ class TestForeign:
         foreign.append(at(NOW), topic="tides")
         (topic,) = foreign.ok("describe", "tides", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
-        assert facts["retention_leans_on_file_time"] == []
+        assert facts["retention_by_file_time"] == []
 
     def test_records_with_sound_timestamps_lean_on_nothing(self, cli: Cli) -> None:
         """Records with plausible timestamps count by these, whatever later time the file has."""
@@ -187,7 +187,7 @@ class TestForeign:
             path.unlink()
         (topic,) = cli.ok("describe", "sound", "-o", "json").objects
         (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
-        assert facts["retention_leans_on_file_time"] == []
+        assert facts["retention_by_file_time"] == []
 
 
 def test_describe_shows_the_smallest_and_the_largest_time(tides: Cli) -> None:
@@ -197,7 +197,7 @@ def test_describe_shows_the_smallest_and_the_largest_time(tides: Cli) -> None:
     record = part(facts, "record")
     assert record["smallest_ms"] == NOW - DAY_MS
     assert record["largest_ms"] == NOW + 365 * DAY_MS
-    assert record["smallest_not_looked_for"] == []
+    assert record["smallest_unsearched"] == []
 
 
 def test_a_large_segment_without_a_zone_map_is_not_read_for_its_smallest_time(cli: Cli) -> None:
@@ -205,7 +205,7 @@ def test_a_large_segment_without_a_zone_map_is_not_read_for_its_smallest_time(cl
     cli.append(*(at(NOW - n, value=b"v" * 50_000) for n in range(4)), topic="large")
     (topic,) = cli.ok("describe", "large", "-o", "json").objects
     (facts,) = cast("list[dict[str, object]]", topic["partition_facts"])
-    assert part(facts, "record")["smallest_not_looked_for"] == [[0, 4]]
+    assert part(facts, "record")["smallest_unsearched"] == [[0, 4]]
     shown = cli.ok("describe", "large").out
     assert shown.splitlines()[-3].endswith("  0..3")
     assert "the offsets listed as unknown have no zone map and may have a smaller time" in shown

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"to": Place("one:1", is_broker=True)}, "segments are attached to a directory"),
-        ({"to": Place("s3://bucket/logs")}, "segments are attached to a directory"),
+        (
+            {"to": Place("one:1", is_broker=True)},
+            "a table can only be loaded into a local directory",
+        ),
+        ({"to": Place("s3://bucket/logs")}, "a table can only be loaded into a local directory"),
         ({"order": "size"}, "order is 'size'; give one of time, key, none"),
         ({"order": "time"}, "order 'time' needs a column for the time"),
         ({"order": "key"}, "order 'key' needs a column for the key"),
-        ({"job_id": ""}, "a job's id has 1 to 200 characters"),
+        ({"job_id": ""}, "a job id must have 1 to 200 characters"),
         ({"sink": {"Path": "b"}}, "sink: option Path would write elsewhere"),
         ({"sink": {"txnVersion": "3"}}, "option txnVersion is set by the job"),
         ({"config": {"retention.ms": "-1"}}, "settings apply only to a created topic"),

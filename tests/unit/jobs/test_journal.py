@@ -33,7 +33,7 @@ def test_a_journal_remembers(tmp_path: Path) -> None:
         journal.save(PROGRESS)
     with Journal.open(Env(), path) as again:
         assert again.progress == PROGRESS
-        with pytest.raises(DirectoryLocked, match="another job runs"), Journal.open(Env(), path):
+        with pytest.raises(DirectoryLocked, match="another job uses"), Journal.open(Env(), path):
             pass
 
 

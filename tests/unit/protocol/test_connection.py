@@ -121,7 +121,7 @@ class TestRequests:
         frame = frame_of(joined(parts))
         assert read_request(frame, {1: (12, 12)}).version == 12
         for served in ({1: (4, 11)}, {1: (13, 18)}, {0: (3, 13)}):
-            with pytest.raises(UnsupportedRequest, match="API 1 v12 is not served"):
+            with pytest.raises(UnsupportedRequest, match="API 1 v12 is not supported"):
                 read_request(frame, served)
 
     def test_what_stands_behind_a_request_is_left_aside_as_kafka_does(self) -> None:

@@ -83,7 +83,7 @@ def test_an_address_that_the_machine_lacks_is_skipped(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("family", "reason"),
-    [(socket.AF_INET, "192.0.2.1.*can't be listened on"), (999, "no address of a known kind")],
+    [(socket.AF_INET, "192.0.2.1.*can't be listened on"), (999, "no IPv4 or IPv6 address")],
 )
 def test_a_host_without_an_address_of_the_machine_is_refused(
     monkeypatch: pytest.MonkeyPatch, family: int, reason: str

@@ -71,7 +71,7 @@ def test_offset_of_the_kafka_connector() -> None:
 
 
 def test_later_version() -> None:
-    with pytest.raises(UnsupportedVersion, match="version 2, this release knows 1"):
+    with pytest.raises(UnsupportedVersion, match="version 2, but this release supports only 1"):
         StreamOffset.decode({"version": 2, "topics": {}})
 
 

@@ -26,10 +26,10 @@ def test_a_table_is_asked_for_with_its_time() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"asOf": "-1h"}, "asOf goes with table=true"),
-        ({"inexact": "mark"}, "inexact goes with table=true"),
-        ({"table": "true", "startingTimestamp": "5"}, "startingTimestamp chooses records"),
-        ({"table": "true", "endingOffsets": "latest"}, "endingOffsets chooses records"),
+        ({"asOf": "-1h"}, "asOf applies only with table=true"),
+        ({"inexact": "mark"}, "inexact applies only with table=true"),
+        ({"table": "true", "startingTimestamp": "5"}, "startingTimestamp does not apply to tables"),
+        ({"table": "true", "endingOffsets": "latest"}, "endingOffsets does not apply to tables"),
         ({"table": "true", "splitBytes": "5"}, "splitBytes applies to splits only"),
         ({"table": "true", "isolation": "read_committed"}, "tables show only committed records"),
         ({"table": "true", "pushdown": "false"}, "pushdown applies to records only"),

@@ -89,7 +89,7 @@ def test_a_record_is_sound_or_not_whatever_columns_are_shown(root: str, columns:
     [
         ({"mode": "dropMalformed"}, "would drop records without notice"),
         ({"mode": "lax"}, "option mode=lax: one of failfast, permissive"),
-        ({"columns": "value,_corrupt_record"}, "goes with the option mode=permissive"),
+        ({"columns": "value,_corrupt_record"}, "applies only with the option mode=permissive"),
     ],
 )
 def test_other_modes_are_refused(root: str, options: dict[str, str], told: str) -> None:

@@ -150,7 +150,7 @@ def _folder(env: Env, state: str | None) -> Iterator[str]:
         env.files.make_dirs(state)
         lock = env.files.lock(f"{state}/{_LOCK}")
     except BlockingIOError as error:
-        raise InvalidRequest(f"{state}: another audit works with this state") from error
+        raise InvalidRequest(f"{state}: another audit uses this state") from error
     except OSError as error:
         raise StorageFailure(state, "open", error.strerror or str(error)) from error
     try:

@@ -129,7 +129,7 @@ def decode_run(fields: Mapping[str, object]) -> Run:
 
 def _list(value: object) -> "list":  # type: ignore[type-arg] # JSON, checked by what takes it
     if not isinstance(value, list):
-        raise TypeError(f"a list expected, not {value!r}")
+        raise TypeError(f"expected a list, got {value!r}")
     return value
 
 

@@ -127,7 +127,7 @@ def _read_footer(
     if not is_sound or count * fields * 8 != size - _FOOTER_SIZE:
         raise CorruptFile(f"{size} bytes do not hold {count} rows of {fields} words", path=path)
     if int(chunks["rows"].sum(dtype=np.int64)) != count:
-        raise CorruptFile(f"the chunks do not come to {count} rows", path=path)
+        raise CorruptFile(f"the chunks do not add up to {count} rows", path=path)
     return chunks, fields
 
 

@@ -123,7 +123,8 @@ def _time(name: str, kind: "DataType") -> "Column":
     if isinstance(kind, TimestampType | TimestampNTZType | DateType | StringType):
         return column.cast("timestamp")
     raise InvalidRequest(
-        f"column {name} is {kind.simpleString()}: a time is a timestamp, a date, whole ms, or text"
+        f"column {name} is {kind.simpleString()}; times must be timestamps, dates, whole ms, or"
+        " text"
     )
 
 
@@ -137,7 +138,8 @@ def _headers(name: str, kind: "DataType") -> "Column":
     if isinstance(kind, ArrayType):
         return column.cast(_HEADERS)
     raise InvalidRequest(
-        f"column {name} is {kind.simpleString()}: headers are a map, or an array of (key, value)"
+        f"column {name} is {kind.simpleString()}; headers must be a map, or an array of (key,"
+        " value)"
     )
 
 

@@ -375,7 +375,7 @@ def _check_options(to: Place, options: BootstrapOptions) -> None:
     check_sink_options("sink", options["sink"])
     if to.is_broker or "://" in to.address:
         raise InvalidRequest(
-            f"{to}: segments are attached to a directory; brokers get a table by"
+            f"{to}: a table can only be loaded into a local directory; for brokers use"
             ' df.write.format("tidelog"), or load a directory and `replay` it to them'
         )
     for order, name in ((Order.TIME, options["time"]), (Order.KEY, options["key"])):
@@ -383,4 +383,4 @@ def _check_options(to: Place, options: BootstrapOptions) -> None:
             raise InvalidRequest(f"order '{order}' needs a column for the {order}")
     job_id = options["job_id"]
     if job_id is not None and not 0 < len(job_id) <= _ID_MAX:
-        raise InvalidRequest(f"a job's id has 1 to {_ID_MAX} characters")
+        raise InvalidRequest(f"a job id must have 1 to {_ID_MAX} characters")

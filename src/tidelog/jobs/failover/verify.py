@@ -546,7 +546,7 @@ def _verified_text(verdicts: Sequence[Verdict]) -> str:
     never = sum(one.never_on_a for one in verdicts)
     parts = [
         f"{plural(missed, 'record')} would be MISSED" if missed else "no record would be missed",
-        *([f"{plural(twice, 'record')} {verb(twice, 'comes', 'come')} twice"] if twice else []),
+        *([f"{plural(twice, 'record')} would be read twice"] if twice else []),
         *([f"{plural(absent, 'record')} {verb(absent, 'is', 'are')} not on B"] if absent else []),
         *([f"{plural(never, 'record')} never reached A"] if never else []),
     ]

@@ -86,7 +86,7 @@ def check_groups(
 def check_no_data(place: Place, data: str | None) -> None:
     """Raise InvalidRequest if `data`, which is for clusters, is given for a directory."""
     if data is not None:
-        raise InvalidRequest(f"data={data} is for a cluster; {place} is a directory itself")
+        raise InvalidRequest(f"data={data} applies only to a cluster; {place} is a directory")
 
 
 def observe_cluster(
@@ -102,7 +102,10 @@ def observe_cluster(
     from tidelog.remote.cluster import connect
 
     if positions is not None:
-        raise InvalidRequest(f"positions are for a directory; {place} knows its groups itself")
+        raise InvalidRequest(
+            f"positions apply only to a directory; {place} is a cluster, which stores the offsets"
+            " of its groups"
+        )
     env = os_env()
     with ExitStack() as stack:
         settings = translate_settings(place.client)

@@ -117,10 +117,10 @@ def measure_brokers(
     if topics is None and _has_range(wanted):
         topics, others = _stamped_topics(place)
         notes += [
-            f"{name}: left out, because the brokers don't know its append times" for name in others
+            f"{name}: left out, because the brokers don't store its append times" for name in others
         ]
         if not topics:
-            raise InvalidRequest(f"{place}: the brokers don't know the append times of any topic")
+            raise InvalidRequest(f"{place}: the brokers don't store the append times of any topic")
     by_name = _read(spark, place, topics, delays_ms, _range(wanted))
     of, times = [name.topic for name in by_name], list(by_name.values())
     by_topic = joined(sorted(set(of)), of, times, [one.late for one in times], delays_ms)

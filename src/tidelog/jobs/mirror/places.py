@@ -412,7 +412,7 @@ def _find_or_plan(
     count = max(source.partitions for source in sources)
     try:
         if create and _is_missing(plan.target, env):
-            raise UnknownTopic(f"{plan.target}: there is no such directory")
+            raise UnknownTopic(f"{plan.target}: no such directory")
         existing = read_topic(plan.target, topic, IsolationLevel.READ_UNCOMMITTED, env)
     except UnknownTopic as error:
         if not create:

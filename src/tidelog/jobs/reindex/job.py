@@ -196,7 +196,9 @@ def _check_cache(path: str, zone_cache: str) -> None:
     The directory must not be changed, because another program wrote it.
     """
     if is_url(zone_cache):
-        raise InvalidRequest(f"zone_cache={zone_cache}: a folder that all workers share, no URL")
+        raise InvalidRequest(
+            f"zone_cache={zone_cache}: must be a folder that all workers share, not a URL"
+        )
     if f"{zone_cache.rstrip('/')}/".startswith(f"{path}/"):
         raise InvalidRequest(f"zone_cache={zone_cache} is inside {path}; give another folder")
 

@@ -206,7 +206,7 @@ class Journal:
         try:
             lock = env.files.lock(f"{path}.lock")
         except BlockingIOError as error:
-            raise DirectoryLocked(f"{path}: another job runs with this progress") from error
+            raise DirectoryLocked(f"{path}: another job uses this progress file") from error
         try:
             yield cls(env, path, PROGRESS_FILE.read(env.files, path, _progress))
         finally:

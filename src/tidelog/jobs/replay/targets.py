@@ -179,7 +179,7 @@ def parse_target(to: Place | str) -> Place | str:
         return to
     if to.startswith(_PARQUET):
         if not to.removeprefix(_PARQUET):
-            raise InvalidRequest("parquet: a path is missing, parquet:PATH")
+            raise InvalidRequest("parquet: the path is missing; write parquet:PATH")
         return to
     return Place.parse(to)
 

@@ -172,7 +172,9 @@ class MetadataLog:
         for value in values or ():
             self._replay(value)
         if not self._file.is_certain and values is not None:
-            self._log_dir.report(f"{self.path}: left out a change that a hard stop has cut")
+            self._log_dir.report(
+                f"{self.path}: dropped an incomplete change at the end, torn by a hard stop"
+            )
         if values is not None and not was_clean:
             # After a kill, the records that were read may not be durable yet; the broker must not
             # use them before.

@@ -465,6 +465,4 @@ def closed(access: Access, request: Request) -> Guarded[Request]:
     """
     if access.may_cluster(Operation.ALL):
         return request, None
-    raise NotLoggedIn(
-        f"{access.context.api.name} needs the right to do everything (ALL) on the cluster"
-    )
+    raise NotLoggedIn(f"{access.context.api.name} requires the operation ALL on the cluster")

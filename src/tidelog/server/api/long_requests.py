@@ -188,7 +188,7 @@ def _paths(request: LongRequest) -> Paths:
 def _too_long(request: LongRequest) -> CorruptMessage:
     return CorruptMessage(
         f"{request.api.name} v{request.version}: more than {request.items_max} list elements in"
-        " one request, which this broker does not take: send several requests"
+        " one request; send several smaller requests"
     )
 
 

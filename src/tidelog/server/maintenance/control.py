@@ -186,7 +186,9 @@ class Control:
         topics = _topics_of(verb, arguments)
         internal = sorted(filter(self._node.topics.is_internal, topics))
         if internal:
-            raise InvalidRequest(f"{internal[0]} is the broker's own; nothing is attached to it")
+            raise InvalidRequest(
+                f"{internal[0]} is an internal topic; segments can't be attached to it"
+            )
         async with self._node.partitions.holds.hold(topics, stops_appends=True):
             await self._open(self._partitions_of(verb, arguments))
             log_dir = LogDirOnLoop(self._node.log_dir, self._loop)

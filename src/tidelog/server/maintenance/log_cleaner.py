@@ -129,7 +129,7 @@ class LentJobs:
             raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
         await self._end(name)
         if name in self._at_work:
-            raise InvalidRequest(f"{name} is being compacted just now")
+            raise InvalidRequest(f"{name} is already being compacted")
         self._at_work.add(name)
         try:
             await node.partitions.open_beside([name], node.work)
@@ -170,7 +170,9 @@ class LentJobs:
         name, cleaned = made.name, made.cleaned
         lent = self._lent.get(name)
         if lent is None or lent.job.seed != made.seed:
-            raise CleaningAborted(f"{name}: this cleaning is not lent (any more); begin it again")
+            raise CleaningAborted(
+                f"{name}: this compaction was not started or has ended; start it again"
+            )
         try:
             check(lent.job, cleaned)
             await self._in(partial(self._swap_in, lent, cleaned))
@@ -194,7 +196,10 @@ class LentJobs:
             name = files.log_file_name(group.base_offset) + files.CLEANED_SUFFIX
             path = f"{directory}/{name}"
             if not fs.exists(path) or fs.stat(path).size != group.bytes_after:
-                raise CleaningAborted(f"{path}: not what was announced; begin it again")
+                raise CleaningAborted(
+                    f"{path}: missing, or its size differs from the announced one; start the"
+                    " compaction again"
+                )
 
     async def _end(self, name: TopicPartition) -> None:
         """End a lent job, and delete the files that are left of it."""
@@ -566,7 +571,7 @@ class LogCleaner:
         if not info.config.is_compacted:
             raise InvalidRequest(f"{name.topic} is not compacted: its cleanup.policy lacks compact")
         if name in self._at_work:
-            raise InvalidRequest(f"{name} is being compacted just now")
+            raise InvalidRequest(f"{name} is already being compacted")
         self._at_work.add(name)
         task = asyncio.ensure_future(self._clean_now(name, roll=roll, is_asked=is_asked))
         self._requested_tasks.add(task)

@@ -187,7 +187,7 @@ async def listening_sockets(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     sockets: list[socket.socket] = []
-    refused = OSError(errno.EAFNOSUPPORT, f"{host!r} has no address of a known kind")
+    refused = OSError(errno.EAFNOSUPPORT, f"{host!r} has no IPv4 or IPv6 address")
     for family, _, _, _, address in dict.fromkeys(addresses):
         try:
             sockets.extend(_listening(family, address, backlog, prepare))
