@@ -8,10 +8,12 @@ imported by the calls named after them; numpy, pyarrow and numba by all calls th
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from datetime import UTC, tzinfo
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tidelog.amounts import bytes_text, plural
+from tidelog.arguments import choice
 from tidelog.display import LINES_SHOWN, RECORDS_SHOWN, records_html, rest_text, settings_text
 from tidelog.errors import MissingDependency, TidelogError
 from tidelog.lazy_dataclass import dataclass
@@ -21,6 +23,8 @@ from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import time_text
+from tidelog.timespec.calendar import CalendarUnit
+from tidelog.timespec.zones import zone_of
 from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicChoice, TopicPartition
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
     import pyarrow as pa
+
+    from tidelog.scan.count_by_time import CountsByTime
 
 # Maximum number of partitions for which the text of a directory shows their size.
 PARTITIONS_SIZED: Final = 100
@@ -236,6 +242,35 @@ class Scan(ArrowSource):
             clock=self.clock,
             isolation=self.isolation,
             zone_cache=zone_cache,
+        )
+
+    def counts_by(self, unit: str, *, zone: tzinfo | str | None = None) -> "CountsByTime":
+        """Return the number of records by hour, day, week or month of their time on the clock.
+
+        Args:
+            unit: `hour`, `day`, `week` (from Monday) or `month`.
+            zone: Zone of days and hours; UTC if None.
+
+        Raises:
+            InvalidRequest: The unit is unknown, or there would be more than 100,000 lines.
+            InvalidTime: The zone is unknown.
+            MissingDependency: pyarrow, numpy or numba is not installed.
+        """
+        calendar_unit = choice(CalendarUnit, unit, "unit")
+        in_zone = zone_of(zone) or UTC
+        column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
+        stats = ScanStats()
+        reader = replace(self, columns=(column,)).to_arrow(stats=stats)
+        from tidelog.scan.count_by_time import CountsByTime, TimeTally
+
+        tally = TimeTally()
+        tally.add(reader)
+        untimed = self.source.without_time(
+            self.source.partitions(self.topics), self.wanted, self.clock, stats
+        )
+        return CountsByTime(
+            counts=tally.by(calendar_unit, in_zone, wanted=self.wanted),
+            without_time=None if untimed is None else untimed + tally.without_time,
         )
 
     def _check(self) -> None:

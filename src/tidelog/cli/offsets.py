@@ -13,6 +13,7 @@ from tidelog.cli.options import (
     format_option,
     given,
     isolation_option,
+    one_of,
     option,
     target_argument,
     topic_argument,
@@ -26,6 +27,7 @@ from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.config.values import EARLIEST, LATEST
 from tidelog.lazy_dataclass import dataclass
 from tidelog.timespec import TIME_HELP
+from tidelog.timespec.calendar import CalendarUnit
 from tidelog.types import (
     NO_TIMESTAMP,
     ClockName,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from tidelog.directory import Directory
     from tidelog.remote.remote_directory import RemoteDirectory
     from tidelog.scan.count import Count
+    from tidelog.scan.count_by_time import CountsByTime
 
 
 MAX: Final = "max"
@@ -154,6 +157,15 @@ class CountOptions:
     during: str | None = given(times.during_option)
     place: Place = given(place_options)
     clock: ClockName = given(clock_option)
+    by: CalendarUnit | None = given(
+        one_of(
+            "--by",
+            kind=CalendarUnit,
+            default=None,
+            text="Count each hour, day, week (from Monday) or month of --zone, including those"
+            " without records. Reads the times of all records in the range. Default: all together.",
+        )
+    )
     isolation: IsolationLevel = given(isolation_option)
     zone_cache: str | None = given(zone_cache_option)
     kind: Format = given(format_option)
@@ -163,7 +175,8 @@ class CountOptions:
 @click.command(
     "count",
     epilog=examples(
-        "tidelog count flights --during '2013-02-08 America/New_York'",
+        "tidelog count flights --during '2013-02-08 12:00..13:00 America/New_York'",
+        "tidelog count flights --by day --during 2013-02 --zone America/New_York",
         "tidelog count flights:0 --from -6h --clock append -o json",
         "tidelog count flights --isolation read_committed",
         "tidelog count flights --from -6h --bootstrap broker:9092",
@@ -174,8 +187,13 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
     """Count the records in a time range, exactly.
 
     Most records are counted from zone maps. Only zones that are partly in the range are read,
-    and with read_committed zones with transactions; --wide shows how much was read.
+    and with read_committed zones with transactions; --wide shows how much was read. With --by, a
+    line for each hour, day, week or month of the range; a range cuts the first and the last one.
     """
+    if options.by is not None and options.zone_cache is not None:
+        raise UsageProblem(
+            "--by reads the records, so --zone-cache has no use; leave one of them out"
+        )
     if options.place.access is not None and options.zone_cache is not None:
         raise UsageProblem("--zone-cache applies to a directory's files; leave it out for a broker")
     start_ms, end_ms = times.read_bounds(
@@ -189,30 +207,65 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
             clock=options.clock,
             isolation=options.isolation,
         )
+        if options.by is not None:
+            by_time = scan.counts_by(options.by, zone=options.zone)
+            _print_by_time(surroundings, options, by_time)
+            return
         counts = scan.counts(zone_cache=options.zone_cache)
     output.print_verdict(surroundings, count_verdict(options, counts), options.kind)
     _print_counts(surroundings, options, counts)
     for line in counts.reports:
         surroundings.say(f"note: {line}")
-    if any(one.without_time is None for one in counts.partitions.values()):
+    is_unknown = any(one.without_time is None for one in counts.partitions.values())
+    _say_untimed(
+        surroundings,
+        options.clock,
+        None if is_unknown else counts.without_time,
+        "at least " if counts.is_least else "",
+    )
+
+
+def _say_untimed(
+    surroundings: Surroundings, clock: ClockName, number: int | None, at_least: str = ""
+) -> None:
+    """Print the number of records without a time, if any; None if it is unknown."""
+    if number is None:
         surroundings.say("brokers do not report how many records have no known append time")
-    elif counts.without_time:
-        at_least = "at least " if counts.is_least else ""
-        number = counts.without_time
+    elif number:
         have, are = verb(number, "has", "have"), verb(number, "it is", "they are")
         surroundings.say(
-            f"{at_least}{plural(number, 'record')} {have} no time on the {options.clock} clock,"
+            f"{at_least}{plural(number, 'record')} {have} no time on the {clock} clock,"
             f" so {are} in no range"
         )
+
+
+def _print_by_time(
+    surroundings: Surroundings, options: CountOptions, counts: "CountsByTime"
+) -> None:
+    """Print a row for each hour, day, week or month."""
+    assert options.by is not None
+    number = len(counts.counts)
+    verdict = f"{_counted(options, counts.records)}, in {plural(number, options.by.value)}"
+    output.print_verdict(surroundings, verdict, options.kind)
+    columns = output.columns(
+        output.time("start"), output.detail(output.time("end")), output.count("records")
+    )
+    rows: list[list[Cell]] = [[one.start_ms, one.end_ms, one.records] for one in counts.counts]
+    output.print_rows(surroundings, columns, rows, options.kind, zone=options.zone)
+    _say_untimed(surroundings, options.clock, counts.without_time)
 
 
 def count_verdict(options: CountOptions, counts: "Count") -> str:
     """Return the number of records in one sentence."""
     number = len(counts.partitions)
     partitions = f", in {plural(number, 'partition')}" if number != 1 else ""
+    return f"{_counted(options, counts.records)}{partitions}"
+
+
+def _counted(options: CountOptions, records: int) -> str:
     is_range = any(side is not None for side in (options.start, options.end, options.during))
     range_words = f" in this range of {options.clock} time" if is_range else ""
-    return f"{options.target} has {plural(counts.records, 'record')}{range_words}{partitions}"
+    return f"{options.target} has {plural(records, 'record')}{range_words}"
 
 
 def _print_counts(surroundings: Surroundings, options: CountOptions, counts: "Count") -> None:

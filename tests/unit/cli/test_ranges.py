@@ -18,6 +18,65 @@ def topic(cli: Cli) -> Cli:
     return cli
 
 
+class TestCountBy:
+    """NOW is 22:13:20 Z on Tuesday, November 14, in Zurich 23:13:20."""
+
+    def test_hours_without_records_are_listed(self, topic: Cli) -> None:
+        topic.clock.advance(2 * HOUR)
+        topic.append(at(NOW + 3 * HOUR), topic="flights")
+        found = topic.ok("count", "flights", "--by", "hour", "-o", "json").objects
+        assert [(row["start_ms"], row["records"]) for row in found] == [
+            (HOUR_START, 5),
+            (HOUR_START + HOUR, 1),
+            (HOUR_START + 2 * HOUR, 0),
+            (HOUR_START + 3 * HOUR, 1),
+        ]
+        assert all(row["end_ms"] == int(str(row["start_ms"])) + HOUR for row in found)
+
+    def test_days_are_those_of_the_zone_and_the_range_cuts_them(self, topic: Cli) -> None:
+        during = ("--during", "2023-11-14 23:00..2023-11-16 12:00", *ZURICH)
+        found = topic.ok("count", "flights", "--by", "day", "-o", "json", *during).objects
+        assert [(row["start"], row["end"], row["records"]) for row in found] == [
+            ("2023-11-14T23:00:00.000+01:00", "2023-11-15T00:00:00.000+01:00", 5),
+            ("2023-11-15T00:00:00.000+01:00", "2023-11-16T00:00:00.000+01:00", 1),
+            ("2023-11-16T00:00:00.000+01:00", "2023-11-16T12:00:00.000+01:00", 0),
+        ]
+        people = topic.ok("count", "flights", "--by", "day", *during).lines
+        assert people[0] == "flights has 6 records in this range of record time, in 3 days"
+        assert people[1].split() == ["START", "(Europe/Zurich)", "RECORDS"]
+        assert people[2].split()[-1] == "5"
+
+    @pytest.mark.parametrize("unit", ["hour", "day", "week", "month"])
+    @pytest.mark.parametrize("clock", ["record", "append"])
+    def test_the_sum_is_that_of_a_count(self, topic: Cli, unit: str, clock: str) -> None:
+        words = ("--clock", clock, "--from", str(NOW - 10), "-o", "json")
+        found = topic.ok("count", "flights", "--by", unit, *words).objects
+        whole = topic.ok("count", "flights", *words).objects
+        assert sum(int(str(row["records"])) for row in found) == sum(
+            int(str(row["records"])) for row in whole
+        )
+
+    def test_records_without_a_time_are_in_no_hour(self, cli: Cli) -> None:
+        cli.ok("create", "flights")
+        cli.append(at(-1), at(NOW))
+        result = cli.ok("count", "flights", "--by", "hour", "-o", "json")
+        assert [row["records"] for row in result.objects] == [1]
+        assert "1 record has no time on the record clock, so it is in no range" in result.err
+
+    def test_an_empty_topic_has_no_hours(self, cli: Cli) -> None:
+        cli.ok("create", "flights")
+        assert cli.ok("count", "flights", "--by", "hour").lines[0] == (
+            "flights has 0 records, in 0 hours"
+        )
+
+    def test_far_times_are_refused_with_advice(self, topic: Cli) -> None:
+        result = topic.run("count", "flights", "--by", "hour", "--from", "1971-01-01Z")
+        assert result.code == 3
+        assert "hours are more than 100,000; use a shorter range or a larger unit" in result.err
+        result = topic.run("count", "flights", "--by", "day", "--zone-cache", "x")
+        assert "--zone-cache has no use" in result.err
+
+
 class TestCount:
     def test_all_of_each_partition(self, topic: Cli) -> None:
         found = topic.ok("count", "flights", "-o", "json").objects

@@ -1,0 +1,113 @@
+"""Exact counts of records by hour, day, week or month of a zone; reads the times of all records.
+
+Times are tallied by quarters of an hour first, so memory grows with the range of time and not with
+the number of records. All units begin at whole quarters: offsets of zones from UTC are multiples of
+15 minutes (Liberia's was not before 1972, which is refused).
+"""
+
+from bisect import bisect_right
+from datetime import UTC, tzinfo
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from tidelog.errors import InvalidRequest
+from tidelog.lazy_dataclass import dataclass
+from tidelog.scan.split import RequestedRange
+from tidelog.timespec.calendar import CalendarUnit, next_start, unit_starts
+from tidelog.types import INT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+_QUARTER_MS: Final = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCount:
+    """Number of records in [start, end) in ms."""
+
+    start_ms: int
+    end_ms: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsByTime:
+    """Counts of consecutive ranges of time.
+
+    Attributes:
+        counts: All ranges from the first to the last, including those without records. A requested
+            bound cuts the first or the last one; without it, that is the first or last one with
+            records.
+        without_time: Records without a time on the clock, which are in no range; None if brokers
+            don't report their number.
+    """
+
+    counts: tuple[TimeCount, ...]
+    without_time: int | None
+
+    @property
+    def records(self) -> int:
+        """Records in all ranges."""
+        return sum(one.records for one in self.counts)
+
+
+class TimeTally:
+    """Counts of times by quarters of an hour.
+
+    Attributes:
+        without_time: Rows without a time.
+    """
+
+    def __init__(self) -> None:
+        self._quarters: dict[int, int] = {}
+        self.without_time = 0
+
+    def add(self, batches: "Iterable[pa.RecordBatch]") -> None:
+        """Add the times in the only column of some batches."""
+        import numpy as np
+        import pyarrow as pa
+
+        for batch in batches:
+            column = batch.column(0).drop_null().cast(pa.int64())
+            self.without_time += batch.num_rows - len(column)
+            quarters, counts = np.unique(
+                column.to_numpy(zero_copy_only=False) // _QUARTER_MS, return_counts=True
+            )
+            for quarter, count in zip(quarters.tolist(), counts.tolist(), strict=True):
+                self._quarters[quarter] = self._quarters.get(quarter, 0) + count
+
+    def by(
+        self, unit: CalendarUnit, zone: tzinfo = UTC, *, wanted: RequestedRange
+    ) -> tuple[TimeCount, ...]:
+        """Return the counts by a unit, in the requested range of time.
+
+        Raises:
+            InvalidRequest: There would be too many ranges, or the zone's offset from UTC is no
+                multiple of 15 minutes.
+        """
+        first_ms = wanted.start_ms
+        last_ms = None if wanted.end_ms == INT64_MAX else wanted.end_ms
+        if not self._quarters and (first_ms is None or last_ms is None):
+            return ()
+        starts = unit_starts(
+            min(self._quarters) * _QUARTER_MS if first_ms is None else first_ms,
+            (max(self._quarters) + 1) * _QUARTER_MS if last_ms is None else last_ms,
+            unit,
+            zone,
+        )
+        if any(start % _QUARTER_MS for start in starts):
+            raise InvalidRequest(
+                f"the offset of {zone} from UTC is no multiple of 15 minutes at that time; use UTC"
+            )
+        records = [0] * len(starts)
+        for quarter, count in self._quarters.items():
+            records[bisect_right(starts, quarter * _QUARTER_MS) - 1] += count
+        bounds = [*starts, next_start(starts[-1], unit, zone) if last_ms is None else last_ms]
+        bounds[0] = bounds[0] if first_ms is None else first_ms
+        return tuple(
+            TimeCount(start, end, count)
+            for (start, end), count in zip(pairwise(bounds), records, strict=True)
+        )
