@@ -6,7 +6,6 @@ Source: Kafka 4.3's group coordinator; KIP-848.
 from collections.abc import Iterable
 
 from tidelog.error_codes import ErrorCode
-from tidelog.server.groups.classic_group import ClassicGroup
 from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
@@ -35,10 +34,8 @@ from tidelog.server.groups.modern_group import (
     ConsumerGroup,
     ConsumerMember,
     ShareGroup,
-    stop_classic,
 )
 from tidelog.server.groups.modern_records import AssignmentChange, MemberChange
-from tidelog.server.groups.records import tombstone
 from tidelog.server.groups.requests import HeartbeatRequest, HeartbeatResult, Owned
 from tidelog.server.groups.topic_regexes import Regexes, RegexStatus
 from tidelog.server.runtime.errors import Refusal
@@ -112,9 +109,7 @@ class ConsumerHeartbeats(Heartbeats):
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, text)
         if group is None or not joins:
             raise Refusal(ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {group_id} does not exist")
-        if not group.is_empty:
-            return self._migration.upgrade(group)
-        return _taken_over(group)
+        return self._migration.upgrade(group)
 
     def _change(
         self, update: ConsumerUpdate, match: MemberMatch, new: ConsumerMember
@@ -125,7 +120,7 @@ class ConsumerHeartbeats(Heartbeats):
         ):
             update.changes.append(MemberChange(new.member_id, new.subscription))
         if match.member.is_classic:
-            update.actions.append(lambda: stop_classic(update.group, new.member_id))
+            update.actions.append(lambda: update.group.stop_classic(new.member_id))
         return self._regexes.change(update, match, new)
 
     def _answer(
@@ -190,13 +185,6 @@ def _rules(request: HeartbeatRequest) -> Iterable[tuple[bool, str]]:
 
 def _is_null_or_said(text: str | None) -> bool:
     return text is None or bool(text.strip())
-
-
-def _taken_over(classic: ClassicGroup) -> ConsumerUpdate:
-    """Convert an empty classic group to a consumer group, which keeps the offsets."""
-    group = ConsumerGroup(classic.group_id)
-    group.offsets = classic.offsets
-    return GroupUpdate(group, records=[tombstone(classic.group_id)])
 
 
 def owned_of(assigned: Assigned) -> Owned:

@@ -11,7 +11,6 @@ assignment interval).
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Final, TypeAlias
 from uuid import UUID
@@ -233,10 +232,10 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             # counted.
             return group.epoch, False
         names = group.names_after(known, new.subscription)
-        regexes = regexes_after(group, known, new.subscription)
+        regexes = group.regexes_after(known, new.subscription)
         epoch = group.epoch
         if is_due_now:
-            epoch = self.begin_epoch(update, {*names, *topics_of(group, regexes)}, is_due=is_due)
+            epoch = self.begin_epoch(update, {*names, *group.topics_of(regexes)}, is_due=is_due)
         count = len(group.members) + (known is None)
         return epoch, reads_the_same(names, regexes, count)
 
@@ -279,32 +278,11 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
             group.stop(Wait.REBALANCE, member_id)
 
 
-def regexes_after(
-    group: ConsumerGroup, previous: Subscription | None, new: Subscription | None
-) -> Counter[str]:
-    """Return the number of members per expression after one member's subscription changes.
-
-    `previous` is None for a new member, `new` for a leaving one.
-    """
-    counts = Counter(group.subscribed_regexes)
-    if previous is not None and previous.regex:
-        counts[previous.regex] -= 1
-    if new is not None and new.regex:
-        counts[new.regex] += 1
-    return +counts
-
-
 def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: int) -> bool:
     """Whether all of `count` members read the same topics, as far as the counts show."""
     if regexes:
         return not names and next(iter(regexes.values())) == count
     return all(each == count for each in names.values())
-
-
-def topics_of(group: ConsumerGroup, regexes: Iterable[str]) -> set[str]:
-    """Return the topics that match one of these expressions, as far as they are resolved."""
-    resolved = (group.regexes[regex] for regex in regexes if regex in group.regexes)
-    return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
 
 
 def drop_regex(update: ConsumerUpdate, regex: str) -> None:

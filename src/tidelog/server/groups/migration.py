@@ -32,7 +32,6 @@ from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     drop_regex,
-    topics_of,
 )
 from tidelog.server.groups.group_updates import GroupUpdate
 from tidelog.server.groups.modern_group import (
@@ -85,12 +84,17 @@ class Migration:
     def upgrade(self, classic: ClassicGroup) -> ConsumerUpdate:
         """Return an update that converts a classic group and its members, not written yet.
 
+        The new group keeps the offsets. An empty group is always converted.
+
         Raises:
             Refusal: The migration policy, protocol type, size or members' data do not allow it.
         """
-        self._require_upgradable(classic)
         group = ConsumerGroup(classic.group_id)
         group.offsets = classic.offsets
+        update = GroupUpdate(group, records=[tombstone(classic.group_id)])
+        if classic.is_empty:
+            return update
+        self._require_upgradable(classic)
         try:
             members = [self._consumer(classic, member) for member in classic.members.values()]
         except (CorruptMessage, UnsupportedVersion) as error:
@@ -99,10 +103,8 @@ class Migration:
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-        update = GroupUpdate(group, records=[tombstone(classic.group_id)])
-        # The changes are already applied to the new group; they are added here to be written.
-        # Applying them again changes nothing.
-        update.changes.extend(_founding(classic.generation, metadata_hash, members))
+            # It is added to be written; applying it again then changes nothing.
+            update.changes.append(change)
         update.actions.append(partial(self._dismiss, classic, group))
         return update
 
@@ -297,7 +299,7 @@ class Migration:
         for regex in [each for each, count in regexes.items() if not count]:
             drop_regex(update, regex)
             del regexes[regex]
-        self._updates.begin_epoch(update, {*(+names), *topics_of(group, regexes)}, is_due=True)
+        self._updates.begin_epoch(update, {*(+names), *group.topics_of(regexes)}, is_due=True)
 
     def _silent(self, group: ConsumerGroup, member_id: str, wait: Wait) -> None:
         """Remove a member whose session or rebalance timeout has expired."""

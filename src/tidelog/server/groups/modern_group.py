@@ -396,6 +396,27 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         """Number of members that subscribe to each expression."""
         return self._regexes
 
+    def regexes_after(
+        self, previous: Subscription | None, new: Subscription | None
+    ) -> Counter[str]:
+        """Return the number of members per expression after one member's subscription changes.
+
+        Args:
+            previous: Subscription of the member before; None for a new member.
+            new: Subscription after the change; None if the member leaves.
+        """
+        counts = Counter(self._regexes)
+        if previous is not None and previous.regex:
+            counts[previous.regex] -= 1
+        if new is not None and new.regex:
+            counts[new.regex] += 1
+        return +counts
+
+    def topics_of(self, regexes: Iterable[str]) -> set[str]:
+        """Return the topics that match one of these expressions, as far as they are resolved."""
+        resolved = (self.regexes[regex] for regex in regexes if regex in self.regexes)
+        return {topic for resolved_regex in resolved for topic in resolved_regex.topics}
+
     @property
     def resolved_version(self) -> int:
         """Version of the resolved expressions; 0 without any."""
@@ -449,6 +470,11 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
 
     # -- changes -----------------------------------------------------------------------------
 
+    def stop_classic(self, member_id: str) -> None:
+        """Cancel the classic timers of a member that now uses the consumer protocol."""
+        self.stop(Wait.JOIN, member_id)
+        self.stop(Wait.SYNC, member_id)
+
     def put_assignment(self, member_id: str, assignment: MemberAssignment) -> None:
         """Replace a member's current assignment and its owned partitions; no-op if unknown."""
         member = self.members.get(member_id)
@@ -483,12 +509,6 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
         if subscription.classic is not None:
             self._classic_count += sign
             _add(self._protocols, {name for name, _ in subscription.classic.protocols}, sign)
-
-
-def stop_classic(group: ConsumerGroup, member_id: str) -> None:
-    """Cancel the classic timers of a member that now uses the consumer protocol."""
-    group.stop(Wait.JOIN, member_id)
-    group.stop(Wait.SYNC, member_id)
 
 
 def _add(counter: Counter[str], names: Iterable[str], sign: int) -> None:

@@ -18,7 +18,6 @@ from tidelog.server.groups.consumer_rebalance import (
     ConsumerUpdate,
     ConsumerUpdates,
     drop_regex,
-    regexes_after,
 )
 from tidelog.server.groups.group_updates import GroupUpdate
 from tidelog.server.groups.members import MemberMatch
@@ -111,7 +110,7 @@ class Regexes:
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:
             return  # the usual case
-        regexes = regexes_after(group, match.known, new.subscription)
+        regexes = group.regexes_after(match.known, new.subscription)
         if not regexes or group.resolving:
             return
         now_ms = self._updates.clock.now_ms()

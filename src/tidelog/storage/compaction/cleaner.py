@@ -11,6 +11,16 @@ repeated from the old checkpoint: segments that it had swapped in stay compacted
 If the key map holds fewer keys than the head has, a pass cleans a part of the head and the next
 pass continues.
 
+The history has the time since when tables of the past are exact (`note_run`). A record is
+dropped only if its key has a later record below the run's `mapped_to`. So a table as of T is exact
+if T is at or above the times of all records below `mapped_to`: the record that superseded a dropped
+one is in the table, or was itself superseded by a record in the table. The bound also holds for
+tombstones that are dropped later. It may be later than necessary, never earlier. If no record was
+ever dropped, every T is exact: each offset from the log start on has its record. If records are
+missing that tidelog did not drop (another cleaner ran), only the append clock has a bound: append
+times never decrease, so each missing record was superseded by one appended before now. Their record
+timestamps are unknown.
+
 Everything but the worker needs the directory's lock. `log_dir` may be a proxy whose calls run in
 another thread.
 
@@ -32,17 +42,20 @@ from tidelog.storage.compaction.cleaning_plan import (
     CleaningPlan,
     CleaningState,
     inspect_log,
-    next_history,
     plan_cleaning,
 )
-from tidelog.storage.compaction.eligibility import CleaningDecision
+from tidelog.storage.compaction.eligibility import CleaningDecision, horizon_of
 from tidelog.storage.compaction.job import CleanedGroup, CleaningJob, CleaningResult
 from tidelog.storage.directory.publication import Change, publish
 from tidelog.storage.directory.staging import remove_quietly
 from tidelog.storage.open_files import as_storage_failure
 from tidelog.storage.segment.closed_segment import ClosedSegment
-from tidelog.storage.segment.compaction_history import write_history
-from tidelog.types import TopicPartition
+from tidelog.storage.segment.compaction_history import (
+    ALWAYS_MS,
+    CompactionHistory,
+    write_history,
+)
+from tidelog.types import UNKNOWN_MS, TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.storage.directory.log_dir import DirectoryAccess
@@ -227,10 +240,67 @@ def note_run(
     Raises:
         OSError: The disk failed; the old or the new history is stored.
     """
-    history = next_history(plan, cleaned, sizes)
+    history = _next_history(plan, cleaned, sizes)
     if log_dir.cleaner_offset(plan.state.name) is None:
         log_dir.note_cleaned(plan.state.name, plan.state.decision.first_dirty)
     write_history(log_dir.env.files, plan.job.directory, history)
+
+
+def _next_history(
+    plan: CleaningPlan, cleaned: CleaningResult, sizes: frozenset[tuple[int, int]]
+) -> CompactionHistory:
+    """Return the history to store before the first file of a cleaning is renamed into place.
+
+    Args:
+        plan: The cleaning.
+        cleaned: Its result.
+        sizes: Base offset and size of its new log files.
+    """
+    before, (record_ms, append_ms) = plan.before, plan.bounds
+    mapped = [each for each in plan.sources if each.base_offset < cleaned.mapped_to]
+    has_taken = any(each.records_after < each.records_before for each in cleaned.groups)
+    if has_taken and record_ms != UNKNOWN_MS:
+        record_ms = max(record_ms, *(each.largest_timestamp for each in mapped), ALWAYS_MS)
+    if append_ms == UNKNOWN_MS or has_taken:
+        known_ms = plan.job.now_ms if append_ms == UNKNOWN_MS else append_ms
+        append_ms = _append_bound(known_ms, mapped, plan.job.now_ms)
+    end = max(cleaned.mapped_to, 0 if before is None else before.end_offset)
+    return CompactionHistory(
+        end_offset=end,
+        record_exact_ms=record_ms,
+        append_exact_ms=append_ms,
+        run_ms=plan.job.now_ms,
+        horizons_ms=_horizons(before, plan.job, cleaned),
+        segments=frozenset(each for each in plan.known | sizes if each[0] < end),
+    )
+
+
+def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
+    """Return the latest append time of mapped segments, or the run's own time if one is unknown."""
+    last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
+    latest = [ms for ms in last_times if ms is not None]
+    is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
+    return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else now_ms)
+
+
+def _is_timed(segment: ClosedSegment) -> bool:
+    """Return whether a segment has records and all their append times are known."""
+    last = segment.last_batches
+    if not segment.size_bytes or last.error is not None:
+        return False
+    return not segment.append_times.unknown_in(segment.base_offset, last.next_offset)
+
+
+def _horizons(
+    before: CompactionHistory | None, job: CleaningJob, cleaned: CleaningResult
+) -> tuple[int, ...]:
+    earlier = () if before is None else before.horizons_ms
+    horizons = {time for time in earlier if time > job.now_ms}
+    # Expired markers alone don't make a cleaning due: most of them are needed as long as records of
+    # their transactions remain, and waiting longer does not change that.
+    if any(each.tombstones_after for each in cleaned.groups):
+        horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
+    return tuple(sorted(horizons))
 
 
 def _in_order(job: CleaningJob, cleaned: CleaningResult) -> Sequence[CleanedGroup]:

@@ -6,23 +6,12 @@ This module owns:
   here, `SpaceBound` in `generations.scheduler`);
 - the inspection of a log, and of segments that only its tier has;
 - the job that follows from an inspection;
-- the forecast of `tidelog compact --plan`, which needs no lock and changes nothing;
-- the entries that a cleaning adds to the partition's compaction history.
+- the forecast of `tidelog compact --plan`, which needs no lock and changes nothing.
 
 Other modules own the rules (`eligibility`, `generations.planning`), carrying the job out
 (`worker`), and swapping in (`cleaner`).
 
 `log_dir` may be a proxy whose calls run in another thread.
-
-The history has the time since when tables of the past are exact (`next_history`). A record is
-dropped only if its key has a later record below the run's `mapped_to`. So a table as of T is exact
-if T is at or above the times of all records below `mapped_to`: the record that superseded a dropped
-one is in the table, or was itself superseded by a record in the table. The bound also holds for
-tombstones that are dropped later. It may be later than necessary, never earlier. If no record was
-ever dropped, every T is exact: each offset from the log start on has its record. If records are
-missing that tidelog did not drop (another cleaner ran), only the append clock has a bound: append
-times never decrease, so each missing record was superseded by one appended before now. Their record
-timestamps are unknown.
 
 Source: Kafka 4.x LogCleanerManager.
 """
@@ -39,7 +28,7 @@ from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, InvalidRequest
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch import RecordBatch
-from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, horizon_of, judge
+from tidelog.storage.compaction.eligibility import CleaningDecision, LogState, judge
 from tidelog.storage.compaction.generations import GenerationPlan, Generations
 from tidelog.storage.compaction.generations.scheduler import (
     Choice,
@@ -61,7 +50,7 @@ from tidelog.storage.compaction.job import (
 )
 from tidelog.storage.log.segment_times import youngest_ms
 from tidelog.storage.open_files import typed_reads
-from tidelog.storage.segment.append_time_trust import last_batch, proven_end
+from tidelog.storage.segment.append_time_trust import proven_end
 from tidelog.storage.segment.closed_segment import ClosedSegment
 from tidelog.storage.segment.compaction_history import (
     ALWAYS_MS,
@@ -388,63 +377,6 @@ class CleaningPlan:
     known: frozenset[tuple[int, int]]
     before: CompactionHistory | None
     bounds: tuple[int, int]
-
-
-def next_history(
-    plan: CleaningPlan, cleaned: CleaningResult, sizes: frozenset[tuple[int, int]]
-) -> CompactionHistory:
-    """Return the history to store before the first file of a cleaning is renamed into place.
-
-    Args:
-        plan: The cleaning.
-        cleaned: Its result.
-        sizes: Base offset and size of its new log files.
-    """
-    before, (record_ms, append_ms) = plan.before, plan.bounds
-    mapped = [each for each in plan.sources if each.base_offset < cleaned.mapped_to]
-    has_taken = any(each.records_after < each.records_before for each in cleaned.groups)
-    if has_taken and record_ms != UNKNOWN_MS:
-        record_ms = max(record_ms, *(each.largest_timestamp for each in mapped), ALWAYS_MS)
-    if append_ms == UNKNOWN_MS or has_taken:
-        known_ms = plan.job.now_ms if append_ms == UNKNOWN_MS else append_ms
-        append_ms = _append_bound(known_ms, mapped, plan.job.now_ms)
-    end = max(cleaned.mapped_to, 0 if before is None else before.end_offset)
-    return CompactionHistory(
-        end_offset=end,
-        record_exact_ms=record_ms,
-        append_exact_ms=append_ms,
-        run_ms=plan.job.now_ms,
-        horizons_ms=_horizons(before, plan.job, cleaned),
-        segments=frozenset(each for each in plan.known | sizes if each[0] < end),
-    )
-
-
-def _append_bound(before_ms: int, mapped: Sequence[ClosedSegment], now_ms: int) -> int:
-    """Return the latest append time of mapped segments, or the run's own time if one is unknown."""
-    last_times = [each.append_times.last_known_ms for each in mapped if _is_timed(each)]
-    latest = [ms for ms in last_times if ms is not None]
-    is_known = len(latest) == sum(each.size_bytes > 0 for each in mapped)
-    return max(before_ms, ALWAYS_MS, max(latest, default=0) if is_known else now_ms)
-
-
-def _is_timed(segment: ClosedSegment) -> bool:
-    """Return whether a segment has records and all their append times are known."""
-    last = last_batch(segment)
-    if last is None:
-        return False
-    return not segment.append_times.unknown_in(segment.base_offset, last.next_offset)
-
-
-def _horizons(
-    before: CompactionHistory | None, job: CleaningJob, cleaned: CleaningResult
-) -> tuple[int, ...]:
-    earlier = () if before is None else before.horizons_ms
-    horizons = {time for time in earlier if time > job.now_ms}
-    # Expired markers alone don't make a cleaning due: most of them are needed as long as records of
-    # their transactions remain, and waiting longer does not change that.
-    if any(each.tombstones_after for each in cleaned.groups):
-        horizons.add(horizon_of(job.now_ms, job.rules.delete_retention_ms))
-    return tuple(sorted(horizons))
 
 
 def rules_of(config: TopicConfig, options: CleanerOptions) -> CompactionRules:

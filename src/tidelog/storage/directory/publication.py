@@ -11,7 +11,6 @@ that the order of calls is the same for all, and is defined only here:
 4. Each log renames the files into place and shows the segments (`SegmentSwaps.show`).
 5. The names are synced, marks of writers stored, and the record removed (`commits.conclude`).
 6. Files of old segments that are no longer needed are removed.
-6. Files of old segments that are no longer needed are removed.
 
 A failure before the record exists is undone: the partitions continue unchanged. A later failure
 takes all of them offline, since only opening them shows their state. After a crash before step 3
