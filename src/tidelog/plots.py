@@ -803,7 +803,7 @@ class _Drawing:
 
         most = max(3, self.width // _TICK_PX)
         locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call]
-        # Without these steps, two days and two years in a narrow picture are a warning on stderr.
+        # Without these steps, matplotlib warns on stderr of two days or years in a narrow picture.
         locator.intervald[HOURLY] = [1, 2, 3, 4, 6, 12, 24]
         locator.intervald[MONTHLY] = [1, 2, 3, 4, 6, 12]
         first, last = self.grid[0], axis.next(self.grid[-1])

@@ -131,7 +131,7 @@ def describe(error: BaseException) -> Failure:
 
 def _next_step(error: TidelogError) -> str:
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
-        return ""  # the brokers responded; the text names the remedy
+        return ""  # the hint for unreachable brokers would be wrong; the text names the remedy
     if isinstance(error, ClusterFailure) and error.error_code == ErrorCode.SECURITY_DISABLED:
         return "brokers check ACLs only with authorizer.class.name, see docs/security.md"
     for kind, step in _NEXT_STEPS:

@@ -433,8 +433,8 @@ class ObstoreStore:
     def _put_if(self, key: str, data: bytes, mode: "PutMode") -> ObjectInfo | None:
         """Put, with retries that handle a put that was written but whose response was lost.
 
-        After a lost response a refusal does not show which writer was faster, so the stored bytes
-        are compared with the own ones.
+        If the response to a put was lost and its retry is refused, it is unknown whether that put
+        or another writer's was stored. So the stored bytes are compared with ours.
         """
         import obstore
         import obstore.exceptions as failures

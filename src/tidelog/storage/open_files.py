@@ -357,7 +357,7 @@ def walk_file(
         chunk_bytes: Bytes to read at a time; a larger batch is read at once.
 
     Raises:
-        CorruptBatch: A frame is invalid; with its position.
+        CorruptBatch: A frame is invalid; the error has its position.
     """
     position = start
     read_bytes = chunk_bytes

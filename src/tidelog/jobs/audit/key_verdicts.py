@@ -302,7 +302,12 @@ def _displaced(offsets: "Longs") -> "Longs":
 
 
 def _displaced_in(block: "Longs") -> "Longs":
-    """Return the indexes of displaced numbers in a block, which is a permutation of its indexes."""
+    """Return the indexes of the numbers that are out of place.
+
+    `block` has the numbers 0 to len(block) - 1 in some order. The result is all numbers that are
+    not at their own index, or a smallest set without which the others ascend if that is less than
+    half as many.
+    """
     changed = np.flatnonzero(block != np.arange(len(block)))
     if len(changed) == 2 or len(block) > BLOCK_MAX:
         return changed

@@ -136,7 +136,8 @@ class Ledger:
         arrival_ms: Arrival time of the rows in ms; 0 if not known yet.
         rows: Rows of the map so far, with `target_start` counted from 0.
         counts: Number of records so far, by target topic's number and partition.
-        copied: First and end offset at the source, by pair and partition.
+        copied: For each pair of source and target topic, and each source partition: the first
+            copied offset, and the offset after the last copied one, at the source.
         records: Number of records so far.
     """
 
@@ -213,7 +214,8 @@ class LedgerRows:
 
     Attributes:
         rows: Rows for the offset map.
-        copied: First and end offset at the source, by pair and partition.
+        copied: For each pair of source and target topic, and each source partition: the first
+            copied offset, and the offset after the last copied one, at the source.
         records: Number of written records.
     """
 

@@ -91,7 +91,7 @@ class TopicTarget:
     columns = ()
 
     def arrange(self, rows: "DataFrame", tasks: int) -> "DataFrame":
-        """Return rows in order for brokers; for a directory, the order of the read is kept."""
+        """Return the rows by partition and offset for brokers, or as they were read."""
         return in_order(rows, tasks) if self.place.is_broker else rows
 
     def write(self, chunk: Chunk) -> None:

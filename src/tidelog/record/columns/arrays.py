@@ -273,7 +273,7 @@ def _shared_nulls(kind: pa.DataType, capacity: int) -> "Column":
 
 
 def _constant(kind: pa.DataType, value: int, rows: int) -> "Column":
-    """Return an array of one value, a slice of one that chunks share."""
+    """Return an array that repeats a value, a slice of a longer array that chunks share."""
     return _shared_constant(kind, value, _round_up(rows)).slice(0, rows)
 
 

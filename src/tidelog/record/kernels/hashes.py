@@ -230,7 +230,10 @@ def _md5(data: Bytes, at: int, size: int, hasher: Hasher) -> tuple[int, int]:
 
 @inlined
 def _padded(data: Bytes, at: int, size: int, hasher: Hasher, index: int) -> int:
-    """Return a byte of the padded message, without its length."""
+    """Return a byte of the padded message: seed, data, 0x80, zeros.
+
+    The length at the end of the message is not part of it, and is read as zeros.
+    """
     if index < hasher.seed.size:
         return load_byte(hasher.seed, index)
     index -= hasher.seed.size

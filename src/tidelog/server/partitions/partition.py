@@ -390,7 +390,7 @@ class Partition(Watchable):
             reply.try_complete(code)
 
     def _give_up_flushes(self, reason: TidelogError) -> None:
-        """Complete the pending flushes of a log that is no longer used."""
+        """Fail the pending flushes of a log that is no longer used, with `reason`."""
         for done in self._flushes:
             done.try_complete(reason)
 

@@ -207,7 +207,7 @@ class LoopTurn(Generic[Key]):
         if not self._seen:
             try:
                 asyncio.get_running_loop().call_soon(self._end)
-            except RuntimeError:  # no loop: no end of the iteration
+            except RuntimeError:  # without a loop, each call is an iteration
                 return True
         self._seen.add(key)
         return True

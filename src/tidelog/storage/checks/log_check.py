@@ -160,7 +160,7 @@ def check_records(batch: Batch, body_check: BodyCheck) -> BatchProblems:
 
     Args:
         batch: The batch.
-        body_check: The pass over uncompressed records, plain or a kernel.
+        body_check: Checks uncompressed records: a plain function, or the kernel.
     """
     try:
         if isinstance(batch, RecordBatch) and not batch.is_control:

@@ -444,7 +444,8 @@ class AppendTimes:
         if damage is None and times.is_open and not open_end:
             damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
-            times.mark_unknown(times._offset_at(-1) + 1)  # the last row is trusted for one record
+            # The last row is certain only for its own offset: rows after it may be missing.
+            times.mark_unknown(times._offset_at(-1) + 1)
         return times, damage
 
     def _append(self, ms: int, offset: int, batch_crc: int) -> bytes:

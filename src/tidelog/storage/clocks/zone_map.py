@@ -514,7 +514,7 @@ class ZoneMap:
 
     @cached_property
     def _entries(self) -> list[Entry]:
-        """Encode the table of blocks."""
+        """The decoded table of blocks, cached."""
         return self.read_entries()
 
     def read_entries(self) -> list[Entry]:

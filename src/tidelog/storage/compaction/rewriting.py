@@ -255,7 +255,7 @@ class SourcePass:
         """Write the remaining records, and count what was found.
 
         Raises:
-            CorruptData, UnsupportedCompression: The source is damaged; with its position.
+            CorruptData, UnsupportedCompression: The source is damaged; the error has the position.
             OffsetOverflow: The remaining batches don't fit after the data already written.
             OSError: The disk failed.
         """

@@ -162,7 +162,7 @@ class SourceReader:
 
         Raises:
             CorruptBatch: An invalid frame, a wrong checksum, offsets out of order, or a segment
-                that ends in the middle of a batch; with its position.
+                that ends in the middle of a batch; the error has its position.
             OSError: The disk failed.
         """
         path = self.path(source)

@@ -514,8 +514,8 @@ def leaves_doubt(failure: StorageFailure) -> bool:
 def mark_unsynced(context: SegmentContext) -> None:
     """Mark in the partition's directory that the disk has failed, for other processes.
 
-    The mark is not synced: after a power loss the system's memory is lost, too, and the next open
-    sees the disk's true content. If the disk can't store the mark, there is none.
+    The mark is not synced, because a power loss also clears the system's cache: the next open then
+    reads what is really on disk, and needs no mark. If the disk can't store it, there is no mark.
     """
     with suppress(OSError):
         context.env.files.open(_mark(context), write=True, create=True).close()

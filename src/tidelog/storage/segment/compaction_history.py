@@ -1,9 +1,9 @@
 """The file `compaction-history`: records what compaction has removed from a partition.
 
-The file has the oldest time for which a table is still exact, for both clocks, the offset up to
-which segments were ever cleaned, and the times at which remaining tombstones may be removed. It is
-primary data: it can't be rebuilt. It is written, durably, before the first file of a cleaning is
-renamed into place, so that it never promises too much.
+The file has, for each clock, the oldest time at which the topic's table can still be computed
+exactly; the offset up to which segments have been cleaned; and the times from which remaining
+tombstones may be removed. It is primary data: it can't be rebuilt. It is written, durably, before
+the first file of a cleaning is renamed into place, so that it never promises too much.
 
 Another cleaner (Apache Kafka's, on the same directory) does not write the file. Such a cleaner is
 detected by segments below `end_offset` with sizes that the file does not list, or by a

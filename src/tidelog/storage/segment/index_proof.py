@@ -66,7 +66,7 @@ def batch_reaching(segment: Segment, offset: int) -> tuple[int, Batch] | None:
     """Return position and batch of the first batch whose last offset is `offset` or more, or None.
 
     Raises:
-        CorruptData: A damaged batch lies before it; with its position.
+        CorruptData: A damaged batch lies before it; the error has its position.
     """
     start = position_floor(segment, offset)
     for position, batch in iterate_batches(segment, start, segment.size_bytes):

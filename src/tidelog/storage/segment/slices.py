@@ -192,7 +192,7 @@ def records_of(
         batches have gaps, as after compaction.
 
     Raises:
-        CorruptData: A batch has a wrong checksum or damaged records; with its position.
+        CorruptData: A batch has a wrong checksum or damaged records; the error has its position.
     """
     next_offset = max(part.start_offset, part.segment.base_offset)
     is_dense = not part.segment.is_active

@@ -89,7 +89,7 @@ def search_segment(
     """Search a segment with plain code: see `BatchSearch`.
 
     Raises:
-        CorruptData: A batch that the search reads is damaged; with its position.
+        CorruptData: A batch that the search reads is damaged; the error has its position.
         ColdRead: A batch takes long to open, and the search may not block.
     """
     confirmed, offset = time_floor(segment, target)

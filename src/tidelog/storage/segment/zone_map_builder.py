@@ -44,7 +44,7 @@ def build_plain(
         limits: Sizes of zones and blocks.
 
     Raises:
-        CorruptData: A batch or a record is damaged; with its position.
+        CorruptData: A batch or a record is damaged; the error has its position.
         UnsupportedCompression: The codec number is undefined.
     """
     times = segment.append_times

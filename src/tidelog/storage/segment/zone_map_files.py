@@ -179,7 +179,7 @@ def build(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
         check_crc: False if the caller has just written the batches; kernels then skip checksums.
 
     Raises:
-        CorruptData: The log is damaged; with its position.
+        CorruptData: The log is damaged; the error has its position.
         UnsupportedCompression: The codec number is undefined.
     """
     siblings = sum_siblings(segment.context, segment.base_offset)

@@ -71,12 +71,12 @@ RECORD_LIMIT_BYTES: Final = 1 << 30
 
 
 def record_path(directory: str) -> str:
-    """Return the path of a partition's record; see `tier_record` for its content."""
+    """Return the path of a partition's file about its tier; `tier_record` has its content."""
     return f"{directory}/{TIER_FILE}"
 
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
-    """Read the bytes of a partition's record, None if it has no tier; raises OSError."""
+    """Read a partition's file about its tier, None if it has no tier; raises OSError."""
     try:
         return read_file(fs, record_path(directory), limit=RECORD_LIMIT_BYTES)
     except FileNotFoundError:

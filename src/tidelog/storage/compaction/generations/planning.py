@@ -17,9 +17,10 @@ chooses the segments in order of
 
 which is where the cost of rewriting now equals the cost of keeping the garbage until later, for
 records whose death rate decreases with age. A map can be used for all segments that were already
-cleaned at least up to the map's first offset. So for each first offset the best prefix of that
-order is known, and the cheapest one is chosen: garbage freed per bytes written and, at a lower
-price, bytes read. (docs/generations.md has the derivation and the measurements.)
+cleaned at least up to the map's first offset. So for each first offset of a map, the best choice
+of segments is a prefix of that order. Of these prefixes, the one is chosen that frees the most
+garbage per cost: bytes written, plus a small part of the bytes read. (docs/generations.md has the
+derivation and the measurements.)
 
 Which segments are merged: consecutive segments that the same cleaning rewrites, as many as one
 segment can hold; this costs no extra byte. Cleaning shrinks segments in place, so a log whose keys
@@ -425,8 +426,8 @@ class Space:
     """Space usage of a log, in bytes.
 
     Attributes:
-        log_bytes: Size of the log, with its active segment counted as full, plus what is appended
-            after it before the next check.
+        log_bytes: Size of the log at the next check: its finished segments, the active segment
+            counted as full, and the bytes that will be appended after that segment.
         live_bytes: Estimated live size.
         bound_bytes: Maximum size, lowered by the error of the estimate.
     """
@@ -626,7 +627,7 @@ class _Planning:
         return self._make(rewritten, bases, choice.map_from, reason)
 
     def _must_count(self, map_keys_max: float) -> bool:
-        """Return whether all keys are mapped, so that their number becomes known."""
+        """Return whether the cleaning must put all keys into its map, in order to count them."""
         keys = sum(each.keys for each in self.allowed)
         return self.demand.count_error > COUNT_FROM and keys <= COUNT_FILL * map_keys_max
 
