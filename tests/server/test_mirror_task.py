@@ -10,12 +10,18 @@ from tests.worlds.directories.topics import append, make
 
 import tidelog
 from tidelog.env import os_env
-from tidelog.jobs.mirror.places import find_targets, read_sources
+from tidelog.jobs.mirror.places import (
+    change_settings,
+    find_targets,
+    read_configs,
+    read_sources,
+)
 from tidelog.jobs.mirror.plan import plan_mirror
 from tidelog.jobs.mirror.work import MirrorBrokerTask, Report, Routes, read_reports
 from tidelog.jobs.offset_map import Partitioning
 from tidelog.jobs.target_check import TargetLoses
 from tidelog.server.embedded import Broker
+from tidelog.spark.places import Place
 from tidelog.spark.sink_options import SinkOptions
 from tidelog.types import NewRecord
 
@@ -92,3 +98,19 @@ def test_topics_that_a_refused_mirror_made_are_taken_back(tmp_path: Path) -> Non
             f"topic {topic} had been created at {target} for this write and was deleted again"
             in notes
         )
+
+
+@pytest.mark.parametrize("by", ["cluster", "directory"])
+def test_settings_of_a_target_are_changed_and_reset(
+    broker: Broker, tmp_path: Path, by: str
+) -> None:
+    place = Place(address=str(tmp_path / "target"))
+    if by == "cluster":
+        place = Place(address=broker.bootstrap_servers, is_broker=True)
+        broker.call(lambda node: node.topics.create("t", 1, {"cleanup.policy": "compact"}))
+    else:
+        make(place.address, "t", cleanup_policy="compact")
+    changes = {"retention.ms": "5", "cleanup.policy": None}
+    change_settings(place, "t", changes, os_env())
+    config = read_configs(place, ["t"], os_env())["t"]
+    assert (config.retention_ms, config.cleanup_policy) == (5, ("delete",))
