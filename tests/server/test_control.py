@@ -95,6 +95,25 @@ def test_status_names_the_broker(broker: Broker) -> None:
     assert {"status", "flush", "attach", "swap", "erase", "tier"} <= set(verbs)
 
 
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xff" * 4, "frame of 4294967295 bytes exceeds"),
+        (b"\x00\x00\x00\x02[}", "frame is not valid JSON"),
+    ],
+)
+def test_a_malformed_frame_closes_its_connection_and_is_logged(
+    broker: Broker, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(TIMEOUT_S)
+        with channel.address(broker.data) as address:
+            link.connect(address)
+        link.sendall(data)
+        assert link.recv(1) == b""
+    assert f"control channel: control channel {reason}" in caplog.text
+
+
 def test_a_key_is_erased_while_the_broker_runs(broker: Broker) -> None:
     broker.call(lambda node: node.topics.create(TOPIC))
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
