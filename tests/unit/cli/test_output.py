@@ -228,6 +228,15 @@ def test_sentences_are_never_cut_but_make_blocks() -> None:
     ]
 
 
+def test_long_names_leave_room_for_the_values_of_a_block() -> None:
+    columns = output.columns("number of records before", "remarks")
+    assert printed(columns, [["1234567890", "see the notes"]], width=24) == [
+        "number of r…  1234567890",
+        "remarks       see the",
+        "              notes",
+    ]
+
+
 def test_wide_characters_are_padded_by_their_width() -> None:
     columns = output.columns("a", "b")
     lines = printed(columns, [["日本語🛫", "x"], ["e\u0301", "x"], ["plain", "x"]])
