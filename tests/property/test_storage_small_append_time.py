@@ -141,13 +141,6 @@ def test_questions_by_time_and_range_agree_with_the_list(
     known = [ms for _, _, ms in runs if ms is not None]
     assert writer.times.span(start, stop) == ((known[0], known[-1]) if known else None)
 
-    at_or_after = [offset for offset in writer.model_range(a, 2**62) if offset >= start]
-    found = writer.times.first_at_or_after(a, start)
-    if at_or_after:
-        assert found == (at_or_after[0], writer.expected[at_or_after[0] - BASE])
-    else:
-        assert found is None or found[0] >= end
-
 
 @given(ops, st.data())
 def test_a_cut_file_is_never_wrong(ops: list[Op], data: st.DataObject) -> None:

@@ -13,5 +13,4 @@ from tidelog.objects.store import (
     ObjectStore,
     is_url,
     local_path,
-    store_options,
 )

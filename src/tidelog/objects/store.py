@@ -10,7 +10,7 @@ what to do next. Calls are thread-safe.
 import errno
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -170,15 +170,6 @@ def local_path(path: str) -> str:
 def join_key(*parts: str) -> str:
     """Join parts of a key, or a URL and a key; empty parts are left out."""
     return "/".join(part for part in parts if part)
-
-
-def store_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that begin with `store.`, without that prefix, names in lower case."""
-    return {
-        name[len(OPTION_PREFIX) :].lower(): value
-        for name, value in options.items()
-        if name.lower().startswith(OPTION_PREFIX)
-    }
 
 
 _QUERY: Final = re.compile(r"\?[^\s\"')]+")

@@ -93,25 +93,6 @@ class Reader:
             raise CorruptMessage("message ends inside a varint", at=self.at) from None
         return value
 
-    def nullable_string(self) -> str | None:
-        """Read a nullable string with an int16 length."""
-        view, at = self.view, self.at + 2
-        try:
-            (count,) = _INT16.unpack_from(view, at - 2)
-        except error:
-            self.need(2, "string")
-            raise
-        self.at = at
-        if count < 0:  # any negative length is null, as in Kafka
-            return None
-        end = at + count
-        if not at <= end <= len(view):
-            raise CorruptMessage(
-                f"string of {count} bytes, but only {self.left} bytes remain", at=at
-            )
-        self.at = end
-        return str(view[at:end], "utf-8", "replace")
-
     def skip_tags(self) -> None:
         """Skip a section of tagged fields of which none is known."""
         at = self.at

@@ -197,15 +197,6 @@ class Markers:
                 " deleted: set it to compact, or give another markerTopic"
             )
 
-    def last(self, key: str, at_least: int) -> Marker | None:
-        """Return the last committed marker of a key; None if its batch is below `at_least`.
-
-        Raises:
-            ClusterFailure, NotAuthorized: The topic can't be read within the timeout.
-            CorruptMessage: The topic contains a record that is not a marker.
-        """
-        return self.done(key, at_least).get(key)
-
     def done(self, key: str, at_least: int) -> dict[str, Marker]:
         """Return the last committed markers under a key and its topic keys, from a batch number on.
 

@@ -136,7 +136,6 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
         cleaners = await run(node, worker)
         for failures, wait_ms in enumerate((BACKOFF_MS, 2 * BACKOFF_MS, 4 * BACKOFF_MS), 1):
             assert len(worker.asked) == failures
-            assert cleaners.failing() == {name: "out of luck"}
             assert node.metrics.cleaner.failing == {name: "out of luck"}
             clock.advance(wait_ms - 1)
             await settle(node, worker)
@@ -145,7 +144,6 @@ def test_a_partition_that_fails_is_named_and_tried_again_later_and_later(
             await settle(node, worker)
         assert len(worker.asked) == 4
         assert count(node, "t") == 1
-        assert cleaners.failing() == {}
         assert node.metrics.cleaner.failing == {}
         await cleaners.stop()
 
@@ -164,9 +162,9 @@ def test_a_wait_has_an_end(node: Node, clock: ManualClock) -> None:
         clock.advance(RETRY_MAX_MS - 1)
         await settle(node, worker)
         assert len(worker.asked) == tries
-        assert cleaners.failing() == {TopicPartition("t", 0): "out of luck"}
+        assert node.metrics.cleaner.failing == {TopicPartition("t", 0): "out of luck"}
         await topic_changes.delete(node, "t")
-        assert cleaners.failing() == {}
+        assert node.metrics.cleaner.failing == {}
         await cleaners.stop()
 
     asyncio.run(story())
@@ -311,7 +309,7 @@ def test_an_error_that_nobody_expects_stops_no_cleaner(node: Node) -> None:
 
         worker.clean = clean  # type: ignore[method-assign] # a worker with a defect
         cleaners = await run(node, worker)
-        assert cleaners.failing() == {TopicPartition("t", 0): "nobody expects it"}
+        assert node.metrics.cleaner.failing == {TopicPartition("t", 0): "nobody expects it"}
         assert (count(node, "t"), count(node, "u")) == (3, 1)
         await cleaners.stop()
 
@@ -332,7 +330,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(node: Node) -> None:
         worker.clean = clean  # type: ignore[method-assign] # something comes between
         cleaners = await run(node, worker)
         assert worker.asked == ["t-0"]
-        assert cleaners.failing() == {}
+        assert node.metrics.cleaner.failing == {}
         assert node.topics.find("t") is None
         await cleaners.stop()
 

@@ -102,7 +102,6 @@ def test_without_rows_nothing_is_known() -> None:
     assert times.runs(100, 110) == [(100, 110, None)]
     assert times.ranges(0, INT64_MAX, 0, 200) == []
     assert times.unknown_in(100, 110) == [(100, 110)]
-    assert times.first_at_or_after(0, 0) is None
     assert times.mark_unknown(105) == times.close(110) == b""
     assert times.truncate_to(100) == HEADER_SIZE
 
@@ -153,26 +152,6 @@ def test_runs_of_one_time_are_one_run() -> None:
     times.close(110)
     times.note(110, 5, 2)
     assert times.runs(100, 120) == [(100, 120, 5)]
-
-
-@pytest.mark.parametrize(
-    ("ms", "from_offset", "expected"),
-    [
-        (0, 0, (105, 1000)),
-        (1000, 0, (105, 1000)),
-        (1001, 0, (110, 1003)),
-        (1003, 0, (110, 1003)),
-        (1003, 115, (115, 1003)),
-        (0, 107, (107, 1000)),
-        (0, 120, (130, 1003)),
-        (0, 129, (130, 1003)),
-        (1003, 131, (131, 1003)),
-        (1004, 0, None),
-        (0, 140, None),
-    ],
-)
-def test_first_at_or_after(ms: int, from_offset: int, expected: tuple[int, int] | None) -> None:
-    assert gapped().first_at_or_after(ms, from_offset) == expected
 
 
 @pytest.mark.parametrize(

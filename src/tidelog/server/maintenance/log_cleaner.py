@@ -276,9 +276,8 @@ class _Here(InProcess):
 
 @dataclass(slots=True)
 class _Failure:
-    """Reason of a failed cleaning, and when it is retried, by monotonic time."""
+    """When a failed cleaning is retried, by monotonic time."""
 
-    reason: str
     delay_ms: int
     retry_ms: int
 
@@ -436,15 +435,11 @@ class LogCleaner:
         first_ms = max(self._node.config.log_cleaner_backoff_ms, 1)
         delay_ms = first_ms if last is None else min(last.delay_ms * 2, RETRY_MAX_MS)
         retry_ms = self._node.env.clock.monotonic_ms() + delay_ms
-        self._failures[name] = _Failure(str(error), delay_ms, retry_ms)
+        self._failures[name] = _Failure(delay_ms, retry_ms)
         self._node.metrics.cleaner.failed(name, str(error))
         LOGGER.error(
             "failed to compact %s: %s; next attempt in %d s", name, error, delay_ms // 1000
         )
-
-    def failing(self) -> dict[TopicPartition, str]:
-        """Return the partitions whose last cleaning failed, with the reasons."""
-        return {name: failure.reason for name, failure in self._failures.items()}
 
     def _forget(self, info: "TopicInfo") -> None:
         for states in (self._failures, self._seen):

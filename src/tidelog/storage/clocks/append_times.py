@@ -363,22 +363,6 @@ class AppendTimes:
                 runs.append((clipped, min(run_end, end), append_ms))
         return runs
 
-    def first_at_or_after(self, ms: int, from_offset: int) -> tuple[int, int] | None:
-        """Return the first offset >= `from_offset` known to be appended at `ms` or later.
-
-        Returns:
-            (offset, its append ms). The offset may be after the log end, or its record may be
-            removed by compaction. None if there is no such row.
-        """
-        count = len(self._relatives)
-        from_slot = bisect_right(self._relatives, from_offset - self.base_offset) - 1
-        slot = max(bisect_left(self._floors, ms), from_slot)
-        if slot < count and self._times[slot] == UNKNOWN_MS:
-            slot += 1
-        if slot >= count:
-            return None
-        return max(self._offset_at(slot), from_offset), self._times[slot]
-
     def ranges(self, a: int, b: int, start: int, end: int) -> list[tuple[int, int]]:
         """Return ranges of offsets in [start, end) whose known append time lies in [a, b)."""
         first = bisect_left(self._floors, a)

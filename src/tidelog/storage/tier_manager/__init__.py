@@ -8,7 +8,6 @@ from tidelog.storage.tier_manager.mover import (
     MoveOptions,
     MoveReport,
     TierStatus,
-    exchange,
     tier_partition,
     tier_status,
 )

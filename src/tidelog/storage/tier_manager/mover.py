@@ -48,7 +48,6 @@ from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.storage.tier_manager.tier_store import (
     CopySource,
     PartitionTier,
-    check_objects,
     copy_segment,
     folder_of,
     remove_garbage,
@@ -653,43 +652,3 @@ def tier_verdict(statuses: Sequence[TierStatus], taking_part: int) -> str:
         wait = verb(garbage, "waits", "wait")
         parts.append(f"{plural(garbage, 'old segment')} {wait} to be removed")
     return "; ".join(parts)
-
-
-def exchange(
-    log_dir: "DirectoryAccess",
-    name: TopicPartition,
-    old: Sequence[TierSegment],
-    new: Sequence[TierSegment],
-) -> Manifest:
-    """Replace `old` by `new` in a partition's manifest.
-
-    Args:
-        log_dir: Open for writing.
-        name: The partition.
-        old: Consecutive segments, as they are in the manifest now; only the tier may have their
-            offsets.
-        new: Consecutive segments that span the same offsets; their objects are in the store
-            already, and are read back here.
-
-    Returns:
-        The manifest with the new segments.
-
-    Raises:
-        InvalidRequest: The offsets differ, or local files still have some of them.
-        TierConflict: One of the old segments is no longer in the manifest; nothing was changed.
-        CorruptFile: An object of the new segments differs from its row; nothing was changed.
-        StorageFailure: Store or disk failed; the next run of `tidelog tier` finds out which state
-            is stored.
-    """
-    mover = Mover.open(log_dir, name, MoveOptions())
-    mover.settle()
-    local_start = mover.log.local_segments[0].base_offset
-    if old and old[-1].end_offset > local_start:
-        raise InvalidRequest(
-            f"{name}: offsets from {local_start} on lie in local files, too, which an exchange"
-            " would contradict; let them go first (local.retention.ms, local.retention.bytes)"
-        )
-    for row in new:
-        check_objects(mover.tier, row)
-    now_ms = log_dir.env.clock.now_ms()
-    return mover.swap(lambda manifest: manifest.with_exchanged(old, new, now_ms))
