@@ -9,6 +9,7 @@ from tests.worlds.directories.topics import T0, append, make
 from tidelog.directory import Directory
 from tidelog.env import Env, ManualClock
 from tidelog.errors import CorruptBatch
+from tidelog.jobs.lag.work import observe_directory_lag
 from tidelog.protocol.wire import NO_UUID
 from tidelog.record.builder import build_batch, build_end_marker
 from tidelog.remote.group_lag import (
@@ -22,6 +23,7 @@ from tidelog.remote.group_lag import (
 from tidelog.server.coordinator.java_hash import partition_for
 from tidelog.server.groups.committed_offsets import CommittedOffset
 from tidelog.server.groups.records import offset_record
+from tidelog.spark.places import Place
 from tidelog.storage.directory.broker_files import GroupOffset, GroupOffsets, write_group_offsets
 from tidelog.storage.directory.log_dir import LogDir, LogDirOptions
 from tidelog.storage.log.append import AppendOrigin, AppendTerms
@@ -169,3 +171,12 @@ def test_what_a_directory_says_of_a_position(path: str) -> None:
     assert seen.unread is not None
     assert (seen.unread.offset, seen.unread.clock) == (4, AgeClock.APPEND)
     assert lag_of(beyond, beyond).state is State.BEYOND_END
+
+
+def test_partitions_that_the_directory_lacks_are_left_out_of_a_groups_lag(path: str) -> None:
+    for partition, offset in ((0, 4), (1, 0), (7, 3)):
+        commit(path, "g", offset, partition)
+    observed = observe_directory_lag(
+        Place(path), ["g"], None, None, IsolationLevel.READ_UNCOMMITTED
+    )
+    assert [one.partition for one in observed["g"]] == [FIRST, SECOND]
