@@ -3,8 +3,12 @@
 import numpy as np
 
 from tidelog.jobs.audit.key_verdicts import FOUND_FIELDS
-from tidelog.jobs.audit.options import Kind
-from tidelog.jobs.audit.run import TopicResult
+from tidelog.jobs.audit.options import AuditOptions, Kind
+from tidelog.jobs.audit.plan import AuditPlan, Pair, Side
+from tidelog.jobs.audit.report import audited
+from tidelog.jobs.audit.run import AuditOutcome, TopicResult
+from tidelog.jobs.audit.state import Run, State
+from tidelog.spark.places import Place
 
 MISSING, EXTRA, REORDERED = 0, 1, 2  # their places in `Kind`
 
@@ -55,3 +59,55 @@ def test_sections_of_pairs_begin_behind_each_other_in_their_file() -> None:
         (0, 1): [("one", 0, 10, 77), ("two", 0, 3, 79)],
         (0, 2): [("one", 10, 5, 78)],
     }
+
+
+def run(side: str, span_ms: int, *spans: tuple[int, int, int]) -> Run:
+    """Return a run with sums of time spans: number of the span, records, sum of their hashes."""
+    return Run(
+        side=side,
+        topic="t",
+        partition=0,
+        start=0,
+        end=5,
+        topic_id="f" * 32,
+        files=(),
+        rows=0,
+        records=5,
+        unkeyed=0,
+        unkeyed_sum=0,
+        span_ms=span_ms,
+        spans=spans,
+        marks=(),
+    )
+
+
+def test_time_spans_of_runs_are_compared_at_the_longest_of_them() -> None:
+    runs = (
+        run("a", 10, (0, 1, 7), (1, 2, 5), (2, 1, 9)),
+        run("a", 20, (1, 1, 4)),
+        run("b", 20, (0, 3, 12), (1, 2, 14)),
+    )
+    options = AuditOptions(span_ms=10, history=False, keys_max=9)
+    plan = AuditPlan(
+        options=options,
+        sides={letter: Side(letter=letter, place=Place(f"/{letter}")) for letter in "ab"},
+        pairs=[Pair("t", "t")],
+        positions=None,
+        start_ms=None,
+        end_ms=None,
+        ignore=frozenset(),
+    )
+    outcome = AuditOutcome(
+        plans={},
+        state=State(seed=b"", question={}, runs=runs),
+        kept=0,
+        results=[TopicResult(history=False)],
+        keys={},
+        log_bytes=0,
+        notes=(),
+    )
+    spans = [
+        (each.start_ms, each.span_ms, each.records, each.is_equal)
+        for each in audited(plan, outcome).buckets
+    ]
+    assert spans == [(0, 20, (3, 3), True), (20, 20, (2, 2), False)]
