@@ -45,3 +45,22 @@ def test_a_map_beside_the_log_needs_none_in_the_cache(tmp_path: Path) -> None:
     )
     assert build_zones(env, path, NAME, bases, cache).maps_built == 1
     assert verify_zones(env, path, NAME, bases, cache).maps_there == len(maps)
+
+
+def test_a_check_of_the_cache_finds_every_damaged_byte(tmp_path: Path) -> None:
+    path, cache, env = str(tmp_path / "log"), tmp_path / "cache", os_env()
+    with Directory.open(path, writable=True, env=env) as directory:
+        directory.create_topic("t", config={"internal.segment.bytes": "600"})
+        for number in range(8):
+            directory.append("t", [NewRecord(value=b"%0100d" % number)])
+    for beside in (tmp_path / "log" / "t-0").glob("*.zones"):
+        beside.unlink()
+    assert build_zones(env, path, NAME, [0], str(cache)).maps_built == 1
+    (zones,) = cache.iterdir()
+    sound = zones.read_bytes()
+    for place in range(len(sound)):
+        zones.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        found = verify_zones(env, path, NAME, [0], str(cache)).found
+        assert [one.damage for one in found] != [], place
+    zones.write_bytes(sound)
+    assert verify_zones(env, path, NAME, [0], str(cache)).found == []
