@@ -164,6 +164,36 @@ def test_cancelling_a_mapped_reply_ends_the_work_that_is_under_way() -> None:
     asyncio.run(story())
 
 
+def test_the_making_of_a_mapped_reply_is_measured_but_not_what_happens_until_then() -> None:
+    async def story() -> None:
+        clock = ManualClock(0)
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def wait() -> int:
+            return await future
+
+        def make(value: int) -> int:
+            clock.advance(value)
+            return value
+
+        reply = start(wait())
+        assert isinstance(reply, Reply)
+        watch = Stopwatch(clock, clock.monotonic_ns())
+        watch.pause()
+        reply.measure(watch)
+        mapped = reply.map(make)
+        clock.advance(100)
+        future.set_result(3)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        clock.advance(1000)
+        assert isinstance(mapped, Reply)
+        assert mapped.value == 3
+        assert watch.used_ns == 3_000_000
+
+    asyncio.run(story())
+
+
 def test_what_is_made_of_a_mapped_reply_is_measured_and_cancelled_with_it() -> None:
     async def story() -> None:
         loop, clock = asyncio.get_running_loop(), ManualClock(0)
