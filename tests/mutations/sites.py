@@ -1,8 +1,8 @@
-"""Where the source can be changed so that it still runs: one change each, as a piece of text.
+"""Finds small changes of the source after which it still runs, each as a piece of text.
 
-Five kinds: another comparison, another constant, a call that is left out, two calls in the other
-order, two arguments in the other order. Annotations, docstrings, messages and what only a type
-checker reads are left as they are.
+The five kinds are another comparison, another constant, a removed call, two calls in the other
+order, and two arguments in the other order. Annotations, docstrings, messages and code that only a
+type checker reads are not changed.
 """
 
 import ast
@@ -28,15 +28,15 @@ _COMPARISONS: Final[dict[type[ast.cmpop], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change.
+    """A change of the source.
 
     Attributes:
         path: File below the checkout.
-        line: Where it begins, counted from 1.
+        line: Line of its first byte, counted from 1.
         kind: `comparison`, `constant`, `dropped call`, `order of calls` or `swapped arguments`.
-        start: Place of the first byte that changes, in the file's UTF-8.
-        end: Place behind the last one.
-        text: What stands there instead.
+        start: Position of the first changed byte in the file's UTF-8.
+        end: Position after the last changed byte.
+        text: The new text.
     """
 
     path: str
@@ -48,16 +48,16 @@ class Mutation:
 
     @property
     def name(self) -> str:
-        """Names it in one commit: file, place and kind."""
+        """Name of the change, unique in one commit: file, position and kind."""
         return f"{self.path}:{self.line}:{self.start}:{self.kind.replace(' ', '-')}"
 
     def applied(self, source: bytes) -> bytes:
-        """The file's content with the change."""
+        """Return the file's content with the change."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
 def mutations(root: Path, path: Path) -> list[Mutation]:
-    """All changes of a file, in order of their places."""
+    """Return all changes of a file, in the order of their positions."""
     source = path.read_bytes()
     finder = _Finder(str(path.relative_to(root)), source)
     finder.visit(ast.parse(source))
@@ -92,35 +92,35 @@ class _Finder(ast.NodeVisitor):
     # -- what is left as it is --------------------------------------------------------------------
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        """The value only."""
+        """Visit only the value."""
         if node.value is not None:
             self.visit(node.value)
 
     def visit_arg(self, node: ast.arg) -> None:
-        """No annotation."""
+        """Skip the annotations."""
 
     def visit_If(self, node: ast.If) -> None:
-        """Not what a type checker alone reads."""
+        """Skip code that only a type checker reads."""
         if not (isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
             self._order(node.body)
             self._order(node.orelse)
             self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """No message of an error."""
+        """Skip the messages of errors."""
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """No message."""
+        """Skip messages."""
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        """Types with brackets are no values."""
+        """Skip types with brackets, which are not values."""
         if not (isinstance(node.value, ast.Name) and node.value.id[:1].isupper()):
             self.generic_visit(node)
 
     # -- changes ----------------------------------------------------------------------------------
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        """Another comparison."""
+        """Add another comparison."""
         left = node.left
         for operator, right in zip(node.ops, node.comparators, strict=True):
             span = (self._span(left)[1], self._span(right)[0])
@@ -134,14 +134,14 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        """A number that is one more, the other truth."""
+        """Add a number that is greater by one, or the other truth value."""
         if isinstance(node.value, bool):
             self._add(node, "constant", self._span(node), str(not node.value))
         elif isinstance(node.value, int):
             self._add(node, "constant", self._span(node), str(node.value + 1))
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Two arguments in the other order."""
+        """Add two arguments in the other order."""
         plain = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         if len(plain) >= 2 and len(plain) == len(node.args):
             first, second = plain[:2]
@@ -153,7 +153,7 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        """A call whose value nobody takes is left out."""
+        """Add the removal of a call whose value is unused."""
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Call):
             self._add(node, "dropped call", self._span(node), "pass")
@@ -161,14 +161,14 @@ class _Finder(ast.NodeVisitor):
             self.generic_visit(node)
 
     def generic_visit(self, node: ast.AST) -> None:
-        """Look at a body's calls in pairs, too."""
+        """Also compare the calls of a body in pairs."""
         body = getattr(node, "body", None)
         if isinstance(body, list) and not isinstance(node, ast.If):
             self._order(body)
         super().generic_visit(node)
 
     def _order(self, body: Sequence[ast.stmt]) -> None:
-        """Two calls, one behind the other, whose values nobody takes."""
+        """Add the other order of two consecutive calls whose values are unused."""
         for first, second in itertools.pairwise(body):
             if _is_call(first) and _is_call(second) and ast.dump(first) != ast.dump(second):
                 (start, until), (since, end) = self._span(first), self._span(second)
@@ -191,6 +191,6 @@ def _symbol(operator: ast.cmpop) -> str:
 
 
 def modules(root: Path, packages: Sequence[str]) -> Iterator[Path]:
-    """The files of packages, in a fixed order."""
+    """Return the files of packages, in a fixed order."""
     for package in packages:
         yield from sorted((root / package).rglob("*.py"))

@@ -35,15 +35,15 @@ _FIRST_TESTS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one change.
+    """Result of one change.
 
     Attributes:
         mutation: The change.
-        outcome: `killed`, `survived`, `not reached` (no test runs the line) or `out of time`, where
-            tests that reach it were left when the time was up.
-        by: The test that failed, or nothing.
-        tests: How many test functions reach the line.
-        seconds: How long it took.
+        outcome: `killed`, `survived`, `not reached` (no test runs the line) or `out of time` (the
+            time limit was reached before all tests that reach the line).
+        by: The test that failed, empty if none did.
+        tests: Number of test functions that reach the line.
+        seconds: Duration.
     """
 
     mutation: Mutation

@@ -202,7 +202,7 @@ class Life:
                 self.env.files.rename(f"/aside/{name}", f"{FOLDER}/{name}")
 
     def replace_folder(self) -> None:
-        """Put a copy of the partition in its place while nobody writes."""
+        """Put a copy of the partition in its place while no writer is open."""
         self.writer.close()
         fs, copy = self.env.files, f"/aside/{self.dice.getrandbits(40)}"
         fs.make_dirs(copy)
