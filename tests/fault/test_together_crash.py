@@ -63,7 +63,7 @@ class Life:
     def tell(self) -> None:
         self.told.append((len(self.files.journal), list(map(len, self.sent))))
 
-    def told_before(self, prefix: int) -> list[int]:
+    def acknowledged_before(self, prefix: int) -> list[int]:
         """Return the number of acknowledged records of each log after `prefix` calls."""
         return [ends for calls, ends in self.told if calls <= prefix][-1]
 
@@ -90,7 +90,7 @@ def judge(state: CrashState, *, is_all_kept: bool) -> None:
             found = [record.value for record in log.records()]
             assert found == life.sent[number][: len(found)]
             if is_all_kept:
-                assert len(found) >= life.told_before(state.prefix)[number]
+                assert len(found) >= life.acknowledged_before(state.prefix)[number]
             for offset, value in enumerate(found):
                 assert value is not None
                 assert log.append_time_of(offset) in (None, int(value))

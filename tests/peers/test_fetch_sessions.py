@@ -97,10 +97,10 @@ def test_a_session_knows_the_name_of_what_was_deleted(client: RawClient) -> None
     """The session gets an error for the deleted topic, and another one once it is recreated."""
     session = Session(client, create(client))
     delete(client)
-    until_so(told(session, GONE), "the session hears that the topic is gone")
+    until_so(has_error(session, GONE), "the session hears that the topic is gone")
     assert session.go_on() == GONE
     other = create(client)
-    until_so(told(session, OTHER_ID), "the session hears of another topic with that name")
+    until_so(has_error(session, OTHER_ID), "the session hears of another topic with that name")
     assert session.go_on() == OTHER_ID
     assert Session(client, other).code == 0
     delete(client)
@@ -117,6 +117,6 @@ def test_who_has_no_session_is_told_of_an_unknown_id(client: RawClient) -> None:
     delete(client)
 
 
-def told(session: Session, code: int) -> Callable[[], bool]:
+def has_error(session: Session, code: int) -> Callable[[], bool]:
     """Return a function that checks whether the session's next response has that error."""
     return lambda: session.go_on() == code

@@ -73,12 +73,12 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-def told(value: object) -> object:
+def as_json(value: object) -> object:
     """Return a value in the form of Kafka's JSON converter."""
     if isinstance(value, UUID):
         return encode_topic_id(value)
     if isinstance(value, list):
-        return [told(item) for item in value]
+        return [as_json(item) for item in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields_of(value)
     if isinstance(value, bytes | bytearray | memoryview):
@@ -88,7 +88,7 @@ def told(value: object) -> object:
 
 def fields_of(message: "DataclassInstance") -> dict[str, object]:
     return {
-        camel(field.name): told(getattr(message, field.name))
+        camel(field.name): as_json(getattr(message, field.name))
         for field in dataclasses.fields(message)
     }
 
@@ -118,7 +118,7 @@ def check(oracle: Oracle, name: str, version: int, written: bytes, message: obje
     assert isinstance(answer, dict)
     where = f"{name} v{version}"
     assert answer["left"] == 0, where
-    compare(told(message), answer["fields"], where)
+    compare(as_json(message), answer["fields"], where)
     assert base64.b64decode(str(answer["data"])) == written, where
 
 

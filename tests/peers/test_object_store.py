@@ -54,7 +54,7 @@ def copied(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> tup
     return store.url, directory
 
 
-def told(out: str) -> str:
+def without_sizes(out: str) -> str:
     """Return a command's output without the numbers of bytes read."""
     return re.sub(r'"(log|sidecar)_bytes_read": [0-9]+', "", out)
 
@@ -102,7 +102,7 @@ class TestDirectory:
         here = Cli(Path(directory)).ok(*command)
         there = Cli(Path(), url=url).ok(*command)
         # The numbers of bytes read may differ: small files are read whole over a network.
-        assert told(there.out.replace(url, str(directory))) == told(here.out)
+        assert without_sizes(there.out.replace(url, str(directory))) == without_sizes(here.out)
 
     def test_options_instead_of_the_environment(
         self, copied: tuple[str, Path], s3_server: S3Server, monkeypatch: pytest.MonkeyPatch

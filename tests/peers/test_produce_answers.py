@@ -171,7 +171,7 @@ CASES = [
 ]
 
 
-def told(case: Case, bootstrap: str) -> list[Answer]:
+def responses_of(case: Case, bootstrap: str) -> list[Answer]:
     """Return a broker's response, without its clock's times and its texts."""
     name = f"t{uuid.uuid4().hex}"
     with RawClient(bootstrap) as client:
@@ -238,7 +238,7 @@ def test_answers_are_equal(case: Case, kafka_broker: KafkaBroker, ours: Broker) 
     if case.transactional_id is not None:
         wake_transactions(kafka_broker.bootstrap)
         wake_transactions(ours.bootstrap_servers)
-    assert told(case, ours.bootstrap_servers) == told(case, kafka_broker.bootstrap)
+    assert responses_of(case, ours.bootstrap_servers) == responses_of(case, kafka_broker.bootstrap)
 
 
 def sized(length: int) -> bytes:
@@ -275,8 +275,8 @@ def test_lengths_that_can_not_be(
 ) -> None:
     """Each has an error, and whether it has no text."""
     (kafka_says,), (we_say,) = (
-        told(case, kafka_broker.bootstrap),
-        told(case, ours.bootstrap_servers),
+        responses_of(case, kafka_broker.bootstrap),
+        responses_of(case, ours.bootstrap_servers),
     )
     assert (kafka_says[1], kafka_says[-1]) == theirs
     assert (we_say[1], we_say[-1]) == own

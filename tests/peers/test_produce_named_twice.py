@@ -77,7 +77,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ours]:
         yield Ours(running)
 
 
-def told(
+def result_of(
     broker: AnyBroker, version: int, topics: list[list[Entry]], *, is_there: bool = True
 ) -> Told:
     """Send a request whose topics are all the same one; return the result."""
@@ -160,8 +160,8 @@ def test_the_last_records_take_the_place_of_the_others(
     kafka_broker: KafkaBroker,
     ours: Ours,
 ) -> None:
-    assert told(ours, version, topics) == expected
-    assert told(kafka_broker, version, topics) == expected
+    assert result_of(ours, version, topics) == expected
+    assert result_of(kafka_broker, version, topics) == expected
 
 
 @pytest.mark.parametrize(("version", "code"), [(BY_NAME, 3), (BY_ID, 100)])
@@ -170,7 +170,7 @@ def test_a_topic_that_is_not_there(
 ) -> None:
     expected = Told(1, [(0, code, -1)], {0: [], 1: []})
     for broker in (ours, kafka_broker):
-        assert told(broker, version, [[(0, A), (0, B)]], is_there=False) == expected
+        assert result_of(broker, version, [[(0, A), (0, B)]], is_there=False) == expected
 
 
 @pytest.mark.parametrize("entries", [[(0, TWO), (0, B)], [(0, B), (0, TWO)]])
@@ -178,5 +178,5 @@ def test_where_some_are_refused_kafka_appends_others_and_says_refused(
     entries: list[Entry], kafka_broker: KafkaBroker, ours: Ours
 ) -> None:
     answers = [(0, INVALID_RECORD, -1)]
-    assert told(kafka_broker, BY_NAME, [entries]) == Told(1, answers, {0: [b"b"], 1: []})
-    assert told(ours, BY_NAME, [entries]) == Told(1, answers, {0: [], 1: []})
+    assert result_of(kafka_broker, BY_NAME, [entries]) == Told(1, answers, {0: [b"b"], 1: []})
+    assert result_of(ours, BY_NAME, [entries]) == Told(1, answers, {0: [], 1: []})

@@ -35,7 +35,7 @@ STRICTER: Final[dict[str, tuple[Mapping[str, object], int]]] = {
 }
 
 
-def told(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
+def response_to(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
     """Return the response to an otherwise valid user with some changes."""
     one = ScramCredentialUpsertion(**(GOOD | dict(changes)))  # type: ignore[arg-type]  # each has its type
     with RawClient(door.bootstrap) as client:
@@ -66,11 +66,11 @@ def told(door: Door, changes: Mapping[str, object]) -> tuple[int, str]:
     ids=repr,
 )
 def test_both_answer_the_same(doors: tuple[Door, Door], changes: Mapping[str, object]) -> None:
-    kafka, ours = (told(door, changes) for door in doors)
+    kafka, ours = (response_to(door, changes) for door in doors)
     assert ours == kafka
 
 
 @pytest.mark.parametrize("what", STRICTER)
 def test_what_is_empty_or_too_long_is_refused_by_ours(doors: tuple[Door, Door], what: str) -> None:
     changes, code = STRICTER[what]
-    assert [told(door, changes)[0] for door in doors] == [code, UNACCEPTABLE]
+    assert [response_to(door, changes)[0] for door in doors] == [code, UNACCEPTABLE]

@@ -260,7 +260,7 @@ STORIES: Final = [
 ]
 
 
-def told(bootstrap: str, story: Callable[[Side], Iterator[object]]) -> list[object]:
+def results_of(bootstrap: str, story: Callable[[Side], Iterator[object]]) -> list[object]:
     with closing(Side(bootstrap)) as side:
         return list(story(side))
 
@@ -269,17 +269,17 @@ def told(bootstrap: str, story: Callable[[Side], Iterator[object]]) -> list[obje
 def test_both_say_the_same(
     kafka: Broker, ours: "Ours", story: Callable[[Side], Iterator[object]]
 ) -> None:
-    expected = told(kafka.bootstrap, story)
-    assert told(ours.bootstrap_servers, story) == expected
+    expected = results_of(kafka.bootstrap, story)
+    assert results_of(ours.bootstrap_servers, story) == expected
 
 
 def test_an_error_names_leader_0_at_kafka_and_nobody_here(kafka: Broker, ours: "Ours") -> None:
     """Neither cluster has a broker 0; franz-go treats it as the leader from then on."""
-    assert leader_told(kafka.bootstrap) == (0, 0)
-    assert leader_told(ours.bootstrap_servers) == (-1, -1)
+    assert reported_leader(kafka.bootstrap) == (0, 0)
+    assert reported_leader(ours.bootstrap_servers) == (-1, -1)
 
 
-def leader_told(bootstrap: str) -> tuple[int, int]:
+def reported_leader(bootstrap: str) -> tuple[int, int]:
     """Return the leader in the error response to a second acknowledgement of records."""
     with closing(Side(bootstrap)) as it:
         it.produce(10)

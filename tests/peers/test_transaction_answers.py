@@ -6,7 +6,15 @@ from itertools import count
 from time import monotonic
 
 import pytest
-from tests.peers.test_transactions import Names, Said, Side, make, record, sides, told_of_producers
+from tests.peers.test_transactions import (
+    Names,
+    Said,
+    Side,
+    described_producers,
+    make,
+    record,
+    sides,
+)
 from tests.worlds.clients.raw import RawClient
 from tests.worlds.clients.transacting import TIMEOUT_MS, Transacting, committed, until
 
@@ -108,7 +116,7 @@ def test_epochs_and_sequences(sides: tuple[Side, Side]) -> None:
         send("from 0", 0)
         said.append(("end", writer.end(commit=False)))
         writer.until_ended(topic)
-        return said + told_of_producers(side.client, topic, Names(writer.producer_id))
+        return said + described_producers(side.client, topic, Names(writer.producer_id))
 
     both(sides, "epochs-of-transactions", steps)
 
@@ -129,7 +137,7 @@ def test_own_epochs(sides: tuple[Side, Side]) -> None:
             stale.producer_id, stale.epoch = writer.producer_id, first
             answer = stale.send(topic, stale.batch([record(7)], 1), version=12)
             said.append(("stale", answer.error_code))
-        return said + told_of_producers(side.client, topic, Names(writer.producer_id))
+        return said + described_producers(side.client, topic, Names(writer.producer_id))
 
     both(sides, "own-epochs", steps)
 
@@ -211,7 +219,7 @@ def test_markers_by_hand(sides: tuple[Side, Side]) -> None:
             end = client.list_offsets(topic, -1)[0].offset
             stable = client.list_offsets(topic, -1, isolation_level=1)[0].offset
             said.append((name, *codes, end, stable))
-        return said + told_of_producers(client, topic, Names(writer.producer_id))
+        return said + described_producers(client, topic, Names(writer.producer_id))
 
     both(sides, "markers-by-hand", steps)
 
@@ -315,7 +323,7 @@ def go_on_late(begun: Begun) -> list[Said]:
     """Return the responses to its producer after the timeout, and of its next transaction."""
     topic, writer = begun.topic, begun.writer
     writer.until_ended(topic)
-    said: list[Said] = [*told_of_producers(writer.client, topic, Names(writer.producer_id))]
+    said: list[Said] = [*described_producers(writer.client, topic, Names(writer.producer_id))]
     said.append(("late", writer.produce(topic, [record(1)]).error_code))
     said.append(("end", writer.end(commit=True)))
     writer.timeout_ms = TIMEOUT_MS
@@ -325,7 +333,7 @@ def go_on_late(begun: Begun) -> list[Said]:
     said.append(("produce", writer.produce(topic, [record(2)]).base_offset))
     said.append(("end", writer.end(commit=True)))
     writer.until_ended(topic)
-    return said + told_of_producers(writer.client, topic, Names(writer.producer_id))
+    return said + described_producers(writer.client, topic, Names(writer.producer_id))
 
 
 def test_timed_out(sides: tuple[Side, Side]) -> None:

@@ -118,7 +118,7 @@ def fetch(
     return client.ask(FETCH, 12, message).responses[0].partitions[0]
 
 
-def told_by_fetch(data: PartitionData, name: Names) -> Said:
+def fetch_result(data: PartitionData, name: Names) -> Said:
     """Return the relevant parts of a response, without a cut batch.
 
     Kafka lists aborted transactions up to an offset of its index, which may be after the returned
@@ -153,12 +153,12 @@ def told_by_fetch(data: PartitionData, name: Names) -> Said:
     )
 
 
-def told_by_lookup(client: RawClient, topic: str, when: int, isolation: int) -> Said:
+def lookup_result(client: RawClient, topic: str, when: int, isolation: int) -> Said:
     found = client.list_offsets(topic, when, isolation_level=isolation)[0]
     return found.error_code, found.offset, min(found.timestamp, PAST_MS), found.leader_epoch
 
 
-def told_of_producers(client: RawClient, topic: str, name: Names) -> list[Said]:
+def described_producers(client: RawClient, topic: str, name: Names) -> list[Said]:
     return sorted(
         (
             name(each.producer_id),
@@ -174,15 +174,15 @@ def told_of_producers(client: RawClient, topic: str, name: Names) -> list[Said]:
 
 def everything(client: RawClient, topic: str, name: Names, times: Sequence[int]) -> list[Said]:
     """Return the results of all requests about the partition."""
-    said: list[Said] = [tuple(told_of_producers(client, topic, name))]
+    said: list[Said] = [tuple(described_producers(client, topic, name))]
     end = client.list_offsets(topic, -1)[0].offset
     for isolation in (0, 1):
         for offset in range(end + 2):
             for limit in (1, 1 << 20):
                 data = fetch(client, topic, offset, isolation, limit)
-                said.append(("fetch", isolation, offset, limit, *told_by_fetch(data, name)))
+                said.append(("fetch", isolation, offset, limit, *fetch_result(data, name)))
         for when in (-1, -2, -3, -4, *times, PAST_MS, 2**62):
-            looked = told_by_lookup(client, topic, when, isolation)
+            looked = lookup_result(client, topic, when, isolation)
             said.append(("lookup", isolation, when, *looked))
     return said
 

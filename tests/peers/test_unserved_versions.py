@@ -49,7 +49,7 @@ def header(key: int, version: int) -> bytes:
     return fields + client_id + tags
 
 
-def asked(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
+def response_to(bootstrap: str, key: int, version: int) -> tuple[bytes, bool]:
     """Return the response to one request, and whether the connection is closed then."""
     host, _, port = bootstrap.rpartition(":")
     request = header(key, version)
@@ -87,8 +87,8 @@ def exactly(found: socket.socket, size: int) -> bytes:
 def test_answers_are_kafkas(
     key: int, version: int, ours: Broker, kafka_broker: KafkaBroker
 ) -> None:
-    expected = asked(kafka_broker.bootstrap, key, version)
-    found = asked(ours.bootstrap_servers, key, version)
+    expected = response_to(kafka_broker.bootstrap, key, version)
+    found = response_to(ours.bootstrap_servers, key, version)
     assert found[1] == expected[1]
     # For ApiVersions only the header: Kafka announces more.
     assert found[0][:6] == expected[0][:6]
@@ -102,4 +102,4 @@ def test_every_api_closes_the_connection_above_and_below_its_versions(ours: Brok
         if row is None or api is API_VERSIONS:
             continue
         for version in (row.last + 1, row.first_for(legacy=False) - 1):
-            assert asked(ours.bootstrap_servers, api.key, version) == (b"", True)
+            assert response_to(ours.bootstrap_servers, api.key, version) == (b"", True)

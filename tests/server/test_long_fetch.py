@@ -41,7 +41,7 @@ def put(broker: Broker, *numbers: int) -> None:
     broker.call(append)
 
 
-def asked(count: int = COUNT, **more: int) -> FetchRequest:
+def fetch_request(count: int = COUNT, **more: int) -> FetchRequest:
     partitions = [
         FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
         for number in range(count)
@@ -76,7 +76,7 @@ def test_all_partitions_are_answered_without_a_session(
 ) -> None:
     put(broker, *THERE)
     with RawClient(address) as client:
-        answer = client.ask(FETCH, VERSION, asked(session_epoch=epoch))
+        answer = client.ask(FETCH, VERSION, fetch_request(session_epoch=epoch))
     assert (answer.error_code, answer.session_id) == (0, 0)
     expected = {
         number: 0 if number < 150 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -89,13 +89,13 @@ def test_all_partitions_are_answered_without_a_session(
 def test_all_partitions_share_one_limit(broker: Broker, address: str) -> None:
     put(broker, *range(150))
     with RawClient(address) as client:
-        answer = client.ask(FETCH, VERSION, asked(max_bytes=5000))
+        answer = client.ask(FETCH, VERSION, fetch_request(max_bytes=5000))
     assert with_records(answer) == {0, 1, 2, 3}
 
 
 def test_it_waits_for_records(broker: Broker, address: str) -> None:
     with RawClient(address) as client:
-        client.send(FETCH, VERSION, asked(max_wait_ms=PATIENCE_S * 2000))
+        client.send(FETCH, VERSION, fetch_request(max_wait_ms=PATIENCE_S * 2000))
         assert not client.has_answer()
         put(broker, 149)
         answer = client.receive()
@@ -105,19 +105,21 @@ def test_it_waits_for_records(broker: Broker, address: str) -> None:
 
 def test_an_incremental_request_is_told_to_ask_for_all(address: str) -> None:
     with RawClient(address) as client:
-        begun = client.ask(FETCH, VERSION, asked(3, session_epoch=0))
-        answer = client.ask(FETCH, VERSION, asked(session_id=begun.session_id, session_epoch=1))
+        begun = client.ask(FETCH, VERSION, fetch_request(3, session_epoch=0))
+        answer = client.ask(
+            FETCH, VERSION, fetch_request(session_id=begun.session_id, session_epoch=1)
+        )
         assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         assert answer.responses == []
 
 
 def test_more_than_may_wait_are_refused_one_by_one(address: str) -> None:
     with RawClient(address) as client:
-        answer = client.ask(FETCH, VERSION, asked(PARTITIONS_MAX + 1))
+        answer = client.ask(FETCH, VERSION, fetch_request(PARTITIONS_MAX + 1))
     assert codes(answer) == dict.fromkeys(range(PARTITIONS_MAX + 1), ErrorCode.INVALID_REQUEST)
 
 
 def test_an_unknown_isolation_level_is_an_error_of_each_partition(address: str) -> None:
     with RawClient(address) as client:
-        answer = client.ask(FETCH, VERSION, asked(isolation_level=7))
+        answer = client.ask(FETCH, VERSION, fetch_request(isolation_level=7))
     assert codes(answer) == dict.fromkeys(range(COUNT), -1)

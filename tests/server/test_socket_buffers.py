@@ -54,7 +54,7 @@ def _made(server: Server) -> list[Connection]:
     return [each for each in there if each._transport is not None]
 
 
-def _told(size: int) -> int:
+def _reported_size(size: int) -> int:
     """Return the reported size of a socket set to `size`: Linux adds its own share."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
@@ -66,7 +66,7 @@ def _told(size: int) -> int:
 def test_a_connection_gets_what_kafka_gives_it(tmp_path: Path, runs: Runs, protocol: str) -> None:
     async def check() -> None:
         settings = {SETTING.replace(".", "_"): "102400"}
-        assert await size_of_accepted(tmp_path, protocol, **settings) == _told(102_400)
+        assert await size_of_accepted(tmp_path, protocol, **settings) == _reported_size(102_400)
 
     runs(check())
 
@@ -76,7 +76,7 @@ def test_a_connection_gets_what_kafka_gives_it(tmp_path: Path, runs: Runs, proto
 def test_another_size_is_given_to_each(tmp_path: Path, runs: Runs, protocol: str) -> None:
     async def check() -> None:
         settings = {SETTING.replace(".", "_"): "30000"}
-        assert await size_of_accepted(tmp_path, protocol, **settings) == _told(30_000)
+        assert await size_of_accepted(tmp_path, protocol, **settings) == _reported_size(30_000)
 
     runs(check())
 
@@ -85,7 +85,7 @@ def test_another_size_is_given_to_each(tmp_path: Path, runs: Runs, protocol: str
 @DOORS
 def test_the_loopback_s_default_is_the_system_s(tmp_path: Path, runs: Runs, protocol: str) -> None:
     async def check() -> None:
-        assert await size_of_accepted(tmp_path, protocol) != _told(102_400)
+        assert await size_of_accepted(tmp_path, protocol) != _reported_size(102_400)
 
     runs(check())
 
@@ -94,7 +94,7 @@ def test_the_loopback_s_default_is_the_system_s(tmp_path: Path, runs: Runs, prot
 def test_the_system_may_choose(tmp_path: Path, runs: Runs) -> None:
     async def check() -> None:
         settings = {SETTING.replace(".", "_"): "-1"}
-        assert await size_of_accepted(tmp_path, "PLAINTEXT", **settings) != _told(102_400)
+        assert await size_of_accepted(tmp_path, "PLAINTEXT", **settings) != _reported_size(102_400)
 
     runs(check())
 

@@ -1,6 +1,6 @@
-"""What real Kafka wrote reads as real Kafka reads it; for those who have no Java.
+"""Files that Kafka wrote are read as Kafka reads them. No Java is needed.
 
-tests/peers/vectors.py made the files; each `.toml` says what Kafka itself found in them.
+tests/peers/vectors.py made the files; each `.toml` has the content that Kafka itself read.
 """
 
 import tomllib
@@ -21,14 +21,14 @@ PARTITION = HERE / "events-0"
 BINARIES = sorted(HERE.glob("*.bin"))
 
 
-def as_told(batch: Batch) -> dict[str, object]:
+def header_values(batch: Batch) -> dict[str, object]:
     """The batch's header as the `.toml` has it."""
     fields = our_fields(batch)
-    fields["record"] = [record_as_told(record, batch) for record in batch.records()]
+    fields["record"] = [record_values(record, batch) for record in batch.records()]
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def record_as_told(record: Record, batch: Batch) -> dict[str, object]:
+def record_values(record: Record, batch: Batch) -> dict[str, object]:
     """The record as the `.toml` has it: bytes in hexadecimal, no key for null."""
     kind = read_control_type(record.key) if batch.is_control else None
     marker = kind in (ControlType.ABORT, ControlType.COMMIT)
@@ -51,7 +51,7 @@ def record_as_told(record: Record, batch: Batch) -> dict[str, object]:
 @pytest.mark.parametrize("binary", BINARIES, ids=lambda path: path.stem)
 def test_batches_read_as_kafka_reads_them(binary: Path) -> None:
     told = tomllib.loads(binary.with_suffix(".toml").read_text())
-    assert [as_told(batch) for batch in walk(binary.read_bytes())] == told["batch"]
+    assert [header_values(batch) for batch in walk(binary.read_bytes())] == told["batch"]
 
 
 def test_every_format_has_a_vector() -> None:

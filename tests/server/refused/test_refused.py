@@ -69,7 +69,7 @@ def refuse(client: str, door: Door, key: Key, request: pytest.FixtureRequest) ->
         clients.librdkafka_is_refused(door.bootstrap, key)
 
 
-def said_by_the_broker(caplog: pytest.LogCaptureFixture) -> list[str]:
+def broker_log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log lines of our broker."""
     records = list(caplog.records)
     return [each.getMessage() for each in records if each.name.startswith("tidelog")]
@@ -109,7 +109,7 @@ def test_a_bad_log_in(
         refuse(client, door, key, request)
         assert is_served(steady)
     if at == "ours":
-        lines = said_by_the_broker(caplog)
+        lines = broker_log_lines(caplog)
         begin = f"authentication of 127.0.0.1 with {key.mechanism} failed: "
         # aiokafka treats the response to an invalid token as success, and sends a request.
         early = ": request before authentication"
@@ -189,7 +189,7 @@ def test_a_bad_certificate(
         refuse(client, door, key, request)
         assert steady.is_served()
     if at == "ours":
-        lines = said_by_the_broker(caplog)
+        lines = broker_log_lines(caplog)
         assert any(line.startswith("TLS handshake with 127.0.0.1 failed: ") for line in lines)
         assert not any(secret in line for line in lines for secret in secrets_of(key))
 

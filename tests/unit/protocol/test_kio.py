@@ -134,15 +134,15 @@ def number_kinds(
     return found
 
 
-def told(mine: Field, other: TheirField, value: object, version: int) -> object:
+def converted(mine: Field, other: TheirField, value: object, version: int) -> object:
     """Convert a value of kio to ours."""
     inner, item = inner_class(other.type), mine.kind.item or mine.kind
     if isinstance(value, tuple):
-        return [told_item(item, inner, each, version) for each in value]
-    return told_item(item, inner, value, version)
+        return [converted_item(item, inner, each, version) for each in value]
+    return converted_item(item, inner, value, version)
 
 
-def told_item(kind: Kind[object], inner: Theirs | None, value: object, version: int) -> object:
+def converted_item(kind: Kind[object], inner: Theirs | None, value: object, version: int) -> object:
     if inner is not None and value is not None:
         assert kind.struct is not None
         return as_ours(kind.struct, value, version)
@@ -163,7 +163,7 @@ def as_ours(kind: type, value: object, version: int) -> "DataclassInstance":
         "DataclassInstance",
         kind(
             **{
-                mine.name: told(mine, other, getattr(value, other.name), version)
+                mine.name: converted(mine, other, getattr(value, other.name), version)
                 for mine, other in pairs(kind, theirs, version)
             }
         ),
@@ -222,4 +222,4 @@ def check(version: Version, theirs: Theirs, fill: Fill, seed: int) -> None:
 
 
 def test_a_uuid_of_zeros_is_none_of_theirs() -> None:
-    assert told_item(Kind(Form.UUID, NO_UUID), None, None, 0) == UUID(int=0)
+    assert converted_item(Kind(Form.UUID, NO_UUID), None, None, 0) == UUID(int=0)

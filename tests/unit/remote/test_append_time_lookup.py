@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from tests.unit.remote.test_fetched_records import NAME, open_fetch, told
+from tests.unit.remote.test_fetched_records import NAME, open_fetch, set_append_times
 from tests.unit.remote.test_partition_fetch import seams_of
 from tests.worlds.clusters.fake_leader import HOST, NODE, PORT, FakeLeader, leader_of_twelve
 
@@ -50,7 +50,7 @@ def open_times(
 
 
 def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> None:
-    told(leader, 0, -1, 3, 5_000, 6, -1, 9, 7_000)
+    set_append_times(leader, 0, -1, 3, 5_000, 6, -1, 9, 7_000)
     times = open_times(leader)
     found = [times.time_of(NAME, record(offset)) for offset in range(12)]
     assert found == [None] * 3 + [5_000] * 3 + [None] * 3 + [7_000] * 3
@@ -60,7 +60,7 @@ def test_each_record_has_the_time_that_the_broker_tells(leader: FakeLeader) -> N
 
 
 def test_what_comes_later_is_asked_for_by_the_same_connection(leader: FakeLeader) -> None:
-    told(leader, 0, 5_000, 12, 7_000)
+    set_append_times(leader, 0, 5_000, 12, 7_000)
     times = open_times(leader)
     assert times.time_of(NAME, record(11)) == 5_000
     leader.put(b"later")
@@ -113,7 +113,7 @@ def test_nobody_is_asked_where_leaders_can_not_be(leader: FakeLeader) -> None:
 
 
 def test_times_that_can_not_be_had_are_unknown_and_asked_for_later(leader: FakeLeader) -> None:
-    told(leader, 0, 5_000)
+    set_append_times(leader, 0, 5_000)
     times = open_times(leader)
     leader.is_down = True
     before = leader.env.clock.monotonic_ms()
@@ -128,7 +128,7 @@ def test_times_that_can_not_be_had_are_unknown_and_asked_for_later(leader: FakeL
 
 
 def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
-    told(leader, 0, 5_000)
+    set_append_times(leader, 0, 5_000)
     times = open_times(leader)
     leader.log().delete_records(6)
     assert times.time_of(NAME, record(3)) is None
@@ -137,7 +137,7 @@ def test_records_that_are_gone_have_no_known_time(leader: FakeLeader) -> None:
 
 def test_only_so_many_partitions_have_a_connection(leader: FakeLeader) -> None:
     """Of 33 partitions, the least recently used one loses its connection."""
-    told(leader, 0, 5_000)
+    set_append_times(leader, 0, 5_000)
     opened: list[int] = []
 
     def open_one(name: TopicPartition) -> "PartitionFetch":

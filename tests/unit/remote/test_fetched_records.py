@@ -45,7 +45,7 @@ def open_fetch(
     return PartitionFetch(f"{HOST}:{PORT}", NAME, seams, settings=settings)
 
 
-def told(leader: FakeLeader, *runs: int) -> None:
+def set_append_times(leader: FakeLeader, *runs: int) -> None:
     """Let the broker return these append times if they are requested."""
     inner = leader.mangle
 
@@ -70,7 +70,7 @@ def test_every_record_once(leader: FakeLeader, start: int, end: int, max_bytes: 
 
 
 def test_append_times_are_those_that_the_broker_tells(leader: FakeLeader) -> None:
-    told(leader, 3, 5_000, 6, -1, 9, 7_000)
+    set_append_times(leader, 3, 5_000, 6, -1, 9, 7_000)
     found = [ms for _, ms in fetched_records(open_fetch(leader), 0, 12)]
     assert found == [None] * 3 + [5_000] * 3 + [None] * 3 + [7_000] * 3
 

@@ -27,7 +27,7 @@ DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
 Labels = frozenset[tuple[str, str]]
 
 
-def told(node: Node) -> dict[tuple[str, Labels], float]:
+def metric_values(node: Node) -> dict[tuple[str, Labels], float]:
     async def collect() -> str:
         return "".join([piece async for piece in Exposition(NodeMetrics(node)).pieces()])
 
@@ -50,7 +50,7 @@ def labels(**given: str) -> Labels:
 def test_what_would_end_a_label_is_escaped() -> None:
     world, name = World(), 'a"b\\c\nd'
     commit(world, name, Commit("flights", 0, 1))
-    assert told(world.node)["group_members", labels(group=name)] == 0
+    assert metric_values(world.node)["group_members", labels(group=name)] == 0
 
 
 def test_series_have_a_bound() -> None:
@@ -62,7 +62,7 @@ def test_series_have_a_bound() -> None:
         commit(world, f"group {number}", Commit("flights", 0, 5))
     for number in range(TOPICS_MAX + 3):
         world.node.metrics.fetched(f"topic-{number}", 1, 1)
-    found = told(world.node)
+    found = metric_values(world.node)
     assert found["metrics_left_out", labels(kind="topics")] == 3
     assert found["metrics_left_out", labels(kind="groups")] == 2
     names = [name for name, _ in found]
@@ -83,7 +83,7 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     commit(world, "half", Commit("flights", 0, 1))
     commit(world, "all", Commit("flights", 0, 3))
     commit(world, "lost", Commit("gone", 0, 3))
-    found = told(world.node)
+    found = metric_values(world.node)
     place = {"topic": "flights", "partition": "0"}
     assert found["group_behind_seconds", labels(group="half", **place)] == 20
     assert found["group_lag", labels(group="half", **place)] == 2
@@ -96,7 +96,7 @@ def test_a_group_is_behind_by_the_append_clock() -> None:
     assert (oldest, newest) == (now_ms / 1000, (now_ms + 20_000) / 1000)
     assert found["partition_newest_time_seconds", labels(clock="record", **place)] == 0.001
     world.node.partitions.get("flights", 0).log.delete_records(2)
-    found = told(world.node)
+    found = metric_values(world.node)
     assert found["group_lag", labels(group="half", **place)] == 2  # one of the two is deleted
     assert found["group_behind_seconds", labels(group="half", **place)] == 10
 

@@ -65,10 +65,10 @@ class Pages:
 
     async def health(self) -> bytes:
         """Return the response to a health probe."""
-        return await told(await self.ask(HEALTH))
+        return await read_to_end(await self.ask(HEALTH))
 
 
-async def told(stream: Stream) -> bytes:
+async def read_to_end(stream: Stream) -> bytes:
     """Read to the end of the stream."""
     data = bytearray()
     with suppress(ConnectionError):
@@ -98,7 +98,7 @@ def test_connections_that_say_nothing_take_no_page_away() -> None:
     async def story(pages: Pages) -> None:
         silent = [await pages.ask(b"GET /") for _ in range(CONNECTIONS_MAX)]
         assert b" 200 OK" in await pages.health()
-        assert await told(silent[0]) == b""  # the oldest connection was closed
+        assert await read_to_end(silent[0]) == b""  # the oldest connection was closed
 
     run(story)
 
@@ -123,7 +123,7 @@ def test_who_takes_an_answer_stays_while_others_say_nothing() -> None:
         slow[1].write(b"more")  # the connection is still open, and its input is read
         await slow[1].drain()
         slow[1].write_eof()
-        assert await told(slow) == b""
+        assert await read_to_end(slow) == b""
         assert slow[0].exception() is None
 
     run(story)
@@ -135,7 +135,7 @@ def test_scrapes_leave_room_for_probes() -> None:
             pages.page.asked = 0
             pages.page.may_go_on.clear()
             asked = [await pages.ask(METRICS) for _ in range(CONNECTIONS_MAX)]
-            answers = [asyncio.ensure_future(told(each)) for each in asked]
+            answers = [asyncio.ensure_future(read_to_end(each)) for each in asked]
             refused = CONNECTIONS_MAX - SCRAPES_MAX
             await turn_until(lambda: sum(each.done() for each in answers) == refused)  # noqa: B023
             assert {b" 503 " in each.result() for each in answers if each.done()} == {True}
@@ -159,7 +159,7 @@ def test_an_answer_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch
         writer.write(METRICS[-2:])
         await turn_until(lambda: pages.page.asked == 1 and not pages.server._tasks)
         cast("asyncio.ReadTransport", writer.transport).resume_reading()
-        assert len(await told((reader, writer))) < size
+        assert len(await read_to_end((reader, writer))) < size
 
     run(story, "x" * size)
 
@@ -177,10 +177,10 @@ def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
     async def story(pages: Pages) -> None:
         pages.page.may_go_on.set()
         asked = b" %b HTTP/1.1\r\nHost: x\r\n\r\n" % page
-        whole = await told(await pages.ask(b"GET" + asked))
+        whole = await read_to_end(await pages.ask(b"GET" + asked))
         head, _, body = whole.partition(b"\r\n\r\n")
         assert body
-        alone = await told(await pages.ask(b"HEAD" + asked))
+        alone = await read_to_end(await pages.ask(b"HEAD" + asked))
         assert without_length(alone) == without_length(head + b"\r\n\r\n")
 
     run(story)
@@ -188,7 +188,7 @@ def test_head_is_told_what_get_is_but_for_the_page(page: bytes) -> None:
 
 def test_what_may_be_asked_is_told() -> None:
     async def story(pages: Pages) -> None:
-        answer = await told(await pages.ask(b"PUT /healthz HTTP/1.1\r\n\r\n"))
+        answer = await read_to_end(await pages.ask(b"PUT /healthz HTTP/1.1\r\n\r\n"))
         assert answer.startswith(b"HTTP/1.1 405 ")
         assert b"\r\nAllow: GET, HEAD\r\n" in answer
 

@@ -65,7 +65,7 @@ def request(
     return b"".join(pieces)[LENGTH_BYTES:]
 
 
-def said(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
+def response_to(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
     """Return the response to a frame, or the reason for having none now."""
     try:
         found = outcome(node, facts, frame)
@@ -74,7 +74,7 @@ def said(node: Node, frame: bytes, facts: ClientInfo = FACTS) -> bytes | str:
     return b"".join(found) if isinstance(found, list) else type(found).__name__
 
 
-def said_by_codecs(node: Node, frame: bytes) -> bytes | str:
+def response_by_codecs(node: Node, frame: bytes) -> bytes | str:
     """Return the response by the codecs: decode, handle, encode."""
     try:
         asked = read_request(memoryview(frame), served_versions(legacy=False))
@@ -113,7 +113,7 @@ def test_templates_say_what_the_codecs_say(
     for time, correlation_id in zip(times, ids, strict=False):
         plain = request(version, [(number, time)], epoch=epoch, isolation=isolation)
         frame = plain[:4] + correlation_id + plain[8:]
-        assert said(node, frame, facts) == said_by_codecs(node, frame)
+        assert response_to(node, frame, facts) == response_by_codecs(node, frame)
 
 
 @pytest.mark.parametrize("version", [1, 4, 7, 11])
@@ -122,16 +122,16 @@ def test_many_rows_are_answered_as_by_the_codecs(node: Node, version: int) -> No
     for rows in ([(0, 1500)], [(0, 1500), (1, -1)], [(1, -2), (0, 2500)], [(0, 999), (0, 999)]):
         frame = request(version, rows)
         for _ in range(2):
-            assert said(node, frame, facts) == said_by_codecs(node, frame)
+            assert response_to(node, frame, facts) == response_by_codecs(node, frame)
 
 
 @pytest.mark.parametrize("version", [1, 7, 11])
 def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int) -> None:
     facts = ClientInfo(2, "127.0.0.1")
     frames = [request(version, [(0, time)]) for time in (1500, 1700)]
-    said(node, frames[0], facts)
-    again = steps(lambda: said(node, frames[1], facts))
-    assert again < steps(lambda: said_by_codecs(node, frames[1])) * 0.9
+    response_to(node, frames[0], facts)
+    again = steps(lambda: response_to(node, frames[1], facts))
+    assert again < steps(lambda: response_by_codecs(node, frames[1])) * 0.9
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_question_that_comes_again_takes_fewer_steps(node: Node, version: int)
 def test_other_questions_are_answered_as_by_the_codecs(node: Node, frame: bytes) -> None:
     facts = ClientInfo(2, "127.0.0.1")
     for each in (request(7, [(0, 1500)]), frame, frame):
-        assert said(node, each, facts) == said_by_codecs(node, each)
+        assert response_to(node, each, facts) == response_by_codecs(node, each)
 
 
 @given(
@@ -169,22 +169,22 @@ def test_changed_bytes_get_what_they_would_have_got(
     frame = bytearray(request(min(version, 11), [(0, 1500)]))
     frame[2:4] = version.to_bytes(2, "big")
     facts = ClientInfo(2, "127.0.0.1")
-    said(node, bytes(frame), facts)  # so that a template exists
+    response_to(node, bytes(frame), facts)  # so that a template exists
     for at, byte in changes:
         # The API stays, as a request of another API has side effects.
         frame[2 + at % (len(frame) - 2)] = byte
     changed = bytes(frame[: len(frame) - cut])
-    assert said(node, changed, facts) == said_by_codecs(node, changed)
+    assert response_to(node, changed, facts) == response_by_codecs(node, changed)
 
 
 def test_only_so_many_questions_are_remembered(node: Node) -> None:
     """Requests with ever new names don't use more memory."""
-    said(node, request(7, [(0, 1500)]))
+    response_to(node, request(7, [(0, 1500)]))
     tracemalloc.start()
     try:
         for number in range(8000):
             frame = request(7, [(0, 1500)], client=f"{number:0400}")
-            assert isinstance(said(node, frame), bytes)
+            assert isinstance(response_to(node, frame), bytes)
         # Remembering all of them would take more than 8 MB.
         assert tracemalloc.get_traced_memory()[0] < 4 << 20
     finally:

@@ -25,7 +25,7 @@ def plain(sequence: int | None = None) -> memoryview:
     return memoryview(build_batch(records, producer_id=5, producer_epoch=0, base_sequence=sequence))
 
 
-def told(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
+def append_results(logs: Sequence[Log], batches: Sequence[memoryview]) -> list[str]:
     """Append the batches; return each one's offset, or the class of its error."""
     return [
         str(outcome.base_offset) if isinstance(outcome, AppendResult) else type(outcome).__name__
@@ -37,7 +37,7 @@ def test_what_is_said_of_one_log_is_nothing_to_the_others() -> None:
     directory = new_dir(seeded_env(1), partitions=4)
     logs = [directory.log("t", number) for number in range(4)]
     append(logs[2], bytes(plain(0)), Way.COPIED)
-    assert told(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
+    assert append_results(logs, [plain(), plain()[:-1], plain(7), plain()]) == [
         "0",
         InvalidRecord.__name__,
         OutOfOrderSequence.__name__,
@@ -59,11 +59,11 @@ def test_a_disk_that_fails_one_log_fails_no_other(call: int) -> None:
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
     failed = call % 3
     expected = [StorageFailure.__name__ if n == failed else "1" for n in range(3)]
-    assert told(logs, [plain() for _ in logs]) == expected
+    assert append_results(logs, [plain() for _ in logs]) == expected
     assert [log.failure is not None for log in logs] == [n == failed for n in range(3)]
     assert [log.log_end_offset for log in logs] == [1 if n == failed else 2 for n in range(3)]
     env.clock.advance(1)
-    assert told(logs, [plain() for _ in logs]) == [
+    assert append_results(logs, [plain() for _ in logs]) == [
         StorageFailure.__name__ if n == failed else "2" for n in range(3)
     ]
 
@@ -86,7 +86,7 @@ def test_a_failure_is_reported_once_every_log_is_at_rest(call: int) -> None:
 
     failed.guard.call_on_failure(append_to_other)
     env.files.writes.fault = Fault(env.files.calls + call, FaultKind.EIO)
-    told(logs, [plain() for _ in logs])
+    append_results(logs, [plain() for _ in logs])
     assert ends == [2]
     assert [record.offset for record in other.records()] == [0, 1, 2]
 
@@ -99,7 +99,7 @@ def test_a_refused_batch_leaves_its_buffer_at_once() -> None:
     gc.collect()
     gc.disable()
     try:
-        assert told([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
+        assert append_results([log], [memoryview(buffer)]) == [OutOfOrderSequence.__name__]
         assert is_free(buffer)
     finally:
         gc.enable()

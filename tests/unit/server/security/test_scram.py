@@ -118,7 +118,7 @@ def test_who_is_unknown_looks_like_who_is_known() -> None:
     assert len(reasons) == 1
 
 
-def told(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
+def challenge(user: str, shapes: dict[Shape, int]) -> tuple[bytes, int]:
     """Return salt and iterations in the response to a user name."""
     found = ScramExchange(
         SHA_256,
@@ -138,32 +138,32 @@ def test_who_is_unknown_has_iterations_and_salts_as_often_as_users_have_them() -
     shapes = {Shape(4096, 0): 600, Shape(8192, 0): 300, Shape(8192, 16): 100}
     found = Counter(
         shape_of(iterations, salt)
-        for salt, iterations in (told(f"nobody {n}", shapes) for n in range(2000))
+        for salt, iterations in (challenge(f"nobody {n}", shapes) for n in range(2000))
     )
     assert found.keys() == shapes.keys()
     for shape, count in shapes.items():
         assert abs(found[shape] - 2 * count) < 150, found
     one = {Shape(5000, 16): 1}
-    assert {told(name, one)[1] for name in ("nobody", "somebody")} == {5000}
-    assert told("user", one) == (SALT, ITERATIONS_MIN)
+    assert {challenge(name, one)[1] for name in ("nobody", "somebody")} == {5000}
+    assert challenge("user", one) == (SALT, ITERATIONS_MIN)
 
 
 def test_who_is_unknown_stays_as_he_is_when_others_come_and_go() -> None:
     names = [f"nobody {n}" for n in range(500)]
     few = {Shape(4096, 0): 50, Shape(8192, 0): 49}
     more = {Shape(4096, 0): 50, Shape(8192, 0): 50}
-    assert [told(name, few) for name in names] == [told(name, few) for name in names]
-    moved = sum(told(name, few) != told(name, more) for name in names)
+    assert [challenge(name, few) for name in names] == [challenge(name, few) for name in names]
+    moved = sum(challenge(name, few) != challenge(name, more) for name in names)
     assert moved < 20
 
 
 def test_salts_of_nobody_are_like_those_of_kafkas_clients() -> None:
-    salts = [told(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
+    salts = [challenge(f"nobody {n}", {Shape(4096, 0): 1})[0] for n in range(200)]
     assert all(re.fullmatch(b"[0-9a-z]{20,26}", salt) for salt in salts)
     assert all(salt.startswith(b"1") for salt in salts if len(salt) == 26)  # 130 bits
     assert len({*salts}) == 200
     assert {len(salt) for salt in salts} >= {25, 26}
-    assert {len(told(f"nobody {n}", {Shape(4096, 40): 1})[0]) for n in range(9)} == {40}
+    assert {len(challenge(f"nobody {n}", {Shape(4096, 40): 1})[0]) for n in range(9)} == {40}
 
 
 def test_only_the_most_common_shapes_are_drawn_from() -> None:

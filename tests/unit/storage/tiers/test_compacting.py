@@ -253,7 +253,7 @@ def test_random_lives(seeds: range) -> None:
         assert not list(verify(tiered.directory, [NAME]))
 
 
-def is_told(tiered: Tiered) -> bool:
+def fails_with_store(tiered: Tiered) -> bool:
     """Return whether a compaction fails with the store."""
     try:
         compact(tiered)
@@ -274,7 +274,7 @@ def test_a_store_that_fails_at_any_request_leaves_the_old_or_the_new(after: bool
         store = tiered.store
         number += one_in()
         store.fail_at, store.fails_after = store.calls + number, after
-        is_failed = is_told(tiered)
+        is_failed = fails_with_store(tiered)
         told += is_failed
         store.fail_at = None
         for log in (tiered.reader(), tiered.log):

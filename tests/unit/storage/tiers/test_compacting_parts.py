@@ -209,7 +209,7 @@ def test_random_lives(seeds: range) -> None:
         assert not list(verify(tiered.directory, [NAME]))
 
 
-def is_told(tiered: Tiered) -> bool:
+def fails_with_store(tiered: Tiered) -> bool:
     """Return whether a compaction fails with the store."""
     try:
         share(tiered)
@@ -230,7 +230,7 @@ def test_a_store_that_fails_at_any_request_loses_nothing(after: bool) -> None:
         store = tiered.store
         number += one_in()
         store.fail_at, store.fails_after = store.calls + number, after
-        is_failed = is_told(tiered)
+        is_failed = fails_with_store(tiered)
         told += is_failed
         store.fail_at = None
         for log in (tiered.reader(), tiered.log):
