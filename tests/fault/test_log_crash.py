@@ -144,7 +144,7 @@ class ForgetsNames(LyingDisk):
     ("disk", "symptom"),
     [
         (LyingDisk, "power lost"),
-        (ForgetsRecords, r"was synced|nobody.s|they lie between"),
+        (ForgetsRecords, r"was synced|nobody.s|they are missing between"),
         (ForgetsNames, "needed"),
     ],
 )

@@ -78,7 +78,9 @@ def test_a_refused_row_aborts_its_transaction(log: tidelog.RemoteDirectory) -> N
 
 def test_fewer_rows_than_were_loaded_are_another_source(log: tidelog.RemoteDirectory) -> None:
     log.load_once("flights", rows(5), source="mine")
-    with pytest.raises(InvalidRequest, match="has 5 rows of 'mine', and this input has 2"):
+    with pytest.raises(
+        InvalidRequest, match="already has 5 rows of source 'mine', but this input has only 2"
+    ):
         log.load_once("flights", rows(2), source="mine")
     log.load_once("flights", rows(2), source="other")
     assert sum(values(log).values()) == 7

@@ -262,7 +262,7 @@ class TestRecordsWithoutAnAppendTime:
             clock=ClockName.APPEND,
             times=TimeMode.POSITIONS,
         )
-        assert "the append time of 10 records before the answer" in planned.reports[-1]
+        assert "the append time of 10 records before the result" in planned.reports[-1]
 
 
 def test_a_range_as_one_text_chooses_what_its_ends_do() -> None:

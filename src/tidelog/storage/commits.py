@@ -98,7 +98,9 @@ def check_marks(marks: Mapping[str, Mark]) -> None:
     for name, mark in marks.items():
         is_number = type(mark.version) is int and type(mark.committed_ms) is int
         if not is_number or not 0 <= mark.version <= INT64_MAX or not len(name) > 0:
-            raise CorruptFile(f"writer {name[:80]!r} at {mark[:2]!r}: no name, version or time")
+            raise CorruptFile(
+                f"writer {name[:80]!r} with {mark[:2]!r}: invalid name, version or time"
+            )
 
 
 def topic_writer(writer: str, topic: str) -> str:
@@ -126,14 +128,14 @@ def ensure_version(name: str, version: int, note: str = "") -> None:
     """Raise InvalidRequest for an invalid name, version or note of a writer."""
     if len(note) > NOTE_CHARACTERS_MAX:
         raise InvalidRequest(
-            f"a note of {len(note)} characters, at most {NOTE_CHARACTERS_MAX} are kept"
+            f"a note of {len(note)} characters; at most {NOTE_CHARACTERS_MAX} are allowed"
         )
     if not 0 < len(name) <= NAME_CHARACTERS_MAX:
         raise InvalidRequest(
-            f"a writer's name of {len(name)} characters, 1 to {NAME_CHARACTERS_MAX} are allowed"
+            f"a writer's name must have 1 to {NAME_CHARACTERS_MAX} characters, got {len(name)}"
         )
     if not 0 <= version <= INT64_MAX:
-        raise InvalidRequest(f"version {version} of writer {name}: from 0 to 2^63-1")
+        raise InvalidRequest(f"version {version} of writer {name} must be 0 to 2^63-1")
 
 
 def encode_marks(marks: Mapping[str, Mark]) -> bytes:
@@ -159,7 +161,9 @@ def decode_marks(data: bytes) -> dict[str, Mark]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptFile(f"not a list of writers: {error}") from error
     if version != WRITERS_VERSION:
-        raise UnsupportedVersion(f"{WRITERS_FILE} of version {version}, {WRITERS_VERSION} is known")
+        raise UnsupportedVersion(
+            f"{WRITERS_FILE} of version {version}; this release reads version {WRITERS_VERSION}"
+        )
     check_marks(marks)
     return marks
 
@@ -300,8 +304,8 @@ def decode_commit(data: bytes) -> Commit:
         content = json.loads(data)
         version = content["version"]
         if version != COMMIT_VERSION:
-            known = f"{COMMIT_VERSION} is known"
-            raise UnsupportedVersion(f"commit record of version {version}, {known}")
+            reads = f"this release reads version {COMMIT_VERSION}"
+            raise UnsupportedVersion(f"commit record of version {version}; {reads}")
         moves = tuple(Move(*row) for row in content["moves"])
         removes = tuple(Removal(*row) for row in content["removes"])
         marks = {n: decode_mark(mark) for n, mark in content["marks"].items()}
@@ -325,7 +329,7 @@ def _check_move(move: Move) -> None:
         and files.parse_file_name(move.final) is not None
     )
     if not is_right:
-        raise CorruptFile(f"commit record moves {parts}, which is no file of a partition")
+        raise CorruptFile(f"commit record moves {parts}, which is not a file of a partition")
 
 
 def _is_staged(name: str, final: str) -> bool:
@@ -340,7 +344,7 @@ def _check_removal(removal: Removal) -> None:
         and files.parse_file_name(removal.name) is not None
     )
     if not is_right:
-        raise CorruptFile(f"commit record removes {parts}, which is no file of a partition")
+        raise CorruptFile(f"commit record removes {parts}, which is not a file of a partition")
 
 
 def commit_path(directory: str, commit_id: str) -> str:
@@ -431,7 +435,7 @@ def _drop_staged(fs: FileSystem, directory: str) -> list[str]:
         for item in fs.list_dir(f"{directory}/{entry.name}"):
             if item.name.endswith(STAGED_SUFFIX) and not item.is_dir:
                 fs.remove(f"{directory}/{entry.name}/{item.name}")
-                dropped.append(f"{directory}/{entry.name}/{item.name}: never committed; dropped")
+                dropped.append(f"{directory}/{entry.name}/{item.name}: never committed; removed")
     return dropped
 
 

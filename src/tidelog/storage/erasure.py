@@ -230,7 +230,7 @@ UNREACHABLE: Final = (
     "mirrors and copies in other clusters, directories and object stores",
     "backups and snapshots of the disk, and blocks that the disk has not yet written over",
     "earlier versions of objects that a bucket keeps, and blocks of them in other machines' caches",
-    "what consumers have taken: their state, tables, caches and sinks",
+    "data that consumers have read: their state, tables, caches and sinks",
     "records that hold the key in their value or headers, under another key",
 )
 
@@ -347,7 +347,7 @@ def erasure_verdict(receipt: Mapping[str, object]) -> str:
             f" {it}{reached}"
         )
     if left:
-        return f"{topic} still holds the key: {records} found{reached}"
+        return f"{topic} still contains the key: {records} found{reached}"
     return f"{records} erased from {plural(files, 'file')} of {topic}"
 
 
@@ -412,8 +412,8 @@ def _refuse_standby(log_dir: "DirectoryAccess") -> None:
     """Refuse a standby: its own tombstone would diverge from the leader, which keeps the key."""
     if log_dir.env.files.exists(f"{log_dir.path}/{GROUPS_FILE}"):
         raise InvalidRequest(
-            f"{log_dir.path} is a standby ({GROUPS_FILE} is there): erase the key at its leader;"
-            " once it is served, it is no longer a standby"
+            f"{log_dir.path} is a standby (it has {GROUPS_FILE}): erase the key at its leader;"
+            " after `tidelog serve` it is no longer a standby"
         )
 
 
@@ -495,7 +495,8 @@ class _Purger:
                 if not isinstance(batch, RecordBatch):
                     raise UnsupportedForMessageFormat(
                         f"{segment.log_path}: format {batch.magic} at offset {batch.last_offset};"
-                        " only format 2 is written, so the key can't be taken out of there"
+                        " only batches of format 2 can be rewritten, so the key can't"
+                        " be erased there"
                     )
 
     def _staging(self, name: str) -> str:

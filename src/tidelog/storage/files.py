@@ -264,9 +264,11 @@ def check_topic_name(name: str) -> None:
     if not name or name in (".", ".."):
         raise InvalidTopic(f"topic name {name!r}: a name can't be empty, '.' or '..'")
     if len(name) > TOPIC_NAME_LIMIT:
-        raise InvalidTopic(f"topic name {name[:40]!r}...: over {TOPIC_NAME_LIMIT} characters")
+        raise InvalidTopic(f"topic name {name[:40]!r}...: more than {TOPIC_NAME_LIMIT} characters")
     if _TOPIC_NAME.fullmatch(name) is None:
-        raise InvalidTopic(f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-'")
+        raise InvalidTopic(
+            f"topic name {name!r}: only ASCII letters, digits, '.', '_' and '-' are allowed"
+        )
 
 
 def encode_topic_id(topic_id: uuid.UUID) -> str:
@@ -386,7 +388,7 @@ def read_exactly(file: File, size: int, position: int) -> bytes:
     """
     data = file.pread(size, position)
     if len(data) < size:
-        reason = f"the file ends after {len(data)} of {size} bytes wanted"
+        reason = f"the file ends after {len(data)} of {size} requested bytes"
         raise CorruptFile(reason, at=position, position=position)
     return data
 

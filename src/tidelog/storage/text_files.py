@@ -80,17 +80,19 @@ def decode_checkpoint(data: Buffer, *field_counts: int) -> list[list[str]]:
     if lines == [""]:
         return []
     if lines.pop() != "":
-        raise CorruptFile(f"checkpoint: no line end at the end, {len(data)} bytes")
+        raise CorruptFile("checkpoint: its last line has no line end")
     if parse_number(lines[0], "checkpoint version") != CHECKPOINT_VERSION:
         raise CorruptFile(f"checkpoint version {lines[0][:20]!r}, {CHECKPOINT_VERSION} expected")
     count = parse_number(lines[1] if len(lines) > 1 else "", "number of entries")
     entries = [line.split() for line in lines[2:]]
     if len(entries) != count:
-        raise CorruptFile(f"checkpoint of {count} entries has {len(entries)}")
+        raise CorruptFile(f"checkpoint declares {count} entries, but has {len(entries)}")
     for entry in entries:
         if len(entry) not in field_counts:
             numbers = " or ".join(map(str, field_counts))
-            raise CorruptFile(f"checkpoint line {' '.join(entry)[:80]!r}: {numbers} fields")
+            raise CorruptFile(
+                f"checkpoint line {' '.join(entry)[:80]!r}: {numbers} fields expected"
+            )
     return entries
 
 
@@ -201,9 +203,7 @@ def read_accepted_clock(files: FileSystem, directory: str, report: Callable[[str
     except FileNotFoundError:
         return NO_TIMESTAMP
     except (CorruptFile, ValueError) as error:
-        report(
-            f"{ACCEPTED_CLOCK_FILE}: {error}; a clock that was accepted has to be accepted again"
-        )
+        report(f"{ACCEPTED_CLOCK_FILE}: {error}; if the clock was accepted, accept it again")
         return NO_TIMESTAMP
 
 
@@ -340,7 +340,9 @@ class Fields(NamedTuple):
         if type(version) is not int or version < 1:
             raise CorruptFile(f"version {version!r}, a number from 1 on expected")
         if version > newest:
-            raise UnsupportedVersion(f"{name} of version {version}, {newest} is known")
+            raise UnsupportedVersion(
+                f"{name} of version {version}; this release reads up to version {newest}"
+            )
 
     def mapping(self, name: str) -> "Fields":
         """Return a nested object."""

@@ -72,8 +72,8 @@ def test_a_damaged_record_is_named_with_what_is_lost_and_left_alone(
     assert row["severity"] == "error"
     assert row["file"] == str(partition / LOG)
     assert (row["position"], row["offset"]) == (2 * size, 2)
-    assert "offset 2 can't be read" in str(row["damage"])
-    assert "reading goes on at offset 3" in str(row["remedy"])
+    assert "can't be read (offset 2)" in str(row["damage"])
+    assert "reads continue at offset 3" in str(row["remedy"])
     assert flights.run("doctor", "--repair").code == 1
     assert contents(flights.data) == before
 
@@ -87,7 +87,7 @@ def test_a_damaged_header_is_named_by_reads_as_by_doctor(flights: Cli, partition
     flip(partition / LOG, 2 * size + 25, bit=4)
     (row,) = flights.run("doctor", "-o", "json").objects
     assert "CRC-32C is" in str(row["damage"])
-    assert "reading goes on" not in str(row["remedy"])
+    assert "reads continue" not in str(row["remedy"])
     assert "the records from offset 3 on are sound" in str(row["remedy"])
     assert [
         r["offset"] for r in flights.ok("read", "flights", "--offset", "4", "-o", "json").objects

@@ -104,8 +104,11 @@ def test_names_and_topics_count_by_themselves(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (ROWS[:2], "flights has 4 rows of 'mine', and this input has 2"),
-        ([ROWS[1], ROWS[0], *ROWS[2:]], "the first 4 rows are others than those that flights has"),
+        (ROWS[:2], "flights already has 4 rows of source 'mine', but this input has only 2"),
+        (
+            [ROWS[1], ROWS[0], *ROWS[2:]],
+            "the first 4 rows differ from those that flights already has",
+        ),
     ],
 )
 def test_another_source_under_the_same_name_is_refused(
@@ -170,7 +173,7 @@ def test_the_library_refuses_other_rows(tmp_path: Path) -> None:
     cli.ok("create", "flights")
     with tidelog.open(str(cli.data), writable=True, env=cli.env) as log:
         log.load_once("flights", [NewRecord(value=b"1")], source="mine", codec="zstd")
-        with pytest.raises(InvalidRequest, match="the first 1 rows are others"):
+        with pytest.raises(InvalidRequest, match="the first 1 rows differ"):
             log.load_once("flights", [NewRecord(value=b"2")], source="mine")
 
 

@@ -266,11 +266,13 @@ def test_offsets_that_are_lost_are_told(tides: Cli, number: int) -> None:
     assert "lost" not in tides.ok("why", "tides").out + tides.ok("describe", "tides").out
     folder = tides.data / "tides-0"
     os.truncate(folder / f"{number:020}.log", 0)
-    text = f"{number}..{number}: they lie between two segments and in none"
+    text = f"{number}..{number}: they are missing between two segments"
     (line,) = [one for one in tides.ok("why", "tides").out.splitlines() if "lost" in one]
     assert text in line
     (line,) = [one for one in tides.ok("describe", "tides").out.splitlines() if "lost" in one]
-    assert line.startswith(f"partition 0: offsets {number}..{number} are lost: they lie between")
+    assert line.startswith(
+        f"partition 0: offsets {number}..{number} are lost: they are missing between"
+    )
     expected: list[list[int] | None] = [None, None, None]
     expected[number] = [number, number + 1]
     found = tides.ok("why", "tides", "-o", "json").objects

@@ -123,7 +123,7 @@ def test_doctor_names_the_offsets(tmp_path: Path) -> None:
     bases = make(tmp_path, DELETE)
     assert not [one for one in check(tmp_path) if one.counts]
     lose(tmp_path, bases[2])
-    found = [one for one in check(tmp_path) if "in none" in one.damage]
+    found = [one for one in check(tmp_path) if "are missing between" in one.damage]
     (finding,) = found
     assert f"offsets {bases[2]} to {bases[3] - 1}" in finding.damage
     assert finding.offset == bases[2]
@@ -255,7 +255,7 @@ def map_anew(root: Path) -> None:
         zone_map_files.build_missing(each for each in segments if isinstance(each, ClosedSegment))
 
 
-def ensure_told(root: Path, first: int, end: int) -> None:
+def ensure_loss_reported(root: Path, first: int, end: int) -> None:
     """Check that all readers and doctor name the lost offsets, also with zone maps in a cache."""
     gone = f"offsets {first} to {end}"
     for read in READERS:
@@ -299,7 +299,7 @@ def test_no_file_that_is_built_anew_hides_a_loss(
             if path.suffix in suffixes:
                 path.unlink()
         rebuild(root)
-        ensure_told(root, first, end)
+        ensure_loss_reported(root, first, end)
 
 
 def test_offsets_that_are_lost_below_the_log_start_are_no_concern(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def test_without_numpy_the_sample_asks_for_it(monkeypatch: pytest.MonkeyPatch) -
     made = Generations.load(env, DIRECTORY, segments, 0)
     monkeypatch.delitem(sys.modules, "tidelog.storage.compaction.generations.sampling", False)
     monkeypatch.setitem(sys.modules, "numpy", None)
-    with pytest.raises(MissingDependency, match=r"needs tidelog\[arrow\]"):
+    with pytest.raises(MissingDependency, match=r"pip install .tidelog\[arrow\]"):
         made.sample(30)
 
 

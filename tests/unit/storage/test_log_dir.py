@@ -236,7 +236,7 @@ class TestStarts:
             file.pwrite(b"nonsense", 0)
         directory, log = reopen(env)
         assert offsets(log.records()) == [0]
-        assert sum("taken for empty" in line for line in directory.reports) == 2
+        assert sum("treated as empty" in line for line in directory.reports) == 2
 
     def test_a_closed_directory_takes_nothing(self) -> None:
         _, directory, _ = new_log()

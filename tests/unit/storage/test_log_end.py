@@ -129,7 +129,7 @@ class TestOneFlippedBit:
             assert caught.value.offset == BAD
             assert caught.value.code == StorageFailure.code
             assert drain(log)[0] == [0, 1, 2]
-            assert any("nothing is cut" in line for line in directory.reports)
+            assert any("nothing is truncated" in line for line in directory.reports)
             directory.close()
             assert read(env, LOG) == damaged
 
@@ -247,7 +247,7 @@ class TestAfterAHardStop:
         write(env, name, bytes(data))
         _, log = reopen(env)
         assert [segment.base_offset for segment in log.segments] == bases
-        with pytest.raises(DamagedLog, match=f"segment of offset {bases[2]} behind it is sound"):
+        with pytest.raises(DamagedLog, match=f"later segment of offset {bases[2]} is sound"):
             put(log, 9)
 
     @pytest.mark.parametrize("first", [0, COUNT - 2, 2**40, -1])
@@ -339,7 +339,7 @@ class TestSettingDamageAside:
         env = stopped(clean=clean)
         whole = read(env, LOG)
         damaged = flip(env, BAD * SIZE + at, bit)
-        (finding,) = [each for each in mend_all(env) if "no opening cuts this" in each.damage]
+        (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
         assert (finding.position, finding.offset) == (BAD * SIZE, BAD)
         assert f"offsets {BAD} to {BAD} are lost" in finding.remedy
         aside = read(env, f"{LOG}.{BAD * SIZE}.aside")
@@ -373,13 +373,13 @@ class TestSettingDamageAside:
             directory.abandon()
         flip(env, bad * SIZE + at, bit)
         found = [each for each in mend_all(env) if each.path == path_of(LOG)]
-        if not any("no opening cuts this" in each.damage for each in found):
+        if not any("does not cut this off" in each.damage for each in found):
             assert stop == "hard"
             assert bad == COUNT - 1
             return
         assert {each.position for each in found} == {bad * SIZE}
         assert not any("cuts them off" in each.remedy for each in found)
-        assert not any("cuts the file" in each.remedy for each in found)
+        assert not any("truncates the file" in each.remedy for each in found)
         _, log = reopen(env)
         assert there(log) == [offset for offset in range(COUNT) if offset != bad]
 
@@ -450,7 +450,7 @@ class TestCheckpointsThatCannotBe:
         put(log, 9)
         assert offsets(log.records()) == list(range(COUNT + 1))
         for each in (reading, directory):
-            assert any("above its end 8 at the clean stop" in line for line in each.reports)
+            assert any("after its end 8 at the clean stop" in line for line in each.reports)
 
     def test_a_recovery_point_above_the_end_that_the_close_noted_is_not_believed(self) -> None:
         env = stopped(clean=True)
@@ -459,7 +459,7 @@ class TestCheckpointsThatCannotBe:
         directory, log = reopen(env)
         put(log, 9)
         assert log.log_end_offset == COUNT + 1
-        assert any("not believed" in line for line in directory.reports)
+        assert any("proves; ignored" in line for line in directory.reports)
 
 
 def write_text(env: SeededEnv, path: str, text: str) -> None:
@@ -494,7 +494,7 @@ class TestOddFiles:
         for options in (LogDirOptions(), LogDirOptions(writable=True)):
             with (
                 LogDir.open(f"{directory.parent}", options=options) as opened,
-                pytest.raises(CorruptFile, match=r"3\.log: a symbolic link that leads nowhere"),
+                pytest.raises(CorruptFile, match=r"3\.log: a symbolic link without a target"),
             ):
                 opened.reader(TOPIC, 0)
 
@@ -518,7 +518,7 @@ class TestOddFiles:
     ("numbers", "count", "proof"),
     [
         (struct.pack(">5i", 0, 7, 60, 3, 5), 12_000, "a sound batch follows"),
-        (struct.pack(">4ib", 0, 7, 60, 3, 2), 25_000, "too many places behind look like batches"),
+        (struct.pack(">4ib", 0, 7, 60, 3, 2), 25_000, "too many later positions look like batches"),
     ],
 )
 def test_numbers_that_look_like_batches_hide_no_sound_ones(
@@ -535,7 +535,7 @@ def test_numbers_that_look_like_batches_hide_no_sound_ones(
         put(log, 4)
     directory.close()
     assert read(env, LOG) == before
-    (finding,) = [each for each in mend_all(env) if "no opening cuts this" in each.damage]
+    (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
     assert "offsets 0 to 0 are lost" in finding.remedy
     assert read(env, f"{LOG}.0.aside") + read(env, f"{1:020d}.log") == before
     _, log = reopen(env)
@@ -561,6 +561,6 @@ def test_a_batch_whose_magic_flipped_is_never_cut(bad: int, bit: int, *, clean: 
     directory.close()
     assert read(env, LOG) == damaged
     if not clean and bad == COUNT - 1:
-        (finding,) = [each for each in mend_all(env) if "no opening cuts this" in each.damage]
-        assert "the batch's checksum is right for magic 2" in finding.damage
+        (finding,) = [each for each in mend_all(env) if "does not cut this off" in each.damage]
+        assert "the batch's checksum matches with magic 2" in finding.damage
         assert read(env, f"{LOG}.{bad * SIZE}.aside") == damaged[bad * SIZE :]

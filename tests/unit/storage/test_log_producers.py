@@ -175,7 +175,7 @@ class TestFollower:
         assert log.append_time_of(0) is None
         told = build_batch(new_records([1]), base_offset=1, leader_epoch=0)
         log.follower.append(told, append_ms=START_MS - 5)
-        with pytest.raises(InvalidRequest, match="never run back"):
+        with pytest.raises(InvalidRequest, match="never decrease"):
             log.follower.append(
                 build_batch(new_records([1]), base_offset=2, leader_epoch=0), append_ms=START_MS - 6
             )

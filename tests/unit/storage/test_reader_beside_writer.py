@@ -163,7 +163,7 @@ class TestAnswersAreOfNow:
         reader = Directory.open(path)
         assert not reader.topics()
         path.rename(tmp_path / "elsewhere")
-        with pytest.raises(MissingFile, match="there is no such directory any more"):
+        with pytest.raises(MissingFile, match="the directory no longer exists"):
             reader.topics()
         assert repr(reader) == f"Directory('{path}', read only, MissingFile)"
 

@@ -148,7 +148,7 @@ def test_file_reads_back_as_it_was_written(entries: dict[str, TopicEntry]) -> No
         (entry_text(partitions=PARTITION_COUNT_LIMIT + 1), "`partitions` is 100001"),
         (entry_text(partitions="2"), "`partitions` is '2'"),
         (entry_text(config=None), "`config` of topic"),
-        (entry_text(config={"retention.ms": 1}), "is no text"),
+        (entry_text(config={"retention.ms": 1}), "is not a text"),
     ],
 )
 def test_damaged_file_is_refused_with_its_path(

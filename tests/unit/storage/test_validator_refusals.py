@@ -178,7 +178,7 @@ def test_list_of_record_errors_is_bounded() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 11, bytes(build_batch([record()]))[:-1]])
 def test_no_whole_batch_is_refused(data: bytes) -> None:
-    with pytest.raises(InvalidRecord, match="flights-3: the append contains no whole batch"):
+    with pytest.raises(InvalidRecord, match="flights-3: the append contains no complete batch"):
         validate(data)
 
 
@@ -246,7 +246,7 @@ def test_codec_nobody_defined_is_refused(number: int) -> None:
 @pytest.mark.parametrize("origin", [AppendOrigin.CLIENT, *OWN_ORIGINS])
 def test_count_and_span_of_offsets_must_agree(at: int, value: int, origin: AppendOrigin) -> None:
     sent = resealed(build_batch(records()), at, value.to_bytes(4, "big", signed=True))
-    with pytest.raises(InvalidRecord, match="in a span of"):
+    with pytest.raises(InvalidRecord, match=r"records with -?\d+ offsets"):
         validate(sent, where=context(origin))
 
 

@@ -199,5 +199,5 @@ class TestErasure:
 
     def test_what_was_not_reached(self) -> None:
         assert erasure_verdict(receipt(2, executed=True, left=1)) == (
-            "t still holds the key: 2 records of the key found; 1 place not reached"
+            "t still contains the key: 2 records of the key found; 1 place not reached"
         )

@@ -63,13 +63,13 @@ from tidelog.types import TopicPartition
 
 _REMEDY: Final = {
     files.LOG_START_CHECKPOINT_FILE: (
-        "--repair keeps the lines that can be right; where one is lost, records that were deleted"
-        " come back until they are deleted again"
+        "--repair keeps the lines with possible offsets; where one is lost, deleted records"
+        " reappear until they are deleted again"
     ),
 }
 
 
-_ANY: Final = "--repair keeps the lines that can be right; missing facts are determined again"
+_ANY: Final = "--repair keeps the lines with possible offsets; the others are determined again"
 
 
 # The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
@@ -90,7 +90,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
         return
     for name, offset in offsets.items():
         if name in log_ends and not _can_be(offset, log_ends[name]):
-            damage = f"{name}: offset {offset}, the log ends at {log_ends[name]}"
+            damage = f"{name}: offset {offset} is after the log end, {log_ends[name]}"
             yield derived(path, damage, severity=Severity.WARNING, offset=offset, remedy=remedy)
 
 
@@ -124,13 +124,17 @@ OFFSET_CHECKPOINTS: Final = (
 
 # A broker's files at the top of the directory that only have to be readable: decoder and remedy.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
-    (GROUPS_FILE, read_group_offsets, "remove it; following the leader again writes a new one"),
+    (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
     (
         WRITERS_FILE,
         read_marks,
-        "restore it; without it, what a stream sends again is attached again",
+        "restore it; without it, batches that a stream retries are appended again",
     ),
-    (PRODUCER_IDS_FILE, read_next, "remove it; the broker begins with numbers far away then"),
+    (
+        PRODUCER_IDS_FILE,
+        read_next,
+        "remove it; the broker then continues with far larger producer ids",
+    ),
 )
 
 
@@ -213,7 +217,7 @@ class DirectoryCheck:
         names = self._partition_names()
         tops = (f"{self.path}/{name}" for name in (TOPICS_FILE, METADATA_FILE))
         if not names and not any(map(self.fs.exists, tops)):
-            raise InvalidRequest(f"{self.path}: no directory of topics: no partition is in it")
+            raise InvalidRequest(f"{self.path}: not a data directory: it contains no partition")
         was_clean = self._was_clean()
         starts = self._read_offsets(files.LOG_START_CHECKPOINT_FILE)
         points = self._read_offsets(files.RECOVERY_POINT_CHECKPOINT_FILE)
@@ -379,10 +383,12 @@ class DirectoryCheck:
             try:
                 commit = commits.read_commit(self.fs, path)
             except (CorruptFile, UnsupportedVersion) as error:
-                yield Finding(path, str(error), "opening for writing needs it whole: restore it")
+                yield Finding(
+                    path, str(error), "restore it; opening for writing fails while it is damaged"
+                )
                 continue
             count = len(commit.moves) + len(commit.removes)
-            damage = f"a commit of {count} files waits to be finished"
+            damage = f"an unfinished commit of {plural(count, 'file')}"
             yield warning(path, damage, "opening for writing finishes it")
 
     def _check_missing(self) -> Iterator[Finding]:
@@ -393,15 +399,15 @@ class DirectoryCheck:
                 damage = (
                     f"{len(missing)} of {info.partitions} partitions of {info.name} are missing"
                 )
-                yield warning(path, damage, "restore them; opening would make empty ones")
+                yield warning(path, damage, "restore them; opening for writing creates empty ones")
 
     def _check_name(self, name: str, *, is_dir: bool) -> Iterator[Finding]:
         path = posixpath.join(self.path, name)
         partition = files.parse_partition_dir(name) if is_dir else None
         if is_dir and partition is None:
-            yield note(path, "no partition by its name", "it is left alone")
+            yield note(path, "its name is not TOPIC-PARTITION", "it is ignored")
         elif partition in self._left:
-            yield note(path, "what a deleted topic has left", "the next start removes it")
+            yield note(path, "left over from a deleted topic", "opening for writing removes it")
         elif name.endswith(files.TMP_SUFFIX):
             yield note(path, "a file was being replaced when its writer stopped", "remove it")
         elif (
@@ -409,14 +415,14 @@ class DirectoryCheck:
             and name not in _KNOWN
             and path not in commits.find_commits(self.fs, self.path)
         ):
-            yield note(path, "no file of a log by its name", "it is left alone")
+            yield note(path, "unknown file name", "it is ignored")
 
 
 def _refusal(damage: DamagedLog, parting: Parting) -> Finding:
     """Return the finding that the partition can't be opened for writing."""
     return Finding(
         damage.path,
-        f"no opening cuts this, so the partition takes no appends: {damage.reason}",
+        f"opening for writing does not cut this off, so appends are refused: {damage.reason}",
         f"restore the file from a replica or a backup; without one, {parting}",
         position=damage.position,
         offset=damage.offset,

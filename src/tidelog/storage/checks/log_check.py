@@ -191,8 +191,8 @@ def _delta_problem(batch: RecordBatch, body: bytes | memoryview) -> str | None:
     for frame in walk_body(body, batch.record_count):
         if not last < frame.offset_delta <= batch.last_offset_delta:
             return (
-                f"offset delta {frame.offset_delta} of a record, {last + 1} to"
-                f" {batch.last_offset_delta} are possible there"
+                f"a record has offset delta {frame.offset_delta}, expected {last + 1} to"
+                f" {batch.last_offset_delta}"
             )
         last = frame.offset_delta
     return None
@@ -211,14 +211,17 @@ def _time_problem(batch: RecordBatch, largest: int) -> str | None:
         or largest == max(batch.max_timestamp, NO_TIMESTAMP)
     ):
         return None
-    return f"its header says largest timestamp {batch.max_timestamp}, its records say {largest}"
+    return (
+        f"the header's largest timestamp is {batch.max_timestamp}, that of its records is {largest}"
+    )
 
 
 _RESTORE: Final = "restore the file from a replica or a backup"
 
 
 _EPOCH_REMEDY: Final = (
-    f"epochs never fall; the records are right (their checksum is); {_RESTORE} to have the epoch"
+    "epochs never decrease along a log; the records are intact (their checksum matches);"
+    f" {_RESTORE} to get the epoch back"
 )
 
 
@@ -390,7 +393,7 @@ class LogCheck:
             replay.last_place = (self.facts.path, position)
         elif epoch != replay.fallen_epoch:
             replay.fallen_epoch = epoch
-            damage = f"leader epoch {epoch} behind a batch of epoch {replay.leader_epoch}"
+            damage = f"leader epoch {epoch} after a batch of epoch {replay.leader_epoch}"
             yield self._finding(position, batch.base_offset, damage, _EPOCH_REMEDY)
 
     def _raised_epoch(self, replay: LogReplay, epoch: int) -> Finding:
@@ -398,7 +401,7 @@ class LogCheck:
         wrong = replay.epochs.pop()
         replay.leader_epoch = replay.epochs[-1].epoch if replay.epochs else NO_LEADER_EPOCH
         path, position = replay.last_place
-        damage = f"leader epoch {wrong.epoch}, the batches behind it have epoch {epoch}"
+        damage = f"leader epoch {wrong.epoch}, but the batches after it have epoch {epoch}"
         finding = self._finding(position, wrong.first_offset, damage, _EPOCH_REMEDY)
         return replace(finding, path=path)
 
@@ -407,8 +410,8 @@ class LogCheck:
         return self._finding(
             position,
             first,
-            f"{reason}, in a batch whose checksum is right: it was built wrong",
-            f"offsets {first} to {last} can't all be read, reading goes on at {last + 1};"
+            f"{reason}, although the checksum of the batch matches: it was built wrongly",
+            f"offsets {first} to {last} can't all be read; reads continue at {last + 1};"
             " the producer has to send them again",
         )
 
@@ -417,7 +420,7 @@ class LogCheck:
             position,
             batch.base_offset,
             reason,
-            "searches by time may pass over it; nothing is lost",
+            "searches by time may miss it; no record is lost",
             severity=Severity.WARNING,
         )
 
@@ -434,7 +437,7 @@ class LogCheck:
         self.resumes_at = facts.size_bytes if sound_position is None else sound_position
         if sound_position is not None:
             yield self._hole(
-                position, sound_position, reason or "the batch passes the end of the file"
+                position, sound_position, reason or "the batch extends past the end of the file"
             )
             return sound_position
         if facts.is_last and not (self.partition.was_clean or self.partition.is_refused):
@@ -448,18 +451,18 @@ class LogCheck:
         first_behind = next(b.base_offset for _, b in self._walk(behind))
         lost_offsets = _span(expected, first_behind)
         if self._leads_to(behind, position, first_behind):
-            rest = f"reading goes on at offset {first_behind}"
+            rest = f"reads continue at offset {first_behind}"
         else:
             rest = (
-                f"the records from offset {first_behind} on are sound, but a read passes these"
-                " bytes only from an index entry behind them: no header leads past them"
+                f"the records from offset {first_behind} on are sound, but a read gets past these"
+                " bytes only from a later index entry, because no header leads past them"
             )
         return self._finding(
             position,
             expected,
-            f"{reason}; {lost_offsets} can't be read, bytes {position} to {behind - 1}",
-            f"{_RESTORE}; without one, {rest}, and a truncation"
-            f" to {expected} would lose all records from there on",
+            f"{reason}; bytes {position} to {behind - 1} can't be read ({lost_offsets})",
+            f"{_RESTORE}; without one, {rest}; truncating the log to {expected} would lose all"
+            " records from there on",
         )
 
     def _leads_to(self, behind: int, position: int, first_behind: int) -> bool:
@@ -486,15 +489,16 @@ class LogCheck:
             _span(expected, self.end_offset) if is_bounded else f"offsets from {expected} on"
         )
         remedy = (
-            f"{_RESTORE}; without one, reading goes on at offset {self.end_offset}, where the next"
-            f" segment begins, and a truncation to {expected} would lose all records from there on"
+            f"{_RESTORE}; without one, reads continue at offset {self.end_offset}, the base of the"
+            f" next segment; truncating the log to {expected} would lose all records from there on"
             if is_bounded
-            else f"{_RESTORE}; no opening for writing cuts it"
+            else f"{_RESTORE}; opening for writing does not cut it off"
             if self.partition.is_refused
-            else f"{_RESTORE}; without one, opening for writing cuts the file at {position}"
+            else f"{_RESTORE}; without one, opening for writing truncates the file to"
+            f" {position} bytes"
         )
         last = facts.size_bytes - 1
-        damage = f"{reason}; {lost_offsets} can't be read, bytes {position} to {last}"
+        damage = f"{reason}; bytes {position} to {last} can't be read ({lost_offsets})"
         return self._finding(position, expected, damage, remedy)
 
     def _torn_end(self, position: int, reason: str | None) -> Finding:
@@ -504,8 +508,8 @@ class LogCheck:
         return self._finding(
             position,
             self.facts.next_offset,
-            f"{what}; {rest} bytes at the end of the log hold no whole batch",
-            "a crash left them, or a writer is at it: opening for writing cuts them off",
+            f"{what}; the last {rest} bytes of the log contain no complete batch",
+            "left by a crash, or still being written; opening for writing cuts them off",
             severity=Severity.WARNING,
         )
 
@@ -525,9 +529,9 @@ class LogCheck:
         yield self._finding(
             gap.position,
             gap.next_offset,
-            f"its base offset is {wrong}, the batch behind it begins at {batch.base_offset}:"
-            f" {_span(gap.next_offset, batch.base_offset)} can't be read",
-            f"its records are right (their checksum is), their offsets are not; {_RESTORE}",
+            f"its base offset is {wrong}, but the next batch begins at {batch.base_offset}; its"
+            f" records can't be read ({_span(gap.next_offset, batch.base_offset)})",
+            f"its records are intact (their checksum matches), their offsets are not; {_RESTORE}",
         )
 
     def _finding(
@@ -558,5 +562,5 @@ def _is_abort(batch: Batch) -> bool:
 def _span(start: int, end: int) -> str:
     """Format offsets [start, end) for a message."""
     if end <= start:
-        return "no offset of its own"
+        return "no offset is missing"
     return f"offset {start}" if end == start + 1 else f"offsets {start} to {end - 1}"

@@ -40,7 +40,7 @@ Replay = Callable[[bytes], object]
 _BEFORE_LENGTH: Final = LENGTH_AT + 4
 
 
-_SHUT: Final = "the broker does not start with it"
+_SHUT: Final = "the broker does not start with this damage"
 
 
 _RESTORE: Final = f"restore the file from a backup: {_SHUT}"
@@ -90,8 +90,8 @@ def check_metadata(
 def _epoch(path: str, batch: RecordBatch, offset: int) -> Finding:
     return Finding(
         path,
-        f"leader epoch {batch.leader_epoch} of a change, 0 is right",
-        "it is never read, and no checksum covers it; other bytes may be damaged too",
+        f"a change has leader epoch {batch.leader_epoch}, expected 0",
+        "it is never used, and no checksum covers it; other bytes may be damaged too",
         Severity.WARNING,
         batch.at + LEADER_EPOCH_AT,
         offset,
@@ -102,9 +102,9 @@ def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | No
     """Return what is wrong with a batch whose checksum is right; None if it is sound."""
     if batch.base_offset != offset:
         # The checksum does not cover the base offset.
-        return f"a change begins at offset {batch.base_offset}, {offset} is right"
+        return f"a change begins at offset {batch.base_offset}, expected {offset}"
     if batch.is_control:
-        return "a marker, although this log has no transactions"
+        return "a transaction marker, although this log has no transactions"
     try:
         for record in batch.records(check_crc=False):
             if record.value is None:
@@ -112,7 +112,7 @@ def _problem(batch: RecordBatch, offset: int, replay: Replay | None) -> str | No
             if replay is not None:
                 replay(record.value)
     except (CorruptBatch, CorruptRecord, UnsupportedCompression):
-        return "records that can't be read"
+        return "its records can't be read"
     except (CorruptFile, UnsupportedVersion) as error:
         return str(error)
     return None
@@ -127,17 +127,19 @@ def _damage(
     right = _find_right(data, at, end)
     if right is not None:
         left_out = later is None and not was_clean and at + right.size_bytes == len(data)
-        then = "it leaves this change out at its next start" if left_out else _SHUT
-        remedy = f"put that right while no broker runs, in a copy first: {then}"
+        then = "the broker drops this change at its next start" if left_out else _SHUT
+        remedy = f"correct it while no broker runs, first in a copy: {then}"
         finding = Finding(path, right.text, remedy, position=right.position, offset=offset)
         return finding, at + right.size_bytes, offset + right.record_count
-    damage = f"{end - at} bytes that are no whole change"
+    damage = f"{end - at} bytes that are not a complete change"
     if later is not None or was_clean:
         finding = Finding(path, damage, _RESTORE, position=at, offset=offset)
         return finding, end, offset if later is None else later.base_offset
-    damage += ": a stop has cut it, one is being written, or more than a bit has rotted"
-    remedy = "the next start leaves it out; restore the file from a backup if no stop can have done"
-    return Finding(path, damage, f"{remedy} that", Severity.WARNING, at, offset), end, offset
+    damage += ": torn by a hard stop, still being written, or damaged in more than one bit"
+    remedy = (
+        "the next start drops it; if no hard stop can be the cause, restore the file from a backup"
+    )
+    return Finding(path, damage, remedy, Severity.WARNING, at, offset), end, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ def _find_right(data: bytes, at: int, end: int) -> _Right | None:
         if right is not None or not HEADER_SIZE <= size <= end - at:
             return right
     if magic != MAGIC_2:
-        text = f"magic {magic} of a change, {MAGIC_2} is right"
+        text = f"a change has magic {magic}, expected {MAGIC_2}"
         return _proven(data, at, size, at + MAGIC_AT, bytes([MAGIC_2]), text)
     batch = RecordBatch(data, at)
     flipped = flipped_bit(data[at + ATTRIBUTES_AT : at + size], batch.crc)
@@ -175,14 +177,16 @@ def _find_right(data: bytes, at: int, end: int) -> _Right | None:
         return None
     byte, bit = flipped
     position = at + ATTRIBUTES_AT + byte
-    text = f"bit {bit} of this byte was flipped: without that the checksum of the change is right"
+    text = (
+        f"bit {bit} of this byte was flipped: with it restored, the checksum of the change matches"
+    )
     return _proven(data, at, size, position, bytes([data[position] ^ 1 << bit]), text)
 
 
 def _with_length(data: bytes, at: int, end: int) -> _Right | None:
     right = end - at - _BEFORE_LENGTH
     length = int.from_bytes(data[at + LENGTH_AT : at + _BEFORE_LENGTH], "big", signed=True)
-    text = f"length {length} of a change, {right} is right"
+    text = f"a change has length {length}, expected {right}"
     return _proven(data, at, end - at, at + LENGTH_AT, right.to_bytes(4, "big"), text)
 
 

@@ -163,7 +163,7 @@ class SegmentCheck:
             return
         if data is None:
             if not (self.partition.is_foreign or self.facts.is_last) and self.facts.size_bytes:
-                damage = "missing: changes outside of the batches' own checksums can't be seen"
+                damage = "missing: damage that the batches' checksums don't cover can't be detected"
                 # An active writer, or one that was stopped hard, may not have written it yet.
                 severity = Severity.WARNING if self.partition.was_clean else Severity.NOTE
                 yield derived(path, damage, severity=severity)
@@ -212,11 +212,11 @@ _KNOWN: Final = frozenset(
 
 
 _LEFT_OVER: Final = {
-    files.DELETED_SUFFIX: "a deletion is under way, or was stopped",
-    files.CLEANED_SUFFIX: "a compaction was stopped before its end",
-    files.SWAP_SUFFIX: "a compaction was stopped while its files were renamed",
+    files.DELETED_SUFFIX: "a deletion is in progress or was interrupted",
+    files.CLEANED_SUFFIX: "a compaction was interrupted",
+    files.SWAP_SUFFIX: "a compaction was interrupted while its files were renamed",
     files.TMP_SUFFIX: "a file was being replaced when its writer stopped",
-    STAGED_SUFFIX: "a commit is under way, or was never finished",
+    STAGED_SUFFIX: "a commit is in progress or was interrupted",
 }
 
 
@@ -225,10 +225,10 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
     for entry in partition.fs.list_dir(partition.directory):
         path = partition.path(entry.name)
         if entry.is_dir:
-            yield note(path, "a directory that is not part of the log", "it is left alone")
+            yield note(path, "a directory that is not part of the log", "it is ignored")
         elif entry.name == UNSYNCED_FILE:
-            damage = "the disk has failed: what was not synced before may not be on it"
-            yield note(path, damage, "opening for writing rewrites it")
+            damage = "the disk has failed: data that was not synced may be missing on it"
+            yield note(path, damage, "opening for writing writes that data again")
         elif entry.name not in _KNOWN:
             yield from _check_name(path, entry.name, bases)
 
@@ -236,22 +236,29 @@ def check_names(partition: CheckedPartition, bases: Set[int]) -> Iterator[Findin
 def _check_name(path: str, name: str, bases: Set[int]) -> Iterator[Finding]:
     for suffix, meaning in _LEFT_OVER.items():
         if name.endswith(suffix):
-            yield note(path, meaning, "opening for writing ends it")
+            yield note(path, meaning, "opening for writing completes or removes it")
             return
     if name.endswith(ASIDE_SUFFIX):
-        yield note(path, "damage that a repair has set aside", "remove it once it is not needed")
+        yield note(
+            path,
+            "damaged bytes that a repair moved out of the log",
+            "remove it once it is not needed",
+        )
         return
     parsed = files.parse_file_name(name)
     if parsed is None or parsed[1] not in files.LOG_FIRST:
-        yield note(path, "no file of the log by its name", "it is left alone")
+        yield note(path, "unknown file name", "it is ignored")
     elif parsed[1] != files.SNAPSHOT_SUFFIX and parsed[0] not in bases:
         yield _orphan(path, parsed[1])
 
 
 def _orphan(path: str, suffix: str) -> Finding:
-    damage = f"there is no {files.LOG_SUFFIX} file of that name beside it"
+    damage = f"it has no {files.LOG_SUFFIX} file of the same name"
     if suffix == files.APPEND_TIME_SUFFIX:
-        remedy = "restore the log file; if it was meant to go, opening for writing drops this"
+        remedy = (
+            "restore the log file; if it was deleted on purpose, opening for writing removes this"
+            " file"
+        )
         return warning(path, damage, remedy)
     return derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
 
@@ -363,7 +370,7 @@ class PartitionCheck:
         yield Finding(
             partition.path(files.log_file_name(end)),
             f"offsets {facts.next_offset} to {end - 1} before it: {GAP_REASON}",
-            "put the files back from a copy; readers report these offsets as lost",
+            "restore the files from a replica or a backup; readers report these offsets as lost",
             offset=facts.next_offset,
         )
 
@@ -374,7 +381,7 @@ class PartitionCheck:
         yield from self._snapshot_findings
         for offset in self._snapshots:
             path = self._snapshot_path(offset)
-            damage = f"it is of an offset beyond the log end {self.repair_facts.log_end}"
+            damage = f"its offset is after the log end, {self.repair_facts.log_end}"
             yield derived(path, damage, severity=Severity.WARNING, remedy="--repair removes it")
         yield from self._check_epochs()
         yield from self._check_append_time_checkpoint()
@@ -406,7 +413,10 @@ class PartitionCheck:
         if problem is not None:
             if not replay.is_exact:
                 # The log no longer has the batches of the snapshot's producers.
-                remedy = "opening uses an older one; what only this one knew of producers is lost"
+                remedy = (
+                    "opening uses an older snapshot; producer states that only this one had are"
+                    " lost"
+                )
                 problem = replace(problem, remedy=remedy, repairable=False)
             return [problem]
         return list(
@@ -439,9 +449,7 @@ class PartitionCheck:
         path = self.partition.path(name)
         if not self.partition.fs.exists(path) or not self.repair_facts.is_whole:
             return
-        remedy = (
-            "times of appends are proven by their rows instead; --repair lets it vouch for none"
-        )
+        remedy = "append times are verified by their rows instead; --repair resets the checkpoint"
         checkpoint = AppendTimeCheckpoint.read(self.partition.fs, self.partition.directory)
         if checkpoint is None:
             yield derived(path, "it can't be read", remedy=remedy)
@@ -452,7 +460,7 @@ class PartitionCheck:
         if self.replay.watched != expected:
             damage = (
                 f"it names the batch at offset {checkpoint.last_base_offset}, up to"
-                f" {checkpoint.end_offset}; the log has another one there, or none"
+                f" {checkpoint.end_offset}; the log has a different batch there, or none"
             )
             yield derived(path, damage, severity=Severity.WARNING, remedy=remedy)
 
@@ -466,13 +474,17 @@ class PartitionCheck:
         except CorruptData as error:
             remedy = f"rewrite it: `version: 0`, then `topic_id: {expected_id}`"
             yield Finding(
-                path, error.reason, remedy if self.partition.topic_id.int else "restore it"
+                path,
+                error.reason,
+                remedy if self.partition.topic_id.int else "restore it from a backup",
             )
             return
         if topic_id is not None and topic_id != self.partition.topic_id:
-            damage = f"topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
+            damage = (
+                f"it has topic id {files.encode_topic_id(topic_id)}, the topic's is {expected_id}"
+            )
             yield Finding(
-                path, damage, "this partition belongs to another topic: restore the right"
+                path, damage, "this partition belongs to another topic: restore the right one"
             )
 
     def _check_facts(self) -> Iterator[Finding]:
@@ -497,12 +509,12 @@ _FACT_FILES: Final[tuple[tuple[str, Callable[[bytes], list[str]], str], ...]] = 
     (
         SEGMENT_NOTES_FILE,
         lambda data: decode_notes(data)[1],
-        "why and when these segments were rolled is unknown; their file times count again",
+        "why and when these segments were rolled is unknown; retention uses their file times",
     ),
     (
         HISTORY_FILE,
         _history_problems,
-        "tables of the past are unknown until the next compaction",
+        "tables as of past times can't be determined until the next compaction",
     ),
 )
 

@@ -43,7 +43,7 @@ def lock(env: Env, path: str) -> LockHandle:
         return env.files.lock(name)
     except BlockingIOError as error:
         raise DirectoryLocked(
-            f"{path}: it is open for writing (another process holds {name}), so nothing can be"
+            f"{path}: another process has it open for writing (it holds {name}), so nothing can be"
             " repaired; stop that process, or check without --repair"
         ) from error
 
@@ -158,7 +158,9 @@ class PartitionRepair:
     def _repair_txn_index(self, name: str, base: int) -> None:
         entries = self.repair_facts.aborted.get(base)
         if entries is None:
-            self._fail(name, "what was compacted away or damaged before it is needed to build it")
+            self._fail(
+                name, "it depends on earlier records that were compacted away or are damaged"
+            )
         elif entries:
             self._replace(name, TxnIndex(base, entries).encoded)
         elif self.partition.fs.exists(self.partition.path(name)):

@@ -87,15 +87,17 @@ class Parting:
         return f"{self.path}.{self.start}{ASIDE_SUFFIX}"
 
     def __str__(self) -> str:
-        consequence = f"the log goes on at offset {self.resumes_at}"
+        consequence = f"the log continues at offset {self.resumes_at}"
         if self.resumes_at > self.next_offset:
             last = self.resumes_at - 1
             consequence = f"{consequence}, offsets {self.next_offset} to {last} are lost"
         if not self.is_searched:
-            consequence += "; too many places look like batches: sound ones may be in these bytes"
+            consequence += (
+                "; too many positions look like batches: these bytes may contain sound ones"
+            )
         return (
-            f"--repair keeps what is sound before and behind, and sets bytes {self.start} to"
-            f" {self.end - 1} aside in {self.aside_path}: {consequence}"
+            "--repair keeps the sound batches before and after the damage, and moves bytes"
+            f" {self.start} to {self.end - 1} to {self.aside_path}: {consequence}"
         )
 
 
@@ -217,7 +219,10 @@ def find_parting(partition: CheckedPartition) -> tuple[DamagedLog, Parting] | No
     with partition.open_context(Env(files=partition.fs)) as context:
         begun = _find_begun(context)
         if begun is not None:
-            reason = "a repair was cut short: what is behind the damage is in the next segment too"
+            reason = (
+                "an earlier repair was interrupted: the batches after the damage are also in the"
+                " next segment"
+            )
             return damaged(begun.path, begun.start, begun.next_offset, reason), begun
         damage = find_refusal(context, partition.recorded, partition.log_start)
         if damage is None:

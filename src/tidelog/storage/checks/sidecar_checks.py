@@ -77,7 +77,10 @@ def _check_entries(
     last = (-1, -1)
     for slot, entry in enumerate(index.entries()):
         if entry[0] <= last[0] or entry[1] <= last[1]:
-            damage, at = f"entry {slot} {entry} does not follow {last}", slot * index.ENTRY_SIZE
+            damage, at = (
+                f"entry {slot}, {entry}, is not above the one before it, {last}",
+                slot * index.ENTRY_SIZE,
+            )
             yield derived(path, damage, position=at, offset=entry[offset_field])
         else:
             yield from check(path, facts, slot, *entry)
@@ -91,13 +94,15 @@ def _check_offset_entry(
     batch = facts.slot_at_position(position)
     if batch is None:
         if facts.is_whole or position >= facts.size_bytes:
-            damage = f"entry {slot} names position {position}, where no batch begins"
+            damage = f"entry {slot} has position {position}, where no batch begins"
             yield derived(path, damage, position=at, offset=offset)
         return
     real = facts.last_offsets[batch]
     if real == offset:
         return
-    damage = f"entry {slot} names offset {offset}, the batch at {position} ends with {real}"
+    damage = (
+        f"entry {slot} has offset {offset}, but the batch at position {position} ends with {real}"
+    )
     if offset > real and facts.slot_ending_with(offset) is not None:
         damage += " (brokers before 4.0.1 wrote that for several batches at once)"
         yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
@@ -116,8 +121,8 @@ def _check_density(
     for position in (*(position for _, position in index.entries()), facts.positions[-1]):
         if position - last > allowed:
             damage = (
-                f"no entry for the {position - last} bytes from {last} on, one for each"
-                f" {rules.interval_bytes} expected; lookups there are slow"
+                f"no entry for the {position - last} bytes from position {last} on, expected one"
+                f" for each {rules.interval_bytes} bytes; lookups there are slow"
             )
             yield derived(path, damage, severity=Severity.WARNING, position=index.size_bytes)
             return
@@ -145,18 +150,18 @@ def _check_time_entry(
     batch = facts.slot_ending_with(offset)
     if batch is None:
         if facts.is_whole or offset >= facts.next_offset:
-            damage = f"entry {slot} names offset {offset}, with which no batch ends"
+            damage = f"entry {slot} has offset {offset}, but no batch ends with it"
             yield derived(path, damage, position=at, offset=offset)
         return
     real = facts.largest_up_to(batch)
     if real != timestamp:
         if facts.is_whole or real > timestamp:
-            damage = f"entry {slot} says {timestamp} up to offset {offset}, the log says {real}"
+            damage = f"entry {slot} has {timestamp} up to offset {offset}, the log has {real}"
             yield derived(path, damage, position=at, offset=offset)
     elif not facts.rise_at(batch):
         damage = (
-            f"entry {slot} names offset {offset} for {timestamp}, which an earlier batch has"
-            " already; a search for exactly that time may begin too late"
+            f"entry {slot} has offset {offset} for {timestamp}, but an earlier batch has that time"
+            " too; a search for exactly that time may begin too late"
         )
         yield derived(path, damage, severity=Severity.WARNING, position=at, offset=offset)
 
@@ -180,8 +185,8 @@ def _check_last_time(
     if not facts.is_whole or last_timestamp >= largest:
         return
     damage = (
-        f"its last entry says {last_timestamp}, the largest timestamp is {largest}: searches would"
-        " miss records, and retention take the segment for older than it is"
+        f"its last entry has {last_timestamp}, but the largest timestamp is {largest}: searches"
+        " would miss records, and retention would delete the segment too early"
     )
     yield derived(path, damage, position=index.size_bytes)
 
@@ -192,21 +197,21 @@ def _check_tail(path: str, index: Index, facts: LogFacts, rules: IndexRules) -> 
         return
     at = index.size_bytes
     if index.tail_bytes % index.ENTRY_SIZE:
-        damage = f"{index.tail_bytes} bytes behind the last entry make no entries"
+        damage = f"{index.tail_bytes} bytes after the last entry are not entries"
         severity = Severity.WARNING if facts.is_last and not rules.was_clean else Severity.ERROR
         yield derived(path, damage, severity=severity, position=at)
     elif facts.is_last and not rules.was_clean:
-        damage = f"{index.tail_bytes} zero bytes behind its entries, as Kafka preallocates them"
+        damage = f"{index.tail_bytes} zero bytes after its entries, preallocated by Kafka"
         yield note(path, damage, "opening for writing cuts them off")
     else:
         damage = (
-            f"{index.tail_bytes} zero bytes behind its entries: a crash left them, and Kafka would"
-            " take them for entries (KAFKA-10207)"
+            f"{index.tail_bytes} zero bytes after its entries, left by a crash; Kafka would read"
+            " them as entries (KAFKA-10207)"
         )
         yield derived(path, damage, position=at)
 
 
-_UNKNOWN = "append times from there on are unknown; restore the file from a backup to have them"
+_UNKNOWN = "append times from there on are unknown; restore the file from a backup to recover them"
 
 
 def check_append_times(
@@ -245,8 +250,8 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     """Check that a row's offset is in the log, and that the batch named by a known row is right."""
     at = HEADER_SIZE + slot * ROW_SIZE
     if row.offset > facts.next_offset and facts.is_whole:
-        damage = f"row {slot} speaks of offset {row.offset}, the log ends at {facts.next_offset}"
-        remedy = "opening for writing cuts it off: nothing in the log has that time"
+        damage = f"row {slot} has offset {row.offset}, but the log ends at {facts.next_offset}"
+        remedy = "no record has that time; opening for writing cuts it off"
         yield Finding(path, damage, remedy, Severity.WARNING, at)
         return
     if row.append_ms < 0:
@@ -256,14 +261,15 @@ def _check_row(path: str, slot: int, row: AppendTimeRow, facts: LogFacts) -> Ite
     if is_there or facts.has_gaps or not facts.is_whole:
         return  # compaction removes batches, their rows stay
     damage = (
-        f"row {slot} names a batch at offset {row.offset} that is not there: the log was cut and"
-        " written again by another program, or that batch's offset, epoch or checksum was changed"
+        f"row {slot} names a batch at offset {row.offset} that the log does not have: another"
+        " program truncated and rewrote the log, or the batch's offset, epoch or checksum was"
+        " changed"
     )
-    remedy = "append times there are unknown; opening for writing makes the file say so"
+    remedy = "append times there are unknown; opening for writing records that in the file"
     yield Finding(path, damage, remedy, Severity.WARNING, at, row.offset)
 
 
-_HIDES = "a reader of committed records would be shown aborted ones"
+_HIDES = "readers of committed records would get aborted ones"
 
 
 def check_txn_index(
@@ -295,8 +301,8 @@ def _compare(path: str, entries: list[AbortedTxn], expected: list[AbortedTxn]) -
     for slot, entry in enumerate(entries):
         right = missing.pop(entry.last_offset, None)
         if entry != right:
-            says = "has none that ends there" if right is None else f"says {_words(right)}"
-            damage = f"entry {slot} is {_words(entry)}, the log {says}"
+            expected_words = "none that ends there" if right is None else _words(right)
+            damage = f"entry {slot} is {_words(entry)}, the log has {expected_words}"
             yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
     yield from _missing(path, list(missing.values()))
 
@@ -306,7 +312,7 @@ def _hold_against_markers(
 ) -> Iterator[Finding]:
     for slot, entry in enumerate(entries):
         if facts.markers.get(entry.last_offset) != entry.producer_id:
-            damage = f"entry {slot} is {_words(entry)}, no abort marker of that producer is there"
+            damage = f"entry {slot} is {_words(entry)}, but the log has no such abort marker"
             yield derived(path, damage, position=slot * TXN_ENTRY_SIZE, offset=entry.first_offset)
     covered = {entry.last_offset for entry in entries}
     yield from _missing(path, [e for e in facts.aborted if e.last_offset not in covered])
@@ -358,7 +364,7 @@ def compare_snapshot(
             yield _differs(path, f"producer {producer_id}: {'; '.join(differences)}")
     for producer_id in expected.keys() - saved.keys():
         if expected[producer_id].txn_first_offset >= 0:  # with an open transaction it never expires
-            yield _differs(path, f"producer {producer_id} has an open transaction, and is missing")
+            yield _differs(path, f"producer {producer_id} is missing, but has an open transaction")
 
 
 def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
@@ -371,7 +377,7 @@ def _differences(entry: SnapshotEntry, right: SnapshotEntry) -> list[str]:
     if entry.txn_first_offset < 0:
         right = right._replace(txn_first_offset=entry.txn_first_offset)
     return [
-        f"{name} is {value}, the log says {expected}"
+        f"{name} is {value}, expected {expected}"
         for name, value, expected in zip(entry._fields, entry, right, strict=True)
         if value != expected
     ]
@@ -407,7 +413,9 @@ def check_epochs(
         yield from _check_span(path, epochs, span, log_start)
     latest = epochs.latest
     if latest is not None and latest.start_offset > log_end:
-        damage = f"epoch {latest.epoch} begins at {latest.start_offset}, the log ends at {log_end}"
+        damage = (
+            f"epoch {latest.epoch} begins at {latest.start_offset}, after the log end {log_end}"
+        )
         yield derived(path, damage, severity=Severity.WARNING, offset=latest.start_offset)
 
 
@@ -421,10 +429,10 @@ def _check_span(
         epoch = epochs.epoch_for(offset)
         if epoch == span.epoch:
             continue
-        damage = f"it says epoch {epoch} for offset {offset}, the batch there has {span.epoch}"
+        damage = f"it has epoch {epoch} for offset {offset}, the batch has {span.epoch}"
         severity = Severity.ERROR
         if epoch is None:  # for example, records were deleted up to there
-            damage = f"it knows no epoch of offset {offset}, the batch there has {span.epoch}"
+            damage = f"it has no epoch for offset {offset}, the batch has {span.epoch}"
             severity = Severity.WARNING
         yield derived(path, damage, severity=severity, offset=offset)
 

@@ -77,7 +77,7 @@ def check_zone_map(path: str, data: bytes, context: ZoneMapContext) -> Iterator[
         return
     changed = list(changed_zones(zone_map, context))
     if context.facts.is_whole and len(changed) == zone_map.zone_count > 1:
-        damage = "no zone has the bytes of the map: the log was rewritten since"
+        damage = "no zone matches the log: it was rewritten after the map was built"
         yield derived(path, damage, severity=Severity.WARNING, remedy=_STALE)
         return
     if zone_map.log_size > context.facts.size_bytes:
@@ -96,11 +96,13 @@ def _why_stale(zone_map: ZoneMap, context: ZoneMapContext) -> str | None:
     if zone_map.base_offset != facts.base_offset:
         return f"it belongs to base offset {zone_map.base_offset}"
     if zone_map.end_offset != context.end_offset:
-        return f"it ends at offset {zone_map.end_offset}, the segment at {context.end_offset}"
+        return (
+            f"it ends at offset {zone_map.end_offset}, but the segment ends at {context.end_offset}"
+        )
     if zone_map.log_size < facts.size_bytes:
-        return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
+        return f"it was built for {zone_map.log_size} bytes, the log has {facts.size_bytes}"
     if zone_map.log_size > facts.size_bytes and not _begins_the_same(zone_map, context):
-        return f"it knows {zone_map.log_size} bytes of a log of {facts.size_bytes}"
+        return f"it was built for {zone_map.log_size} bytes, the log has {facts.size_bytes}"
     return None
 
 
@@ -129,9 +131,9 @@ def _cut(zone_map: ZoneMap, context: ZoneMapContext) -> Finding:
     lost_bytes = zone_map.log_size - facts.size_bytes
     return Finding(
         facts.path,
-        f"{lost_bytes} bytes are missing at its end: it had {zone_map.log_size}",
-        "restore the file from a replica or a backup; without one, reading goes on at"
-        f" offset {context.end_offset}, the next segment",
+        f"{lost_bytes} bytes are missing at its end: it had {zone_map.log_size} bytes",
+        "restore the file from a replica or a backup; without one, reads continue at"
+        f" offset {context.end_offset}, the base of the next segment",
         position=facts.size_bytes,
         offset=facts.next_offset,
     )
@@ -148,17 +150,19 @@ def _explain(zone: Zone, content: bytes, context: ZoneMapContext) -> Iterator[Fi
             f"bit {bit} was flipped in the {field} of the batch at {start}, which its checksum"
             " does not cover"
         )
-        remedy = "the records are right (their checksum is); flip it back, or restore the file"
+        remedy = (
+            "the records are intact (their checksum matches); flip it back, or restore the file"
+        )
     elif any(start < zone.end_position and zone.position < end for start, end in context.damaged):
         return
     else:
         damage = (
-            f"bytes {zone.position} to {zone.end_position - 1} were changed since the segment was"
-            " finished, where the batches' own checksums do not look"
+            f"bytes {zone.position} to {zone.end_position - 1} were changed after the segment was"
+            " finished, where the batches' checksums don't cover them"
         )
         position = zone.position
-        remedy = "the records are right (their checksums are); restore the file from a replica or"
-        remedy += " a backup to have the bytes back"
+        remedy = "the records are intact (their checksums match); restore the file from a replica"
+        remedy += " or a backup to get the bytes back"
     yield Finding(facts.path, damage, remedy, position=position, offset=zone.first_offset)
 
 
@@ -194,7 +198,7 @@ def _check_bounds(
             return
         slot = end
     if slot < len(facts.positions):
-        damage = f"no zone holds the batch at position {facts.positions[slot]}"
+        damage = f"no zone contains the batch at position {facts.positions[slot]}"
         yield derived(path, damage, remedy=_STALE)
 
 
@@ -204,11 +208,12 @@ def _bound_problem(zone: Zone, facts: LogFacts, slot: int, end: int) -> str | No
     first, last = facts.first_offsets[slot], facts.last_offsets[end - 1]
     if (zone.first_offset, zone.last_offset) != (first, last):
         return (
-            f"it says offsets {zone.first_offset} to {zone.last_offset}, they are {first} to {last}"
+            f"it has offsets {zone.first_offset} to {zone.last_offset}, its batches have {first} to"
+            f" {last}"
         )
     largest = max(facts.timestamps[slot:end])
     if zone.timed_records and zone.max_record_ms > largest:
-        return f"it says largest timestamp {zone.max_record_ms}, the batches say {largest}"
+        return f"its largest timestamp is {zone.max_record_ms}, that of its batches is {largest}"
     return None
 
 
@@ -220,11 +225,11 @@ def _check_siblings(path: str, zone_map: ZoneMap, context: ZoneMapContext) -> It
         if actual == expected or stem + suffix in context.doubted or suffix == files.LOG_SUFFIX:
             continue
         if actual is None:
-            damage = "is missing: its zone map knows it"
+            damage = "is missing, but its zone map has its checksum"
         else:
             damage = (
-                f"has {actual.size_bytes} bytes with CRC-32C {actual.crc32c:08x}; where its zone"
-                f" map was built it had {expected.size_bytes} with {expected.crc32c:08x}. It fits"
-                " the log"
+                f"has {actual.size_bytes} bytes with CRC-32C {actual.crc32c:08x}; when its zone"
+                f" map was built, it had {expected.size_bytes} with {expected.crc32c:08x}. Its"
+                " entries match the log"
             )
         yield derived(stem + suffix, damage, severity=Severity.WARNING)

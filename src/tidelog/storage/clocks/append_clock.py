@@ -99,8 +99,8 @@ def _jumped(expected_ms: int, now_ms: int) -> ClockJump:
     return ClockJump(
         expected_ms,
         now_ms,
-        f"the wall clock says {now_ms} ms, {now_ms - expected_ms} ms more than has passed since it"
-        f" was last seen: {_WAY_OUT}",
+        f"the wall clock is at {now_ms} ms: it advanced {now_ms - expected_ms} ms more than the"
+        f" monotonic clock since the last check; {_WAY_OUT}",
     )
 
 
@@ -175,9 +175,9 @@ class AppendClock:
             error = ClockJump(
                 self._last_ms,
                 now_ms,
-                f"the last append time on disk, {self._last_ms} ms, lies {ahead} ms ahead of the"
-                f" clock ({now_ms} ms), so every record would get that time until the clock has"
-                f" caught up: {_WAY_OUT}",
+                f"the last append time on disk, {self._last_ms} ms, is {ahead} ms ahead of the"
+                f" clock ({now_ms} ms), so every record would get that time until the clock"
+                f" reaches it; {_WAY_OUT}",
             )
             _LOGGER.warning("%s", error)
             raise error

@@ -426,7 +426,7 @@ class AppendTimes:
             return times, damage
         damage = times._read_rows(bytes(data[HEADER_SIZE:]), proven)
         if damage is None and times.is_open and not open_end:
-            damage = f"no end row behind row {times.row_count - 1}: later rows may be lost"
+            damage = f"no end row after row {times.row_count - 1}: later rows may be lost"
         if damage is not None and times.is_open:
             # The last row is certain only for its own offset: rows after it may be missing.
             times.mark_unknown(times._offset_at(-1) + 1)

@@ -290,7 +290,9 @@ class LatencyByHour(Mapping[int, LatencyHistogram]):
 
 def _decode(data: bytes) -> LatencyByHour:
     if len(data) < HEAD_SIZE:
-        raise CorruptIndex(f"latencies of {len(data)} bytes, at least {HEAD_SIZE}", at=0)
+        raise CorruptIndex(
+            f"a latency section of {len(data)} bytes, at least {HEAD_SIZE} expected", at=0
+        )
     step_ms, count = _HEAD.unpack_from(data)
     if step_ms < HOUR_MS or count * SPAN_SIZE > len(data) - HEAD_SIZE:
         raise CorruptIndex(f"{count} spans of {step_ms} ms in {len(data)} bytes", at=0)

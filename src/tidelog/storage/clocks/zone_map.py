@@ -417,7 +417,7 @@ class ZoneMap:
         footer_size = table_size + trailer.sections_size + TRAILER_SIZE
         self._rows_end = size_bytes - footer_size
         if trailer.header_size + trailer.zone_count * trailer.row_size != self._rows_end:
-            reason = f"{size_bytes} bytes do not hold {trailer.zone_count} zones and their footer"
+            reason = f"{size_bytes} bytes can't contain {trailer.zone_count} zones and their footer"
             raise CorruptIndex(reason, at=0)
         if footer_size > len(tail):
             tail = self._read(footer_size - len(tail), self._rows_end) + tail
@@ -529,7 +529,7 @@ class ZoneMap:
         )
         entries = [Entry(*entry, at) for entry, at in zip(rows, positions, strict=False)]
         if sum(entry.row_count for entry in entries) != self.zone_count:
-            raise CorruptIndex(f"the blocks do not come to {self.zone_count} zones")
+            raise CorruptIndex(f"the blocks do not have {self.zone_count} zones in total")
         return entries
 
     @cached_property
@@ -582,15 +582,17 @@ class _RowFields:
 def _decode_trailer(tail: bytes, size_bytes: int) -> _Trailer:
     if size_bytes < HEADER_SIZE + TRAILER_SIZE or len(tail) < TRAILER_SIZE:
         least = HEADER_SIZE + TRAILER_SIZE
-        raise CorruptIndex(f"a zone map of {size_bytes} bytes, at least {least}", at=0)
+        raise CorruptIndex(f"a zone map of {size_bytes} bytes, at least {least} expected", at=0)
     fields = TRAILER.unpack_from(tail, len(tail) - TRAILER_SIZE)
     at = size_bytes - TRAILER_SIZE
     *_, version, _, magic = fields
     if magic != END_MAGIC:
-        reason = f"magic {magic!r} at the end, {END_MAGIC!r} expected: cut, or no zone map"
+        reason = f"magic {magic!r} at the end, {END_MAGIC!r} expected: truncated, or not a zone map"
         raise CorruptIndex(reason, at=at)
     if version != VERSION:
-        raise UnsupportedVersion(f"zone map of version {version}, {VERSION} is known")
+        raise UnsupportedVersion(
+            f"zone map of version {version}; this release reads version {VERSION}"
+        )
     identity = Identity(UUID(bytes=fields[15]), *fields[16:24])
     trailer = _Trailer(Zone._make(fields[:15]), identity, *fields[24:29])
     footer = trailer.block_count * ENTRY_SIZE + trailer.sections_size
@@ -604,7 +606,9 @@ def _check_footer(footer: bytes, at: int) -> None:
     (expected,) = CRC.unpack_from(footer, end)
     computed = crc32c(footer[:end])
     if computed != expected:
-        raise CorruptIndex(f"footer CRC-32C is {computed:#010x}, it says {expected:#010x}", at=at)
+        raise CorruptIndex(
+            f"footer CRC-32C is {computed:#010x}, the trailer has {expected:#010x}", at=at
+        )
 
 
 def _decode_sections(data: bytes) -> dict[int, bytes]:
@@ -612,7 +616,7 @@ def _decode_sections(data: bytes) -> dict[int, bytes]:
     sections, at = {}, 0
     while at < len(data):
         if len(data) - at < SECTION_HEAD_SIZE:
-            raise CorruptIndex(f"a section in {len(data) - at} bytes")
+            raise CorruptIndex(f"{len(data) - at} bytes are left for a section")
         number, size = SECTION.unpack_from(data, at)
         at += SECTION_HEAD_SIZE
         if size > len(data) - at:
@@ -624,7 +628,9 @@ def _decode_sections(data: bytes) -> dict[int, bytes]:
 
 def _decode_siblings(data: bytes) -> dict[str, FileSum]:
     if len(data) % SIBLING.size:
-        raise CorruptIndex(f"sums of files in {len(data)} bytes")
+        raise CorruptIndex(
+            f"checksums of files in {len(data)} bytes, a multiple of {SIBLING.size} expected"
+        )
     sums = {}
     for length, suffix, size, crc in SIBLING.iter_unpack(data):
         sums[suffix[:length].decode("ascii", "replace")] = FileSum(size, crc)

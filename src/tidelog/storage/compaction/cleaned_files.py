@@ -220,8 +220,8 @@ class CleanedFiles:
         position = self.bytes_written + batches.size_bytes
         if last - self._base > INT32_MAX or position > INT32_MAX:
             raise OffsetOverflow(
-                f"{self.path(files.LOG_SUFFIX)}: offset {last} and {position} bytes, a segment's"
-                f" indexes hold {INT32_MAX} of both"
+                f"{self.path(files.LOG_SUFFIX)}: offset {last} at position {position}; the indexes"
+                f" of a segment allow {INT32_MAX} offsets and bytes"
             )
         self._index.add(batches.rows, self.bytes_written)
         self._times.write(batches, times)

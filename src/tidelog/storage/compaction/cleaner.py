@@ -326,8 +326,8 @@ def _size_of(log: "LogAccess", base_offset: int) -> tuple[int, int]:
 def _ensure_there(log: "LogAccess", segments: Sequence[ClosedSegment]) -> None:
     if not log.swaps.still_has(segments):
         raise CleaningAborted(
-            f"{log.topic_partition}: segments that were being cleaned have been cut, deleted or"
-            " exchanged meanwhile; what was cleaned of them is dropped"
+            f"{log.topic_partition}: segments were truncated, deleted or replaced while they were"
+            " cleaned; their cleaned copies are dropped"
         )
 
 

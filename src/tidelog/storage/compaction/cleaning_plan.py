@@ -644,7 +644,7 @@ def preview(log_dir: "DirectoryAccess", name: TopicPartition) -> Preview:
     segments = log.finished_segments()
     if any(each.is_tiered for each in segments):
         raise InvalidRequest(
-            f"{name}: no plan is made for segments in a tier; they are compacted by brute force"
+            f"{name}: segments in a tier have no plan, because brute force always compacts them"
         )
     # An empty log that was never opened for writing has no segment yet.
     active = log.segments[-1] if log.segments else None

@@ -205,14 +205,14 @@ def _due(
     if dirty and ratio > config.min_cleanable_dirty_ratio:
         return DueReason.RATIO, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
     if dirty and limit != NEVER_BYTES and dirty >= limit:
-        return DueReason.BYTES, f"{dirty} bytes are dirty, {limit} are enough"
+        return DueReason.BYTES, f"{dirty} bytes are dirty, compaction begins at {limit}"
     waits = (waits_since_ms(each, config, now_ms) for each in head)
     oldest_ms = min((ms for ms in waits if ms is not None), default=None)
     if oldest_ms is not None:
-        return DueReason.LAG, f"a record waits since {oldest_ms} ms"
+        return DueReason.LAG, f"a record has been waiting since {oldest_ms} ms"
     passed = [time for time in state.horizons_ms if time <= now_ms]
     if passed and decision.clean_bytes:
-        return DueReason.HORIZON, f"tombstones may go since {passed[0]} ms"
+        return DueReason.HORIZON, f"tombstones can be removed since {passed[0]} ms"
     return None, f"{ratio:.3f} of {dirty + decision.clean_bytes} bytes are dirty"
 
 

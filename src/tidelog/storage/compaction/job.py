@@ -92,7 +92,7 @@ class CompactionRules:
         if self.strategy not in STRATEGIES:
             raise ConfigError("compaction strategy", self.strategy, f"one of {STRATEGIES}")
         if (self.strategy == HEADER_STRATEGY) != bool(self.header):
-            allowed = f"a name for the strategy {HEADER_STRATEGY}, and only for that"
+            allowed = f"a name with the strategy {HEADER_STRATEGY}, empty with all others"
             raise ConfigError("compaction header", self.header, allowed)
         if self.hash_name not in HASH_NAMES:
             raise ConfigError("hash of keys", self.hash_name, f"one of {HASH_NAMES}")
@@ -418,7 +418,7 @@ def _bytes(fields: Fields, name: str) -> bytes:
     except ValueError:
         data = b""
     if len(data) != SEED_SIZE:
-        raise CorruptFile(f"{fields.what}: `{name}` is no {SEED_SIZE} bytes in hexadecimal digits")
+        raise CorruptFile(f"{fields.what}: `{name}` must be {SEED_SIZE} bytes in hexadecimal")
     return data
 
 

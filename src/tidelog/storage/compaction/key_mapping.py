@@ -159,9 +159,9 @@ class OffsetMap:
         """
         if self.keys.state[offset_map.TOO_LONG]:
             raise CleaningFailed(
-                f"a key is too long for the {self.keys.arena.size} bytes in which"
-                " tidelog.cleaner.verify.keys keeps all keys; raise"
-                " log.cleaner.dedupe.buffer.size, half of which they are"
+                f"a key does not fit into the {self.keys.arena.size} bytes that"
+                " tidelog.cleaner.verify.keys has for all keys; raise"
+                " log.cleaner.dedupe.buffer.size, half of which is for keys"
             )
 
     def release(self) -> None:

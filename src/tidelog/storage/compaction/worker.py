@@ -199,7 +199,9 @@ def _read_answer(line: str) -> CleaningResult:
             answer["error"]["fields"],
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise CleaningFailed(f"the cleaner's process answered {line[:200]!r}") from error
+        raise CleaningFailed(
+            f"the cleaner's process sent an invalid response: {line[:200]!r}"
+        ) from error
     raise _error_of(str(kind), str(text), fields)
 
 
@@ -299,7 +301,9 @@ def clean(
     try:
         from tidelog.storage.compaction.cleaning import CleaningRun
     except ImportError as error:
-        raise MissingDependency(f"compaction needs tidelog[arrow]: {error}") from error
+        raise MissingDependency(
+            f"compaction needs numpy and numba: pip install 'tidelog[arrow]' ({error})"
+        ) from error
     run = CleaningRun(job, env, throttle)
     try:
         return run.run(hash_mask)

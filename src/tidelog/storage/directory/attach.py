@@ -193,7 +193,9 @@ def ensure_finished(log_dir: DirectoryAccess) -> None:
     except OSError as error:
         raise as_storage_failure(error, log_dir.path, "attach") from error
     if unfinished:
-        raise StorageFailure(unfinished[0], "attach", "an earlier commit is unfinished; reopen")
+        raise StorageFailure(
+            unfinished[0], "attach", "an earlier commit is unfinished; reopen the directory"
+        )
 
 
 def find_done(log_dir: DirectoryAccess, version: WriterVersion) -> AttachResult | None:
@@ -303,7 +305,7 @@ class _StagedChange(Change):
         try:
             file = self._fs.open(path, write=True)
         except FileNotFoundError as error:
-            raise InvalidRequest(f"{path}: the staged file has gone") from error
+            raise InvalidRequest(f"{path}: the staged file is missing") from error
         try:
             segment_pass.run(file, path)
             file.sync()
@@ -350,11 +352,9 @@ class _Attachment(_StagedChange):
         try:
             size = self._fs.stat(path).size
         except FileNotFoundError as error:
-            raise InvalidRequest(f"{path}: the staged file has gone") from error
+            raise InvalidRequest(f"{path}: the staged file is missing") from error
         if size != segment.size_bytes:
-            raise CorruptData(
-                f"{size} bytes, its writer has written {segment.size_bytes}", path=path
-            )
+            raise CorruptData(f"{size} bytes, but its writer wrote {segment.size_bytes}", path=path)
 
     def prepare(self) -> None:
         """Prepare the partition, and assign offsets to every segment."""
@@ -445,11 +445,11 @@ class _Exchange(_StagedChange):
         """Check that the new segments cover the old ones' offsets; raises InvalidRequest."""
         where, first = self.log.topic_partition, self.old[0].base_offset
         if not self.bases or self.bases[0] != first:
-            raise InvalidRequest(f"{where}: the first new segment has to begin at offset {first}")
+            raise InvalidRequest(f"{where}: the first new segment must begin at offset {first}")
         if len(set(self.bases)) != len(self.bases) or self.bases[-1] >= self.end_offset:
             raise InvalidRequest(
-                f"{where}: new segments at {self.bases}, offsets {first} to {self.end_offset} are"
-                " exchanged"
+                f"{where}: new segments at {self.bases} must begin at different offsets from"
+                f" {first} to {self.end_offset - 1}"
             )
 
     @property

@@ -473,7 +473,7 @@ class MetadataFile:
         self.is_certain = self._end == len(data)
         is_torn = may_be_torn and next_change(data, self._end, len(values)) is None
         if not (self.is_certain or is_torn):
-            raise CorruptFile("no whole change", path=self.path, position=self._end)
+            raise CorruptFile("an incomplete or damaged change", path=self.path, position=self._end)
         return values
 
     def _values(self, batch: RecordBatch, offset: int) -> Iterator[bytes]:

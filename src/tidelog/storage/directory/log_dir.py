@@ -356,7 +356,7 @@ class LogDir(Closing):
             try:
                 stamp = files.settled_stamp(self.env, self.path)
             except FileNotFoundError as error:
-                reason = "there is no such directory any more"
+                reason = "the directory no longer exists"
                 raise MissingFile(self.path, "read", reason) from error
             if stamp is None or stamp != self._stamp:
                 self.topic_admin.refresh()

@@ -64,15 +64,16 @@ def check_source(source: str) -> None:
     """Raise InvalidRequest for an invalid name."""
     if not 0 < len(source) <= SOURCE_CHARACTERS_MAX or not source.isprintable():
         raise InvalidRequest(
-            f"the source's name {source!r:.60}: 1 to {SOURCE_CHARACTERS_MAX} printable characters"
+            f"the source's name must have 1 to {SOURCE_CHARACTERS_MAX} printable characters, got"
+            f" {source!r:.60}"
         )
 
 
 def rows_gone(source: str, topic: str, skipped: int, rows: int) -> InvalidRequest:
     """Return the error for a source that has fewer rows than were loaded from it."""
     return InvalidRequest(
-        f"{topic} has {skipped} rows of {source!r}, and this input has {rows}: nothing was"
-        " appended; give another source another name"
+        f"{topic} already has {skipped} rows of source {source!r}, but this input has only {rows};"
+        " nothing was appended. Give another source another name"
     )
 
 
@@ -142,9 +143,9 @@ def load_once(  # noqa: PLR0913 - the keywords of `Directory.load_once`
         raise rows_gone(source, topic, skipped, rows.count)
     if mark is not None and rows.digest != mark.note:
         raise InvalidRequest(
-            f"the first {skipped} rows are others than those that {topic} has of {source!r}:"
-            " nothing was appended; give another source another name, and the same source the same"
-            " options"
+            f"the first {skipped} rows differ from those that {topic} already has of source"
+            f" {source!r}; nothing was appended. Give another source another name, and the same"
+            " source the same options"
         )
     commit_id = f"{log_dir.env.random.getrandbits(_ID_BITS):032x}"
     try:

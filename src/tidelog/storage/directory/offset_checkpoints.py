@@ -92,8 +92,8 @@ class OffsetCheckpoints:
         if not recorded.is_end or start <= recorded.recovery_point:
             return start
         self._report(
-            f"{self._directory}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at {start}, above"
-            f" its end {recorded.recovery_point} at the clean stop; not believed"
+            f"{self._directory}/{files.LOG_START_CHECKPOINT_FILE}: {name} starts at {start}, after"
+            f" its end {recorded.recovery_point} at the clean stop; ignored"
         )
         return 0
 
@@ -102,7 +102,7 @@ class OffsetCheckpoints:
         try:
             return text_files.read_offset_checkpoint(self._fs, f"{self._directory}/{name}")
         except CorruptFile as error:
-            self._report(f"{error}; taken for empty")
+            self._report(f"{error}; treated as empty")
             return {}
 
     def note(self, name: TopicPartition, log: "Log") -> None:

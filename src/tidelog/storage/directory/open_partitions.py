@@ -295,7 +295,7 @@ class OpenPartitions:
             return failed
         directory = failed.context.directory
         if any(name in names for names in tuple(self._commits.under_way.values())):
-            raise StorageFailure(directory, "reopen", "a swap is being carried out yet; ask again")
+            raise StorageFailure(directory, "reopen", "its segments are being swapped; try again")
         failed.abandon()
         try:
             self._finish_commits(name)
@@ -321,7 +321,7 @@ class OpenPartitions:
             logs = (self._logs.get(each) for each in others if each is not None)
             if all(log is None or log.failure is not None for log in logs):
                 commits.finish(self._fs, root, path, commit)
-                self._context.report(f"{path}: finished a commit that a failure had left")
+                self._context.report(f"{path}: finished a commit that a failure had interrupted")
 
     def detach(self, topics: Collection[str]) -> Callable[[], None]:
         """Give up the open and opening logs of topics that will be deleted.

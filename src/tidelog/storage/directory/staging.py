@@ -387,7 +387,7 @@ class SegmentPass(ABC):
         """
         size = file.size()
         if size != self._size_bytes or not size:
-            raise CorruptData(f"{size} bytes, {self._size_bytes} were announced", path=path)
+            raise CorruptData(f"{size} bytes, but its writer wrote {self._size_bytes}", path=path)
         position, chunk_bytes = 0, CHUNK_BYTES
         while position < size:
             chunk = bytearray(files.read_exactly(file, min(chunk_bytes, size - position), position))
@@ -406,7 +406,7 @@ class SegmentPass(ABC):
         try:
             for batch in walk(chunk):
                 if not isinstance(batch, RecordBatch):
-                    raise CorruptBatch(f"magic {batch.magic}, 2 is expected", at=batch.at)
+                    raise CorruptBatch(f"magic {batch.magic}, expected 2", at=batch.at)
                 batch.ensure_valid()
                 self._check(batch)
                 final = self._final(chunk, batch)
@@ -464,22 +464,22 @@ class AppendedPass(SegmentPass):
         super().run(file, path)
         count = self.next_offset - self._base_offset
         if count != self._segment.record_count:
-            reason = f"{count} records, its writer has written {self._segment.record_count}"
+            reason = f"{count} records, but its writer wrote {self._segment.record_count}"
             raise CorruptData(reason, path=path)
 
     def _check(self, batch: RecordBatch) -> None:
         staged_offset = self.next_offset - self._base_offset
         if batch.base_offset != staged_offset or batch.is_control or batch.has_producer_id:
             raise CorruptBatch(
-                f"a batch at offset {batch.base_offset} where {staged_offset} is next, or one that"
-                " belongs to a producer",
+                f"a batch at offset {batch.base_offset}, expected offset {staged_offset}, no"
+                " control batch and no producer id",
                 at=batch.at,
                 offset=batch.base_offset,
             )
         if self._codec is not None and batch.codec is not self._codec:
             raise InvalidRequest(
                 f"{self._segment.topic_partition}: staged with codec {batch.codec.config_name},"
-                f" but compression.type is {Codec(self._codec).config_name} by now"
+                f" but compression.type is now {Codec(self._codec).config_name}"
             )
 
     def _final(self, chunk: bytearray, batch: RecordBatch) -> RecordBatch:
@@ -520,8 +520,8 @@ class ReplacementPass(SegmentPass):
     def _check(self, batch: RecordBatch) -> None:
         if batch.base_offset < self.next_offset or batch.last_offset >= self._end_offset:
             raise CorruptBatch(
-                f"offsets {batch.base_offset} to {batch.last_offset} where {self.next_offset} to"
-                f" {self._end_offset - 1} have their place",
+                f"offsets {batch.base_offset} to {batch.last_offset}, expected offsets from"
+                f" {self.next_offset} to {self._end_offset - 1}",
                 at=batch.at,
                 offset=batch.base_offset,
             )

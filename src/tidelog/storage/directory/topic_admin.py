@@ -470,7 +470,7 @@ class TopicAdmin:
     def _ensure_free(self, names: Collection[str]) -> None:
         stuck = sorted(self._registry.deleted & set(names))
         if stuck:
-            what = f"{', '.join(stuck)}: deleted, but directories can't be moved out of the way"
+            what = f"{', '.join(stuck)}: deleted, but its directories can't be renamed"
             raise StorageFailure(self._path, "free names", what)
 
     def remove_set_aside(self, paths: Iterable[str]) -> None:

@@ -30,6 +30,7 @@ from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.amounts import plural
 from tidelog.config import ConfigNote, TopicConfig, key_names, normalize
 from tidelog.display import TopicDisplay
 from tidelog.env import FileSystem, prefetch
@@ -153,17 +154,21 @@ def _decode_entry(name: str, value: object) -> TopicEntry:
     except InvalidTopic as error:
         raise CorruptFile(str(error)) from error
     if not isinstance(topic_id, str):
-        raise CorruptFile(f"topic {name}: `id` is {topic_id!r}")
+        raise CorruptFile(f"topic {name}: `id` is {topic_id!r}, a text expected")
     if type(count) is not int or not 1 <= count <= PARTITION_COUNT_LIMIT:
-        raise CorruptFile(f"topic {name}: `partitions` is {count!r}")
+        raise CorruptFile(
+            f"topic {name}: `partitions` is {count!r}, 1 to {PARTITION_COUNT_LIMIT} expected"
+        )
     if len(texts) < len(config):
-        raise CorruptFile(f"topic {name}: a setting in `config` is no text")
+        raise CorruptFile(f"topic {name}: a setting in `config` is not a text")
     return TopicEntry(decode_topic_id(topic_id), count, texts)
 
 
 def _decode_deleted(name: str, value: object) -> uuid.UUID | None:
     if not (value is None or isinstance(value, str)):
-        raise CorruptFile(f"deleted topic {name[:80]!r}: its id is {value!r}")
+        raise CorruptFile(
+            f"deleted topic {name[:80]!r}: its id is {value!r}, a text or null expected"
+        )
     return None if value is None else decode_topic_id(value)
 
 
@@ -382,7 +387,10 @@ def _merge(
     topic_id = entry.topic_id if not ids or entry.topic_id in ids else ids[0]
     if topic_id != entry.topic_id:
         listed_id, stored_id = encode_topic_id(entry.topic_id), encode_topic_id(topic_id)
-        notes.append(f"topic {name}: its directories have topic id {stored_id}, it was {listed_id}")
+        notes.append(
+            f"topic {name}: its directories have topic id {stored_id}, {TOPICS_FILE}"
+            f" has {listed_id}"
+        )
     return TopicInfo(
         name=name,
         topic_id=topic_id,
@@ -640,7 +648,9 @@ class TopicRegistry:
         info = self.get(name)
         _check_count(partitions)
         if partitions <= info.partitions:
-            raise InvalidPartitions(f"topic {name} has {info.partitions} partitions already")
+            raise InvalidPartitions(
+                f"topic {name} already has {plural(info.partitions, 'partition')}"
+            )
         return replace(info, partitions=partitions)
 
     def _save_made(
@@ -741,4 +751,6 @@ def _saved(info: TopicInfo | OSError, notes: list[ConfigNote]) -> Made | OSError
 
 def _check_count(partitions: int) -> None:
     if not 1 <= partitions <= PARTITION_COUNT_LIMIT:
-        raise InvalidPartitions(f"{partitions} partitions, 1 to {PARTITION_COUNT_LIMIT} allowed")
+        raise InvalidPartitions(
+            f"the number of partitions must be 1 to {PARTITION_COUNT_LIMIT}, got {partitions}"
+        )

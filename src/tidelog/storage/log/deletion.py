@@ -55,7 +55,10 @@ class Deleter(LogPart):
         """
         segments, context = self._segments, self._segments.context
         if not context.config.may_delete_records:
-            raise PolicyViolation(f"{context.topic_partition}: cleanup.policy does not delete")
+            raise PolicyViolation(
+                f"{context.topic_partition}: records can't be deleted, because cleanup.policy does"
+                " not include delete"
+            )
         if not 0 <= offset <= segments.end_offset:
             raise OffsetOutOfRange(
                 offset,

@@ -163,7 +163,7 @@ class FailureGuard:
         """Take the partition offline (see `call_on_failure`); return the failure, to be raised."""
         if self.failure is None:
             _LOGGER.error(
-                "%s is offline: %s; nothing is appended to it until `tidelog reopen`, or a restart",
+                "%s is offline: %s; appends are refused until `tidelog reopen` or a restart",
                 self._context.topic_partition,
                 str(failure),  # the error itself keeps the request in memory
             )

@@ -6,6 +6,7 @@ Source: Kafka 4.x UnifiedLog (appendAsFollower).
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from tidelog.amounts import plural, verb
 from tidelog.errors import InvalidRequest
 from tidelog.record.batch_walk import Batch
 from tidelog.record.offset_order import first_known_offset
@@ -83,8 +84,8 @@ class FollowerLog(LogPart):
             return UNKNOWN_MS
         if append_ms < self._clock.last_ms:
             raise InvalidRequest(
-                f"{context.topic_partition}: append time {append_ms} ms where"
-                f" {self._clock.last_ms} ms was the last: append times never run back"
+                f"{context.topic_partition}: append time {append_ms} ms is before the last one,"
+                f" {self._clock.last_ms} ms; append times never decrease"
             )
         return append_ms
 
@@ -194,9 +195,9 @@ class FollowerLog(LogPart):
             self._guard.settle()
             self._roller.write_snapshot(end, self._producers.encode_snapshot())
             context.report(
-                f"{context.topic_partition}: {len(ended)} transactions that began below {stable}"
-                f" count as ended, of producers {str(ended[:5])[1:-1]}: the leader no"
-                " longer had their ends"
+                f"{context.topic_partition}: {plural(len(ended), 'transaction')} that began below"
+                f" {stable} {verb(len(ended), 'counts', 'count')} as ended (producers"
+                f" {str(ended[:5])[1:-1]}), because the leader no longer had the markers"
             )
         return ended
 

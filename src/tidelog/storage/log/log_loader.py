@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field
 from typing import Final, NamedTuple
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.storage import files
@@ -42,7 +43,9 @@ from tidelog.storage.tier.log_tier import LogTier
 from tidelog.storage.tier.tier_files import TierAccess
 from tidelog.types import Buffer
 
-_TO_REPAIR: Final = "read: restore the file, or let `tidelog doctor --repair` set the damage aside"
+_TO_REPAIR: Final = (
+    "restore the file, or run `tidelog doctor --repair`, which moves the damage out of the log"
+)
 
 
 def _ignore(*_offsets: int) -> None:
@@ -227,14 +230,16 @@ class _Loading:
         if damage is None or self._is_refused:
             return
         self.guard.failure = damage
-        self._report.actions.append(f"{damage}; nothing is cut, the partition is only {todo}")
+        self._report.actions.append(
+            f"{damage}; nothing is truncated, and the partition is read-only: {todo}"
+        )
 
     def _refuse_links(self) -> None:
         """Refuse to write through symbolic links: the target may be any file."""
         path = linked_file(self._context)
         if path is not None:
-            reason = "a symbolic link: no appends, since nothing outside the directory is changed"
-            self._refuse(DamagedLog(reason, path=path), "read: put the file itself there")
+            reason = "a symbolic link; files outside the directory are never changed"
+            self._refuse(DamagedLog(reason, path=path), "replace the link by the file")
 
     # -- recovery ----------------------------------------------------------------------------
 
@@ -247,7 +252,7 @@ class _Loading:
         segments = self._segments
         segments.checkpointed_start = max(segments.checkpointed_start, self._tier.start_offset)
         stale_bases = [base for base in reversed(bases) if base not in local_bases]
-        self._remove_local(stale_bases, "the tier has these offsets, or they were cut")
+        self._remove_local(stale_bases, "the tier has these offsets, or they were truncated")
         self._tier.end_restart()
 
     def _remove_local(self, bases: Sequence[int], reason: str) -> None:
@@ -255,7 +260,8 @@ class _Loading:
         self._remove(bases)
         if bases:
             self._report.actions.append(
-                f"{self._context.directory}: removed {len(bases)} local segments: {reason}"
+                f"{self._context.directory}: removed"
+                f" {plural(len(bases), 'local segment')}: {reason}"
             )
 
     def _remove(self, bases: Sequence[int]) -> None:
@@ -288,7 +294,7 @@ class _Loading:
             end = active.end_offset
             if end < tier_end:
                 # Damage removed records that had already been copied: the tier's copy is complete.
-                reason = f"they end at {end}, the tier goes on to {tier_end}"
+                reason = f"they end at offset {end}, the tier at {tier_end}"
                 self._remove_local(list(reversed(bases)), reason)
                 bases, active = [], None
             elif end < start:

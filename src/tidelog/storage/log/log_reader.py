@@ -13,6 +13,7 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptData, LostOffsets, OffsetOutOfRange, OffsetsGone
 from tidelog.record.record import Record, with_append_time
 from tidelog.storage.clocks.append_times import AppendTimes
@@ -46,8 +47,8 @@ ANY_OFFSET: Final = 2**63 - 1
 def unknown_times_note(name: TopicPartition, count: int) -> str:
     """Return a note that a result on the append clock excludes records without a known time."""
     return (
-        f"{name}: the append time of {count} records before the answer is unknown; any of them may"
-        " be that late"
+        f"{name}: the append time of {plural(count, 'record')} before the result is unknown; any of"
+        " them may be that late"
     )
 
 

@@ -285,7 +285,7 @@ class MessageSets:
         if target is Codec.ZSTD:
             raise UnsupportedCompression(
                 f"{self._rules.where}: compression.type is zstd, which format"
-                f" {message_set.outer.magic} has not"
+                f" {message_set.outer.magic} does not support"
             )
         is_large = len(message_set.body) > LOOP_COMPRESSED_BYTES
         is_plain = message_set.codec is Codec.NONE
@@ -336,7 +336,7 @@ class MessageSets:
         messages = cast("Sequence[LegacyBatch]", batches)
         if len(messages) > 1 and any(message.is_wrapper for message in messages):
             raise self._invalid(
-                f"{len(messages)} messages beside a wrapper, which must be the only message"
+                f"{len(messages)} messages, one of them a wrapper, which must be the only message"
             )
         outer = messages[0]
         codec = outer.codec
@@ -362,7 +362,7 @@ class MessageSets:
         is_wrapper = message_set.codec is not Codec.NONE
         if is_wrapper and outer.magic == 1 and 0 != outer.last_offset < facts.last_offset:
             raise self._invalid(
-                f"offset {outer.last_offset} of a wrapper that ends with {facts.last_offset}"
+                f"a wrapper of offset {outer.last_offset} with the last offset {facts.last_offset}"
             )
         return facts
 
@@ -396,7 +396,7 @@ class MessageSets:
     def _check_format(self, message: LegacyBatch, *, magic: int, is_inner: bool) -> bool:
         """Return whether the message has a key; raises if it is not valid in that format."""
         if message.magic != magic:
-            raise self._invalid(f"a message of format {message.magic} in one of {magic}")
+            raise self._invalid(f"a message of format {message.magic} in a set of format {magic}")
         position = f" (byte {message.at} of the decompressed messages)" if is_inner else ""
         try:
             if is_inner:  # the CRC of outer messages was checked before
@@ -413,7 +413,7 @@ class MessageSets:
         where = self._rules.where
         if self._rules.stamps:
             raise InvalidTimestamp(
-                f"{where}: a producer must not flag LogAppendTime, the log sets it"
+                f"{where}: producers must not set LogAppendTime, the log sets it"
             )
         if message.max_timestamp == NO_TIMESTAMP:
             raise InvalidTimestamp(f"{where}: a LogAppendTime message without a time")

@@ -149,7 +149,7 @@ def _ensure_leads_somewhere(context: SegmentContext, name: str) -> None:
     try:
         context.env.files.stat(path)
     except FileNotFoundError as error:
-        reason = "a symbolic link that leads nowhere; restore what it led to, or remove it"
+        reason = "a symbolic link without a target; restore the target, or remove the link"
         raise CorruptFile(reason, path=path) from error
 
 
@@ -286,7 +286,7 @@ def _states_from(
             _replay(states, part)
         except CorruptData as error:
             # One damaged batch must not prevent the partition from being opened.
-            context.report(f"{error}; what producers did behind it is not known")
+            context.report(f"{error}; producer states after this batch are unknown")
 
 
 def _replay(states: ProducerStates, part: LogSlice) -> None:
@@ -314,5 +314,5 @@ def _newest_snapshot(snapshots: Mapping[int, SegmentContext]) -> tuple[ProducerS
         except FileNotFoundError:
             continue
         except CorruptData as error:
-            context.report(f"{error.located(path)}; an older one is used")
+            context.report(f"{error.located(path)}; an older snapshot is used")
     return ProducerStates(), 0

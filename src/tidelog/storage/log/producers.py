@@ -133,7 +133,7 @@ def decode_snapshot(data: Buffer) -> list[SnapshotEntry]:
     for slot, entry in enumerate(entries):
         if entry.producer_id < 0 or entry.producer_id in producer_ids:
             at = SNAPSHOT_HEADER_SIZE + slot * ENTRY_SIZE
-            raise CorruptFile(f"producer {entry.producer_id} can't be, or twice", at=at)
+            raise CorruptFile(f"producer id {entry.producer_id} is negative or repeated", at=at)
         producer_ids.add(entry.producer_id)
     return entries
 
@@ -342,7 +342,7 @@ def check_sequence(entry: ProducerEntry, batch: Batch) -> None:
     if batch.base_sequence != expected:
         raise OutOfOrderSequence(
             f"producer {entry.producer_id}, epoch {batch.producer_epoch} (the last was "
-            f"{entry.epoch}): sequence {batch.base_sequence} where {expected} is next"
+            f"{entry.epoch}): sequence {batch.base_sequence}, expected {expected}"
         )
 
 
@@ -365,8 +365,8 @@ def check_marker(entry: ProducerEntry, batch: Batch, transaction_version: int) -
     epoch = end[1].coordinator_epoch
     if epoch < entry.coordinator_epoch:
         raise TransactionCoordinatorFenced(
-            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, epoch "
-            f"{entry.coordinator_epoch} has written since"
+            f"marker for producer {entry.producer_id} from coordinator epoch {epoch}, but "
+            f"epoch {entry.coordinator_epoch} has written a later one"
         )
 
 
@@ -375,8 +375,8 @@ def _check_bumped_epoch(entry: ProducerEntry, batch: Batch) -> None:
     is_again = batch.producer_epoch == entry.epoch and entry.txn_first_offset is None
     if batch.producer_epoch <= entry.epoch and not is_again:
         raise InvalidProducerEpoch(
-            f"marker for producer {entry.producer_id} with epoch {batch.producer_epoch}, above "
-            f"{entry.epoch} expected"
+            f"marker for producer {entry.producer_id} with epoch {batch.producer_epoch}, expected "
+            f"more than {entry.epoch}"
         )
 
 
@@ -490,7 +490,7 @@ class ProducerStates:
         if entry.txn_first_offset is not None and not batch.is_transactional:
             raise InvalidTxnState(
                 f"producer {entry.producer_id} has a transaction open since offset "
-                f"{entry.txn_first_offset}, its batch at {batch.base_offset} is not part of one"
+                f"{entry.txn_first_offset}, but its batch at {batch.base_offset} is not part of one"
             )
         return None
 

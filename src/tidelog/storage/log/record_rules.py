@@ -81,7 +81,7 @@ class RecordRules:
 
     def flagged(self, count: int) -> InvalidTimestamp:
         """Return the error for `count` records of a producer's batch flagged LogAppendTime."""
-        reason = "a producer must not flag LogAppendTime, the log sets it"
+        reason = "producers must not set LogAppendTime, the log sets it"
         return InvalidTimestamp(
             f"{self.where}: {reason}",
             record_errors=tuple(

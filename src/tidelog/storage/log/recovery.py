@@ -31,6 +31,7 @@ from contextlib import suppress
 from dataclasses import field
 from typing import Final
 
+from tidelog.amounts import plural
 from tidelog.errors import CorruptData, DamagedLog, StorageFailure
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.batch_walk import Batch
@@ -154,7 +155,9 @@ def _remove_orphans(context: SegmentContext, report: RecoveryReport) -> bool:
         if parsed[1] != files.LOG_SUFFIX and parsed[0] not in bases:
             orphans.append(entry.name)
     if orphans:
-        report.actions.append(f"{context.directory}: dropped {len(orphans)} orphaned files")
+        report.actions.append(
+            f"{context.directory}: dropped {plural(len(orphans), 'orphaned file')}"
+        )
     return _remove_all(context, orphans)
 
 
@@ -203,8 +206,8 @@ def recover(
         if has_hole:
             report.actions.append(
                 f"{context.path(base, files.LOG_SUFFIX)}: ends at offset"
-                f" {scan.sound_part.end_offset}, the next segment begins at {later[0]}: what lay"
-                " between them was never synced"
+                f" {scan.sound_part.end_offset}, the next segment begins at {later[0]}: the"
+                " records between them were never synced"
             )
             _drop_segments(context, later, report)
         _write_derived(context, base, scan)
@@ -246,7 +249,7 @@ def _damage(
     if sound is None:
         return None
     reason = sound_part.problem or f"the next segment begins at offset {later[0]}"
-    reason = f"{reason}; the segment of offset {sound} behind it is sound"
+    reason = f"{reason}; the later segment of offset {sound} is sound"
     return damaged(path, sound_part.size_bytes, sound_part.end_offset, reason)
 
 
@@ -389,7 +392,7 @@ def _drop_segments(context: SegmentContext, bases: Sequence[int], report: Recove
     for base in reversed(bases):
         path = context.path(base, files.LOG_SUFFIX)
         report.truncated_bytes += context.env.files.stat(path).size
-        report.actions.append(f"{path}: dropped, it follows a damaged batch")
+        report.actions.append(f"{path}: dropped, because it follows a damaged batch")
         remove_segment_files(context, base)
         # Synced one by one: if a crash kept only the removal of an older one, the log would have a
         # hole.

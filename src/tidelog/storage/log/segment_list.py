@@ -172,7 +172,9 @@ class SegmentList:
             try:
                 from tidelog.storage.segment.time_search_kernels import KernelSearch
             except ImportError as error:
-                raise MissingDependency("kernels need numpy and numba: tidelog[arrow]") from error
+                raise MissingDependency(
+                    f"kernels need numpy and numba: pip install 'tidelog[arrow]' ({error})"
+                ) from error
             self.search.batch_search = self.kernels = KernelSearch()
         return self.kernels
 

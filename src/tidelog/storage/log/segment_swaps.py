@@ -132,7 +132,7 @@ class SegmentSwaps(LogPart):
         )
         if not bases or finished_bases[at : at + len(bases)] != list(bases):
             raise InvalidRequest(
-                f"{self._name}: no run of finished segments at {list(bases)}; there are"
+                f"{self._name}: {list(bases)} are not consecutive finished segments; there are"
                 f" {finished_bases}"
             )
         run = finished[at : at + len(bases)]

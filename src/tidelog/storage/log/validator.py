@@ -176,7 +176,7 @@ class Validator:
         attributes, count = batch.attributes, batch.record_count
         if count <= 0 or batch.last_offset_delta + 1 != count:
             span = batch.last_offset_delta + 1
-            raise self._invalid(f"{count} records in a span of {span} offsets")
+            raise self._invalid(f"{count} records with {span} offsets, not one for each")
         if terms.origin is _CLIENT and (
             attributes & CONTROL_BIT
             or (batch.base_sequence <= NO_SEQUENCE and batch.producer_id > NO_PRODUCER_ID)
@@ -296,13 +296,13 @@ class Validator:
         if count is not None:
             self._rules.check_single_count(len(batches))
         if not batches:
-            raise self._invalid("the append contains no whole batch")
+            raise self._invalid("the append contains no complete batch")
         return batches
 
     def _check_frame(self, batch: Batch, terms: AppendTerms) -> None:
         """Check offset, size and checksum of a batch before its records are read."""
         if batch.magic == MAGIC_2 and batch.base_offset and terms.origin is _CLIENT:
-            raise self._invalid(f"base offset {batch.base_offset}, producers must send 0")
+            raise self._invalid(f"base offset {batch.base_offset}; producers must send 0")
         if batch.size_bytes > self._batch_limit:
             raise self._rules.too_large(batch.size_bytes)
         if not (terms.trusted or terms.is_checked):
@@ -313,10 +313,10 @@ class Validator:
         for batch in batches:
             if batch.magic != MAGIC_2:
                 raise self._invalid(
-                    f"a batch of format {batch.magic}, only format {MAGIC_2} is written"
+                    f"a batch of format {batch.magic}; only format {MAGIC_2} is written"
                 )
         if len(batches) > 1 and terms.origin is not AppendOrigin.SINK:
-            raise self._invalid(f"{len(batches)} batches, only one is allowed")
+            raise self._invalid(f"{len(batches)} batches; only one is allowed")
 
     def _is_known(self, batch: RecordBatch, is_kept: bool, context: AppendContext) -> bool:
         """Return whether the header of a batch that tidelog has just built is enough as a check."""
@@ -407,7 +407,7 @@ class Validator:
             if batch.record_count > RENUMBERED_MAX:
                 raise self._invalid(
                     f"the offset deltas of {batch.record_count} records are not 0, 1, 2, ...,"
-                    f" which is repaired in batches of at most {RENUMBERED_MAX}"
+                    f" which is corrected only in batches of at most {RENUMBERED_MAX}"
                 )
             body = renumber_body(body, batch.record_count)
         if codec is not Codec.NONE and len(body) > APPEND_DECOMPRESSION_LIMIT:
@@ -429,7 +429,7 @@ class Validator:
             # used.
             first = batch.base_offset if batch.magic == MAGIC_2 else batch.last_offset
             if first < expected or batch.last_offset < first:
-                reason = f"offsets {first} to {batch.last_offset} where {expected} is next"
+                reason = f"offsets {first} to {batch.last_offset}, expected {expected} or more"
                 raise InvalidRequest(f"{self._where}: {reason}")
             expected = batch.last_offset + 1
         end = batches[-1].at + batches[-1].size_bytes
@@ -442,9 +442,9 @@ class Validator:
     def _producer_error(self, batch: RecordBatch) -> InvalidRecord:
         """Return the error of a batch that producers must not send."""
         if batch.is_control:
-            return self._invalid("control batches are not taken from producers")
+            return self._invalid("producers must not send control batches")
         return self._invalid(
-            f"producer id {batch.producer_id} with base sequence {batch.base_sequence}"
+            f"producer id {batch.producer_id} with the invalid base sequence {batch.base_sequence}"
         )
 
     def _invalid(self, reason: str) -> InvalidRecord:

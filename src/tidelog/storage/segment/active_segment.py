@@ -175,7 +175,7 @@ class TailSegment(Segment):
         except CorruptData as error:
             sound_part.problem = error.reason
             where = f"{self.log_path}, position {sound_part.size_bytes}"
-            self.context.report(f"{where}: {error.reason}; read up to there")
+            self.context.report(f"{where}: {error.reason}; read up to this position")
         return position == 0 or self.size_bytes > position
 
     def read_txn_index(self) -> TxnIndex:
@@ -229,9 +229,9 @@ class TailSegment(Segment):
         ):
             return recorded
         self.context.report(
-            f"{self.context.directory}: the recovery point {recorded.recovery_point} lies above the"
+            f"{self.context.directory}: the recovery point {recorded.recovery_point} is after the"
             f" end of the log, {sound_part.end_offset}, which {files.APPEND_TIME_CHECKPOINT_FILE}"
-            " proves; not believed"
+            " proves; ignored"
         )
         return recorded._replace(recovery_point=sound_part.end_offset)
 
@@ -379,7 +379,7 @@ def rebuilt_tail_indexes(segment: TailSegment, log_size: int) -> tuple[OffsetInd
     batches = ordered_batches(file, segment.log_path, base, log_size)
     indexes, damage = rebuild_indexes(context.config, base, batches, is_finished=False)
     if damage is not None:
-        context.report(f"{damage}; indexed up to there")
+        context.report(f"{damage}; indexed up to this batch")
     return indexes
 
 
@@ -461,7 +461,7 @@ class ActiveSegment(TailSegment):
         if log.size() > segment.size_bytes:
             lost_bytes = log.size() - segment.size_bytes
             context.report(
-                f"{segment.log_path}, position {segment.size_bytes}: no whole batch; cut"
+                f"{segment.log_path}, position {segment.size_bytes}: no complete batch; cut"
                 f" {lost_bytes} bytes"
             )
             log.truncate(segment.size_bytes)

@@ -229,7 +229,7 @@ class ClosedSegment(Segment):
         batches = iterate_batches(self, 0, self.size_bytes)
         indexes, damage = rebuild_indexes(self.context.config, self.base_offset, batches)
         if damage is not None:
-            self.context.report(f"{damage}; indexed up to there")
+            self.context.report(f"{damage}; indexed up to this batch")
             self.hides_records, self._largest_timestamp = True, None
         return indexes
 

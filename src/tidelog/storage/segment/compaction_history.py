@@ -104,7 +104,7 @@ class CompactionHistory(NamedTuple):
         text = text_files.decode_text(data)
         body, mark, crc = text.rpartition(f"{_CRC} ")
         if not mark or crc != f"{crc32c(body.encode()):08x}\n":
-            raise CorruptFile("the compaction history has no right checksum")
+            raise CorruptFile("the compaction history has a wrong checksum")
         version, head, horizons, *segments = body.removesuffix("\n").split("\n")
         if version != str(HISTORY_VERSION):
             raise CorruptFile(

@@ -31,8 +31,8 @@ from tidelog.storage.segment.segment import ColdRead, Segment, SegmentContext, i
 from tidelog.types import INT64_MAX, TopicPartition
 
 GAP_REASON: Final = (
-    "they lie between two segments and in none; the topic is not compacted and never was, so a"
-    " segment or its end is gone"
+    "they are missing between two segments; the topic is not and was never compacted, so a segment"
+    " or its end is gone"
 )
 
 
@@ -158,7 +158,7 @@ def ensure_reaches(segment: ClosedSegment, offset: int) -> None:
     elif last.next_offset > (first := max(offset, segment.base_offset)):
         for _ in iterate_batches(segment, 0, segment.size_bytes):
             pass  # this usually raises at the damage
-        reason = f"offsets {first} to {last.next_offset - 1} were here, and are gone"
+        reason = f"offsets {first} to {last.next_offset - 1} existed, but are missing now"
     else:
         return
     raise CorruptBatch(reason, at=0, offset=offset).located(segment.log_path, last.position)

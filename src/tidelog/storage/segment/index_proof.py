@@ -125,16 +125,16 @@ def time_misfit(log_path: str, entry: tuple[int, int]) -> str:
     """Return the report of a time index entry that differs from the batches."""
     timestamp, offset = entry
     return (
-        f"{log_path}: the time index names timestamp {timestamp} at offset {offset}, which is not"
-        " what the batches say; rebuilt in memory"
+        f"{log_path}: the time index has timestamp {timestamp} at offset {offset}, unlike the"
+        " batches; rebuilt in memory"
     )
 
 
 def misfit(log_path: str, last_offset: int, position: int) -> str:
     """Return the report of an offset index entry that does not point to its batch."""
     return (
-        f"{log_path}: the offset index names offset {last_offset} at position {position}, there is"
-        " another batch or none; rebuilt in memory"
+        f"{log_path}: the offset index has offset {last_offset} at position {position}, where the"
+        " log has another batch or none; rebuilt in memory"
     )
 
 
@@ -168,7 +168,10 @@ def index_problem(
     if sums is not None and sums.keys() >= set(suffixes):
         for suffix, index, name in zip(suffixes, indexes, ("offset", "time"), strict=True):
             if sums[suffix] != FileSum(index.size_bytes, crc32c(index.encoded)):
-                return f"{segment.log_path}: its {name} index is not the one its zone map knows"
+                return (
+                    f"{segment.log_path}: its {name} index differs from the checksum"
+                    " in its zone map"
+                )
         return None
     return _last_offset_problem(segment, indexes[0]) or _last_time_problem(segment, indexes)
 
@@ -179,8 +182,8 @@ def txn_problem(index: TxnIndex, sums: Mapping[str, FileSum]) -> str | None:
     if expected == FileSum(index.size_bytes, crc32c(index.encoded)):
         return None
     return (
-        f"{index.size_bytes} bytes, its zone map knows {expected.size_bytes} or other ones;"
-        " `tidelog doctor --repair` rebuilds it"
+        f"its {index.size_bytes} bytes differ from the {expected.size_bytes} bytes that its zone"
+        " map has the checksum of; `tidelog doctor --repair` rebuilds it"
     )
 
 
@@ -224,6 +227,6 @@ def _last_time_problem(segment: Segment, indexes: Indexes) -> str | None:
     if (largest_indexed, largest) == (timestamp, timestamp) and last_offset >= offset:
         return None
     return (
-        f"{segment.log_path}: its time index ends with {timestamp} at offset {offset}, the log says"
-        f" {largest_indexed} up to there and {largest} behind"
+        f"{segment.log_path}: its time index ends with {timestamp} at offset {offset}, the log has"
+        f" {largest_indexed} up to that offset and {largest} after it"
     )

@@ -339,13 +339,13 @@ def find_damage(
                 file, position + 1, size, base_offset=base_offset, next_offset=expected
             )
         except TooManyPlaces:  # a sound batch may be at a position not tried
-            proof.append("too many places behind look like batches")
+            proof.append("too many later positions look like batches")
             end = max(end, expected)
         if behind is not None:
             proof.append(f"a sound batch follows at position {behind}")
             end = _end_behind(file, path, base_offset, behind, size)
         elif (whole := _batch_with_right_checksum(file, position, size)) is not None:
-            proof.append(f"the batch's checksum is right for magic {whole.magic}")
+            proof.append(f"the batch's checksum matches with magic {whole.magic}")
             end = _end_with(whole, expected, recorded)
     if not proof:
         return None
@@ -400,19 +400,21 @@ def damaged(path: str, position: int, offset: int, reason: str) -> DamagedLog:
 
 def _missing(position: int, size: int) -> str:
     rest_bytes = size - position
-    return f"no whole batch in the last {rest_bytes} bytes" if rest_bytes else "the file ends here"
+    return (
+        f"no complete batch in the last {rest_bytes} bytes" if rest_bytes else "the file ends here"
+    )
 
 
 def _jump_damage(path: str, jump: Jump, recorded: RecordedEnd) -> Damage | None:
     if not (recorded.is_end or recorded.is_dense):
         return None
     first, last = first_known_offset(jump.batch), jump.batch.last_offset
-    reason = f"offsets {first} to {last} where {jump.next_offset} is next"
+    reason = f"offsets {first} to {last}, expected {jump.next_offset}"
     point = recorded.recovery_point
     if recorded.is_end:
         reason = f"{reason}; the log ended at {point} when it was closed"
     else:
-        reason = f"{reason}; appends leave no gap, and nothing proves this one"
+        reason = f"{reason}; appends leave no gap, and nothing explains this one"
     end = max(point, _end_with(jump.batch, jump.next_offset, recorded))
     error = damaged(path, jump.position, jump.next_offset, reason)
     return Damage(error, jump.position, end)

@@ -187,14 +187,16 @@ class Index:
     def _at(self, slot: int) -> int:
         at = slot * self.ENTRY_SIZE
         if not 0 <= at < self.size_bytes:
-            raise InvalidRequest(f"index slot {slot} of {self.entry_count}")
+            raise InvalidRequest(
+                f"index slot {slot} is not below the number of entries, {self.entry_count}"
+            )
         return at
 
     def _check_tail(self) -> None:
         if self.tail_bytes:
             reason = (
-                f"{self.tail_bytes} bytes behind the last entry: zeros that were preallocated, "
-                f"or an entry that is not whole"
+                f"{self.tail_bytes} bytes after the last entry: preallocated zeros, or an"
+                " incomplete entry"
             )
             raise CorruptIndex(reason, at=self.size_bytes)
 

@@ -281,7 +281,9 @@ def _over_size(segments: Sequence[SegmentFacts], limit_bytes: int) -> _Pass:
         if limit_bytes < 0 or over < segment.size_bytes:
             return None
         over -= segment.size_bytes
-        return f"the log of {total} bytes stays at or above retention.bytes={limit_bytes} without"
+        return (
+            f"without it, the log of {total} bytes still has retention.bytes={limit_bytes} or more"
+        )
 
     return reason_for
 

@@ -208,7 +208,7 @@ class RollStorm(NamedTuple):
         limits = f"; limits to set: {', '.join(self.settings)}" if self.settings else ""
         return (
             f"roll storm: the last {self.rolls} segments were rolled{when}, most because of"
-            f" {self.reason}{ahead}; they hold {self.mean_bytes} bytes on average{limits}"
+            f" {self.reason}{ahead}; their mean size is {self.mean_bytes} bytes{limits}"
         )
 
 

@@ -283,7 +283,7 @@ class NoteKeeper:
             OSError: The disk failed.
         """
         for problem in self._file.load():
-            self.context.report(f"{self.context.directory}/segment-notes: {problem}; left out")
+            self.context.report(f"{self.context.directory}/segment-notes: {problem}; ignored")
         present = {segment.base_offset for segment in segments}
         self._file.forget([base for base in self._file.notes if base not in present])
         closed = [segment for segment in segments[:-1] if not self._is_noted(segment)]

@@ -113,7 +113,9 @@ class TxnIndex:
         index = cls(base_offset)
         if len(data) % TXN_ENTRY_SIZE:
             at = len(data) // TXN_ENTRY_SIZE * TXN_ENTRY_SIZE
-            raise CorruptIndex(f"{len(data) - at} bytes of an entry of {TXN_ENTRY_SIZE}", at=at)
+            raise CorruptIndex(
+                f"an incomplete entry: {len(data) - at} of {TXN_ENTRY_SIZE} bytes", at=at
+            )
         for slot, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(data)):
             if version != VERSION:
                 reason = f"aborted transaction of version {version}, {VERSION} expected"
@@ -126,5 +128,5 @@ class TxnIndex:
         if entry.last_offset <= last:
             raise CorruptIndex(f"marker offset {entry.last_offset} is not above {last}", at=at)
         if min(entry) < 0 or entry.first_offset > entry.last_offset:
-            raise CorruptIndex(f"{entry} can't be", at=at, offset=entry.last_offset)
+            raise CorruptIndex(f"invalid entry {entry}", at=at, offset=entry.last_offset)
         self.entries.append(entry)

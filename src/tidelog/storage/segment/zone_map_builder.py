@@ -129,7 +129,7 @@ class ZoneBuilder:
         """Add the next batch, checking its records; raises CorruptData."""
         zone = self._facts.describe(position, batch, records)
         if not fits_segment(zone.first_offset, zone.last_offset, self._base_offset):
-            reason = f"offsets {zone[2]} to {zone[3]} in a segment of {self._base_offset}"
+            reason = f"offsets {zone[2]} to {zone[3]} don't fit into segment {self._base_offset}"
             raise CorruptBatch(reason, path=self._log_path, position=position)
         if self._pending and not self._fits(zone):
             self._end_zone()

@@ -79,7 +79,7 @@ def load_or_build(segment: Segment, cache: "ZoneCache | None" = None) -> ZoneMap
     try:
         data = build(segment)
     except (CorruptData, UnsupportedCompression) as error:
-        segment.context.report(f"{segment.log_path}: no zone map: {error}")
+        segment.context.report(f"{segment.log_path}: no zone map can be built: {error}")
         return None
     if cache is not None:
         cache.store(segment, data)
@@ -140,11 +140,11 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     """
     identity = zone_map.identity
     if identity.topic_id != segment.context.topic_id:
-        return f"it is of topic id {identity.topic_id}, not {segment.context.topic_id}"
+        return f"it belongs to topic id {identity.topic_id}, not {segment.context.topic_id}"
     if identity.base_offset != segment.base_offset:
-        return f"it is of base offset {identity.base_offset}, not {segment.base_offset}"
+        return f"it belongs to base offset {identity.base_offset}, not {segment.base_offset}"
     if identity.log_size != segment.size_bytes:
-        return f"it is of a log of {identity.log_size} bytes, there are {segment.size_bytes}"
+        return f"it was built for {identity.log_size} bytes, the log has {segment.size_bytes}"
     if identity.last_position < 0:
         return None
     positions = (0, identity.last_position)
@@ -152,7 +152,7 @@ def misfit(segment: Segment, zone_map: ZoneMap, *, in_passing: bool = False) -> 
     expected = (identity.first_fingerprint, identity.last_fingerprint)
     for position, head, fingerprint in zip(positions, heads, expected, strict=True):
         if sum_head(head) != fingerprint:
-            return f"another batch lies at position {position} of the log"
+            return f"the log has another batch at position {position}"
     return None
 
 
@@ -222,7 +222,7 @@ def write(segment: Segment, *, by_kernels: bool | None = None, check_crc: bool =
         _restore_txn_index(segment)
         data = build(segment, by_kernels=by_kernels, check_crc=check_crc)
     except (CorruptData, UnsupportedCompression) as error:
-        context.report(f"{segment.log_path}: no zone map: {error}")
+        context.report(f"{segment.log_path}: no zone map can be built: {error}")
         return False
     path = context.path(segment.base_offset, files.ZONES_SUFFIX)
     files.write_atomically(context.env.files, path, data, is_durable=False)
@@ -350,4 +350,4 @@ class ZoneCache:
             segment.context.pool.forget(path)
             files.write_atomically(self._fs, path, data)
         except OSError as error:
-            segment.context.report(f"{path}: the zone map is not kept: {error.strerror}")
+            segment.context.report(f"{path}: the zone map can't be cached: {error.strerror}")

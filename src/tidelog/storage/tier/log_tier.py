@@ -166,8 +166,8 @@ class LogTier:
         hole = None if below is None else self.view.hole(below)
         if hole is not None:
             context.report(
-                f"{context.directory}: offsets {hole[0]} to {hole[1] - 1} are in neither tier:"
-                " local files were deleted before they were copied"
+                f"{context.directory}: offsets {hole[0]} to {hole[1] - 1} are neither local nor in"
+                " the tier: local files were deleted before they were copied"
             )
         return self.view.segments(below)
 

@@ -202,7 +202,7 @@ def decode_row(value: object) -> TierSegment:
         }:
             what = f"segment {str(base)[:20]}"
         case _:
-            raise CorruptFile(f"a segment lacks a field, or has one of another kind: {value!s:.80}")
+            raise CorruptFile(f"a segment with a missing or invalid field: {value!s:.80}")
     row = TierSegment(
         base_offset=base,
         end_offset=end,
@@ -217,16 +217,16 @@ def decode_row(value: object) -> TierSegment:
     )
     whole = row.objects[files.LOG_SUFFIX].size_bytes
     if bool in {type(base), type(end), type(named)} or not 0 <= base < end <= INT64_MAX:
-        raise CorruptFile(f"{what} ends at {end!s:.20}")
+        raise CorruptFile(f"{what} has an invalid base or end offset, {end!s:.20}")
     if not 0 <= row.log_bytes <= whole:
-        raise CorruptFile(f"{what} has {row.log_bytes} of {whole} bytes")
+        raise CorruptFile(f"{what} uses {row.log_bytes} of {whole} bytes of its log")
     return row
 
 
 def _numbers(items: list[int], types: list[type], what: str) -> list[int]:
     """Return the items if they have exactly these types, with numbers of at most 64 bits."""
     if list(map(type, items)) != types:
-        raise CorruptFile(f"{what} is {items!s:.80}")
+        raise CorruptFile(f"{what} is invalid: {items!s:.80}")
     if not INT64_MIN <= min(items) <= max(items) <= INT64_MAX:
         raise CorruptFile(f"{what} holds a number of more than 64 bits")
     return items
@@ -246,7 +246,7 @@ def _uid(text: str) -> str:
 
 def _objects(sums: dict[str, list[int]], what: str) -> dict[str, FileSum]:
     if files.LOG_SUFFIX not in sums or not set(sums) <= _SUFFIXES:
-        raise CorruptFile(f"{what}: `objects` has no log, or what is no file of a segment")
+        raise CorruptFile(f"{what}: `objects` has no log, or an unknown file")
     pairs = list(sums.values())
     if any(type(pair) is not list or len(pair) != 2 for pair in pairs):
         raise CorruptFile(f"{what}: `objects` are not lengths and checksums")
@@ -274,7 +274,7 @@ def _capped(value: object, what: str) -> CountedTime:
     match value:
         case [int(ms), str(basis), bool(is_exact), int(offset)] if basis in _BASES:
             return CountedTime(ms, _BASES[basis], is_exact, offset)
-    raise CorruptFile(f"{what}: `capped` is {value!s:.80}")
+    raise CorruptFile(f"{what}: `capped` is invalid: {value!s:.80}")
 
 
 def _note(value: object, what: str) -> TierNote:
@@ -282,7 +282,7 @@ def _note(value: object, what: str) -> TierNote:
         case [str(reason), int(roll_ms), int(seen_ms)]:
             # A later release may define more reasons; they count as unknown.
             return TierNote(_REASONS.get(reason, RollReason.UNKNOWN), roll_ms, seen_ms)
-    raise CorruptFile(f"{what}: `note` is {value!s:.80}")
+    raise CorruptFile(f"{what}: `note` is invalid: {value!s:.80}")
 
 
 MANIFEST_VERSION: Final = 1
@@ -366,7 +366,7 @@ class Manifest:
                 segments.append(row)
             elif len(touching) > 1 or not touching[0].is_copy_of(row):
                 raise TierConflict(
-                    f"{self.topic}-{self.partition}: the tier holds other records at offsets"
+                    f"{self.topic}-{self.partition}: the tier has other records at offsets"
                     f" {touching[0].base_offset} to {touching[-1].end_offset - 1}"
                 )
         return self.having(segments)
@@ -386,7 +386,7 @@ class Manifest:
             TierConflict: One of the old ones is no longer in the manifest.
         """
         if not old or not new:
-            raise InvalidRequest("an exchange needs segments on both sides")
+            raise InvalidRequest("an exchange needs old and new segments")
         for what, rows in (("old", old), ("new", new)):
             if any(a.end_offset != b.base_offset for a, b in pairwise(rows)):
                 raise InvalidRequest(f"the {what} segments of an exchange are not adjacent")
@@ -460,7 +460,7 @@ def check_rows(manifest: Manifest) -> None:
             )
     uids = {row.uid for row in manifest.segments}
     if len(uids) != len(manifest.segments):
-        raise CorruptFile("two segments have one uid")
+        raise CorruptFile("two segments have the same uid")
 
 
 def _overlap(one: TierSegment, other: TierSegment) -> bool:
@@ -538,9 +538,9 @@ def unseal(data: bytes, middle: bytes, what: str) -> Fields:
     inner = rest.removesuffix(b"}\n")
     number = head.removeprefix(_HEAD)
     if not head.startswith(_HEAD) or inner == rest or not number.isdigit():
-        raise CorruptFile(f"{what} is cut, or something else: {data[:40]!r}")
+        raise CorruptFile(f"{what} is truncated or invalid: {data[:40]!r}")
     if len(number) > 10 or int(number) != crc32c(inner):
-        raise CorruptFile(f"{what}: its checksum is {crc32c(inner)}, it says {number[:10]!r}")
+        raise CorruptFile(f"{what}: its checksum is {crc32c(inner)}, but {number[:10]!r} is stored")
     return read_json(inner, what)
 
 
@@ -564,5 +564,5 @@ def manifest_of(fields: Fields) -> Manifest:
 
 def _garbage(item: object) -> Garbage:
     if not isinstance(item, list) or len(item) != 2 or type(item[1]) is not int:
-        raise CorruptFile(f"`garbage` holds {str(item)[:80]}")
+        raise CorruptFile(f"`garbage` has an invalid item: {str(item)[:80]}")
     return Garbage(decode_row(item[0]), item[1])

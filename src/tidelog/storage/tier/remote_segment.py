@@ -256,7 +256,7 @@ class RemoteSegment(ClosedSegment):
             identity = zones.identity
             zones_log = identity.topic_id, identity.base_offset, identity.log_size
             if zones_log != (self.context.topic_id, self.base_offset, self.row.log_bytes):
-                raise CorruptIndex("it is another segment's").located(path)
+                raise CorruptIndex("it belongs to another segment").located(path)
 
         return RemoteZones(
             self.row, read, check, lambda text: self.context.report(f"{path}: {text}")

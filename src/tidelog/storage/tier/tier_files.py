@@ -146,7 +146,7 @@ class TierOptions:
         store = {name: text for name, text in options.items() if not name.startswith(_OWN)}
         unknown = options.keys() - store.keys() - _OWN_NAMES
         if unknown:
-            allowed = f"is no option of tiers; there are {', '.join(sorted(_OWN_NAMES))}"
+            allowed = f"not an option of tiers; there are: {', '.join(sorted(_OWN_NAMES))}"
             raise ConfigError(min(unknown), None, allowed)
         return cls(
             store=store,
@@ -248,12 +248,12 @@ class TierFiles(LayeredFiles):
             except FileNotFoundError as error:
                 # The object may have been replaced since the plan: a reader that refreshes finds
                 # the new one.
-                reason = "not in the store; see `tidelog tier --verify`"
+                reason = "not in the store; run `tidelog tier --verify`"
                 raise MissingFile(path, "read", reason) from error
             if len(data) != size:
                 end, size_bytes = position + len(data), parts.sum.size_bytes
                 reason = f"the object ends after {end} of {size_bytes} bytes"
-                raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
+                raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=path)
             return data
 
         size_bytes = parts.sum.size_bytes
@@ -268,8 +268,8 @@ class TierFiles(LayeredFiles):
         reader.drop_cached()  # damaged blocks in the cache must be read again
         data = reader.pread(size, position)
         if crc32c(data) != parts.sum.crc32c:
-            reason = f"its checksum is {crc32c(data):08x}, {parts.sum.crc32c:08x} was put there"
-            raise CorruptFile(f"{reason}; see `tidelog tier --verify`", path=path)
+            reason = f"its checksum is {crc32c(data):08x}, expected {parts.sum.crc32c:08x}"
+            raise CorruptFile(f"{reason}; run `tidelog tier --verify`", path=path)
         return data
 
     def drop_cached(self, path: str) -> None:

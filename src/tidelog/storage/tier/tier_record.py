@@ -273,7 +273,10 @@ def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
     try:
         fields = read_json(files.read_file(fs, path), DELETED_FILE)
         if fields.integer("version") != _VERSION:
-            raise UnsupportedVersion(f"{DELETED_FILE}: version {fields.integer('version')}")
+            raise UnsupportedVersion(
+                f"{DELETED_FILE} of version {fields.integer('version')}; this release reads"
+                f" version {_VERSION}"
+            )
         return [_decode(item) for item in fields.items("folders")]
     except FileNotFoundError:
         return []
@@ -320,7 +323,7 @@ def note_partitions(
         try:
             record = read_record(fs, f"{directory}/{name}")
         except (CorruptFile, UnsupportedVersion) as error:
-            report(f"{error}; what the tier holds of it stays there")
+            report(f"{error}; its objects in the tier are kept")
             continue
         if record is not None:
             changes = (record.manifest.change, *record.pending)
@@ -348,8 +351,8 @@ class TierView:
         topic_id = context.topic_id
         if topic_id.int and record.manifest.topic_id != topic_id.hex:
             raise CorruptFile(
-                f"it belongs to topic id {record.manifest.topic_id}, not to {topic_id.hex}:"
-                " a copy from another topic's directory? Remove it if so",
+                f"it belongs to topic id {record.manifest.topic_id}, not to {topic_id.hex};"
+                " remove it if it was copied from another topic's directory",
                 path=record_path(context.directory),
             )
         return cls(record, context, access)

@@ -105,8 +105,8 @@ def merge(
     if stored is None:
         if own.generation:
             raise TierConflict(
-                f"{where}: the manifest is gone, generation {own.generation} was written;"
-                " put it back, or remove tidelog-tier.json from the partition if the tier is lost"
+                f"{where}: the manifest is missing, its last generation was {own.generation};"
+                " restore it, or remove tidelog-tier.json from the partition if the tier is lost"
             )
         return own
     _check_topic(stored, own, where)
@@ -118,9 +118,8 @@ def merge(
     if missing is not None:
         raise TierConflict(
             f"{where}: the manifest lacks offsets {missing[0]} to {missing[1] - 1}, which the"
-            " tier had by this directory's record; put the manifest back, or remove"
-            " tidelog-tier.json from the partition if they are lost and run"
-            " `tidelog tier --restore`"
+            " tier has according to this directory's record; restore the manifest, or, if they are"
+            " lost, remove tidelog-tier.json from the partition and run `tidelog tier --restore`"
         )
     known_uids = {row.uid: row for row in own.segments}
     if record.cut_offset is not None:
@@ -131,8 +130,8 @@ def merge(
         first = next(row for row in new if row.uid in refused)
         raise TierConflict(
             f"{where}: the store has records from offset {first.base_offset} to"
-            f" {stored.end_offset - 1} that local files lack or contradict: `tidelog tier TOPIC"
-            " --restore` takes them; with --take-over --drop-theirs they are removed"
+            f" {stored.end_offset - 1} that local files lack or contradict; `tidelog tier TOPIC"
+            " --restore` keeps them, --take-over --drop-theirs removes them"
         )
     if refused:
         retained = [row for row in stored.segments if row.uid not in refused]
@@ -160,28 +159,28 @@ def _check_ours(stored: Manifest, record: TierRecord, where: str) -> None:
     if stored.writer != own.writer:
         own_writer = f"is {own.writer}" if own.writer else "has no id"
         raise TierConflict(
-            f"{where}: {directory_named(stored.writer)} moves this partition's segments, this one"
-            f" {own_writer}; stop the other one, then `tidelog tier --take-over` goes on here"
+            f"{where}: {directory_named(stored.writer)} moves this partition's segments; this"
+            f" directory {own_writer}. Stop the other one, then run `tidelog tier --take-over` here"
         )
     if stored.generation < own.generation:
         raise TierConflict(
-            f"{where}: the manifest is of generation {stored.generation}, {own.generation} was"
-            " written: the store shows an older state, or was restored from one"
+            f"{where}: the manifest has generation {stored.generation}, but {own.generation} was"
+            " written: the store returns an older state, or was restored from a backup"
         )
     if not record.wrote(stored):
         raise TierConflict(
             f"{where}: the manifest of generation {stored.generation} was not written by this"
-            f" directory, which knows generation {own.generation}: a copy of it tiers to the same"
-            " store, or it was put back from a backup. The store has offsets"
-            f" {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy, then"
-            " `tidelog tier TOPIC --restore` goes on here with all that the store has"
+            f" directory, whose generation is {own.generation}: a copy of it writes to the same"
+            " store, or it was restored from a backup. The store has offsets"
+            f" {stored.log_start_offset} to {stored.end_offset - 1}. Stop the other copy, then run"
+            " `tidelog tier TOPIC --restore` here to continue with everything in the store"
         )
     named = {row.uid for row in stored.segments} | {one.segment.uid for one in stored.garbage}
     absent = next((row for row in own.segments if row.uid not in named), None)
     if absent is not None:
         raise TierConflict(
             f"{where}: the manifest lacks segment {absent.base_offset} (uid {absent.uid}), which"
-            " this directory's record has; put the manifest back"
+            " this directory's record has; restore the manifest"
         )
 
 
@@ -342,8 +341,8 @@ class Mover:
             segment = local.get(row.base_offset)
             if segment is not None and is_followed_by_hole(segment, row, self.record.manifest):
                 raise TierConflict(
-                    f"{segment.log_path}: the file of offset {row.end_offset}, which comes next, is"
-                    " gone, and the tier has it; `tidelog tier TOPIC --restore` goes on with it"
+                    f"{segment.log_path}: the next file, of offset {row.end_offset}, is missing,"
+                    " but the tier has it; run `tidelog tier TOPIC --restore`"
                 )
             if segment is None or segment.is_active or not is_copied(segment, row):
                 self._cut_from(row.base_offset)
@@ -528,10 +527,13 @@ def _record_of(log_dir: "DirectoryAccess", log: LogAccess, options: MoveOptions)
             )
         return record
     if url is None:
-        raise InvalidRequest(f"{name}: no store is named; `tidelog tier {name.topic} --to URL`")
+        raise InvalidRequest(
+            f"{name}: no store is configured; run `tidelog tier {name.topic} --to URL`"
+        )
     if not log.context.config.remote_storage_enable:
         raise InvalidRequest(
-            f"{name}: remote.storage.enable is false; `tidelog tier {name.topic} --to URL` sets it"
+            f"{name}: remote.storage.enable is false; `tidelog tier {name.topic} --to"
+            " URL` enables it"
         )
     return first_record(log_dir, log, url)
 
@@ -542,8 +544,8 @@ def first_record(log_dir: "DirectoryAccess", log: LogAccess, url: str) -> TierRe
     topic_id = log_dir.topic(name.topic).topic_id
     if topic_id is None:
         raise InvalidRequest(
-            f"{name}: the topic has no id, so its tier could be taken for another topic's;"
-            f" `tidelog config {name.topic}` with any setting gives it one"
+            f"{name}: the topic has no id, so its tier could be confused with another topic's;"
+            f" `tidelog config {name.topic}` with any setting assigns one"
         )
     start = log.log_start_offset
     manifest = Manifest(

@@ -152,9 +152,9 @@ def _collect_deleted(
     if foreign:
         names = ", ".join(f"{one.url}/{one.folder}" for one in foreign)
         raise TierConflict(
-            f"{names}: the topic was deleted here, but another directory wrote its manifest:"
-            f" a copy of this one? Nothing of it was removed. If it is not needed, take it from the"
-            f" store, and its line from {log_dir.path}/{DELETED_FILE}"
+            f"{names}: the topic was deleted here, but another directory, possibly a copy of"
+            " this one, wrote its manifest, so nothing was removed. If its objects are not needed,"
+            f" remove them from the store, and their line from {log_dir.path}/{DELETED_FILE}"
         )
 
 
@@ -220,7 +220,7 @@ def restore(
     info = log_dir.topic(name.topic)
     configured_url = url or info.config.tidelog_tier_url
     if not configured_url or info.topic_id is None:
-        raise InvalidRequest(f"{name}: no store is named, or the topic has no id")
+        raise InvalidRequest(f"{name}: no store is configured, or the topic has no id")
     store_url = check_tier_url(configured_url)
     folder = folder_of(name, info.topic_id)
     tier = PartitionTier(log_dir.tier_files.store(store_url), folder)
@@ -231,7 +231,7 @@ def restore(
     if manifest.writer != writer and not takes_over:
         raise TierConflict(
             f"{store_url}/{folder}: {directory_named(manifest.writer)} has written the manifest;"
-            " with --take-over this one goes on"
+            " use --take-over to continue it here"
         )
     directory = f"{log_dir.path}/{files.partition_dir_name(name)}"
     _check_record(log_dir, directory, manifest, f"{store_url}/{folder}")
@@ -280,8 +280,8 @@ def _check_record(
     if lost is not None:
         raise TierConflict(
             f"{where}: the manifest lacks offsets {lost[0]} to {lost[1] - 1}, which the tier"
-            f" had by {record_path(directory)}; put the manifest back, or remove that file if they"
-            " are lost, then restore again"
+            f" has according to {record_path(directory)}; restore the manifest, or remove that file"
+            " if they are lost, then restore again"
         )
 
 
@@ -301,9 +301,9 @@ def _check_local(
     if offset is not None and (offset < row.end_offset or row is not manifest.segments[-1]):
         raise TierConflict(
             f"{path}: from offset {offset} on it has other records than the store"
-            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To go on with those of the"
-            " store, move the file out of the directory and restore again; to keep the local ones,"
-            " run `tidelog tier TOPIC --take-over --drop-theirs` instead"
+            f" ({tier.store.url}/{tier.key(row.key(files.LOG_SUFFIX))}). To use those of the store,"
+            " move the file out of the directory and restore again; to keep the local ones, run"
+            " `tidelog tier TOPIC --take-over --drop-theirs` instead"
         )
 
 

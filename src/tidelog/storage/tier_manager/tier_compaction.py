@@ -231,7 +231,7 @@ def _carry_snapshot(workplace: Workplace, old: RemoteSegment) -> None:
     try:
         data = read_optional(old.context, old.base_offset, files.SNAPSHOT_SUFFIX)
     except CorruptFile as error:
-        workplace.context.report(f"{error}; the rewritten segment has none")
+        workplace.context.report(f"{error}; the rewritten segment has no snapshot")
         return
     if data is not None:
         path = workplace.path(old.base_offset, files.SNAPSHOT_SUFFIX)
@@ -290,7 +290,7 @@ class Rewritten:
                 return cls(
                     cleaned=CleaningResult.from_json(cleaned), rows=tuple(map(decode_row, rows))
                 )
-        raise CorruptFile(f"{text[:80]}: no result of a cleaning of a tier")
+        raise CorruptFile(f"{text[:80]}: not a result of cleaning a tier")
 
 
 class TierWorker(Protocol):

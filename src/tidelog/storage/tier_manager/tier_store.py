@@ -109,8 +109,8 @@ class PartitionTier:
             if self.store.put_if(key, encode_manifest(written), etag=etag) is not None:
                 return written
         raise TierConflict(
-            f"{self.store.url}/{self.folder}: another process keeps changing the manifest; is there"
-            " a second copy of this directory at work?"
+            f"{self.store.url}/{self.folder}: another process keeps changing the manifest;"
+            " a second copy of this directory may be running"
         )
 
     def sum(self, key: str, size_limit: int) -> FileSum:
@@ -171,7 +171,9 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
     segment = source.segment
     zones = segment.zones
     if zones is None:
-        raise InvalidRequest(f"{segment.log_path}: no zone map; `tidelog doctor --repair` makes it")
+        raise InvalidRequest(
+            f"{segment.log_path}: no zone map; `tidelog doctor --repair` builds it"
+        )
     _check_log(segment)
     lost = lost_at_end(segment)
     if lost is not None:
@@ -257,7 +259,7 @@ def object_problem(
     if actual.size_bytes < 0:
         return "the object is missing"
     return (
-        f"{actual.size_bytes} bytes with checksum {actual.crc32c:08x} are read back,"
+        f"the object has {actual.size_bytes} bytes with checksum {actual.crc32c:08x}, but"
         f" {expected.size_bytes} with {expected.crc32c:08x} were written"
     )
 
@@ -318,15 +320,19 @@ def _verify(
             key = tier.key(row.key(suffix))
             if sizes_only:
                 info = tier.store.head(key)
-                size = -1 if info is None else info.size
-                fits = size == expected.size_bytes
-                text = None if fits else f"{size} bytes, {expected.size_bytes} were written"
+                text = _size_problem(None if info is None else info.size, expected.size_bytes)
             else:
                 text = object_problem(tier, row, suffix, expected)
             if text is not None:
                 is_local = row.base_offset >= local_start
                 object_url = f"{record.url}/{key}"
                 yield Problem(name, row.base_offset, row.end_offset, object_url, text, is_local)
+
+
+def _size_problem(size: int | None, expected: int) -> str | None:
+    if size is None:
+        return "the object is missing"
+    return None if size == expected else f"{size} bytes, but {expected} were written"
 
 
 def remove_garbage(tier: PartitionTier, manifest: Manifest, before_ms: int) -> set[str]:

@@ -63,7 +63,7 @@ def test_reading_goes_on_where_it_is_promised(env: SeededEnv) -> None:
     for at in range(damaged.at + 8, following.at):
         change(env, at, bytes([whole[at] ^ 1 << at % 8]))
         remedies = [each.remedy for each in of_log(look(env)) if "can't be read" in each.damage]
-        promised = [re.search(r"reading goes on at offset (\d+)", each) for each in remedies]
+        promised = [re.search(r"reads continue at offset (\d+)", each) for each in remedies]
         for offset in [int(match[1]) for match in promised if match is not None]:
             promises += 1
             with LogDir.open(PATH, env=env) as directory:
@@ -92,7 +92,7 @@ def test_zeros_over_several_batches_are_one_finding(env: SeededEnv) -> None:
     (finding,) = of_log(look(env))
     assert finding.offset == found[1].base_offset
     last = found[5].base_offset - 1
-    assert f"offsets {found[1].base_offset} to {last} can't be read" in finding.damage
+    assert f"can't be read (offsets {found[1].base_offset} to {last})" in finding.damage
 
 
 def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
@@ -101,7 +101,7 @@ def test_a_finished_log_that_was_cut_between_batches(env: SeededEnv) -> None:
     size = len(read(env, FIRST))
     write(env, FIRST, read(env, FIRST)[: last.at])
     (finding,) = of_log(look(env))
-    assert finding.damage == f"{last.size_bytes} bytes are missing at its end: it had {size}"
+    assert finding.damage == f"{last.size_bytes} bytes are missing at its end: it had {size} bytes"
     assert finding.offset == last.base_offset
 
 
@@ -113,7 +113,7 @@ def test_a_torn_end_of_the_last_log_is_a_warning_after_a_crash_alone(env: Seeded
     env.files.remove(f"{PATH}/.kafka_cleanshutdown")
     (finding,) = of_log(look(env), name)
     assert finding.severity is Severity.WARNING
-    assert "a crash left them, or a writer is at it" in finding.remedy
+    assert "left by a crash, or still being written" in finding.remedy
 
 
 def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
@@ -124,7 +124,7 @@ def test_a_batch_that_was_built_wrong(env: SeededEnv) -> None:
     seal(data, 0)
     change(env, 0, bytes(data))
     told = [each.damage for each in of_log(look(env))]
-    assert any("in a batch whose checksum is right" in damage for damage in told)
+    assert any("the checksum of the batch matches" in damage for damage in told)
 
 
 def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: SeededEnv) -> None:
@@ -135,7 +135,7 @@ def test_nothing_is_derived_from_a_log_with_a_marker_that_was_built_wrong(env: S
     seal(data, 0)
     change(env, marker.at, bytes(data))
     (finding,) = look(env)
-    assert "in a batch whose checksum is right" in finding.damage
+    assert "the checksum of the batch matches" in finding.damage
     assert (finding.position, finding.offset) == (marker.at, marker.base_offset)
     before = snapshot_of(env, PATH)
     mend(env)
@@ -147,7 +147,7 @@ def test_a_header_that_says_a_wrong_largest_time(env: SeededEnv) -> None:
     data[42] ^= 1
     seal(data, 0)
     change(env, 0, bytes(data))
-    told = [each for each in of_log(look(env)) if "its header says" in each.damage]
+    told = [each for each in of_log(look(env)) if "the header's largest timestamp" in each.damage]
     assert [each.severity for each in told] == [Severity.WARNING]
 
 

@@ -40,7 +40,7 @@ def content(env: SeededEnv) -> bytes:
     return bytes(env.files.map(FILE))
 
 
-def told(
+def findings_of(
     env: SeededEnv,
     data: bytes | None = None,
     *,
@@ -55,10 +55,10 @@ def told(
 def test_a_sound_file_has_nothing_and_shows_all_records() -> None:
     env, _ = written()
     values = list[bytes]()
-    assert told(env, replay=values.append) == []
+    assert findings_of(env, replay=values.append) == []
     assert values == [value for change in CHANGES for value in change]
     env.files.remove(FILE)
-    assert told(env) == []
+    assert findings_of(env) == []
 
 
 @pytest.mark.parametrize("was_clean", [True, False])
@@ -70,7 +70,7 @@ def test_every_flipped_bit_is_named(was_clean: bool) -> None:
         for bit in range(8):
             data = bytearray(whole)
             data[at] ^= 1 << bit
-            (found,) = told(env, bytes(data), was_clean=was_clean)
+            (found,) = findings_of(env, bytes(data), was_clean=was_clean)
             assert found.counts
             judge(found, at - start, at, start)
 
@@ -78,14 +78,14 @@ def test_every_flipped_bit_is_named(was_clean: bool) -> None:
 def judge(found: Finding, place: int, at: int, start: int) -> None:
     """Check that a finding names the flipped bit, or the field if no checksum covers it."""
     if place < LENGTH_AT:
-        assert (found.position, "is right" in found.damage) == (start, True)
+        assert (found.position, "expected" in found.damage) == (start, True)
     elif place < LEADER_EPOCH_AT:
         assert found.position == start + LENGTH_AT
         assert "length" in found.damage
     elif place < MAGIC_AT:
         assert (found.position, found.severity) == (start + LEADER_EPOCH_AT, Severity.WARNING)
     elif place < CRC_AT:
-        assert (found.position, "2 is right" in found.damage) == (at, True)
+        assert (found.position, "expected 2" in found.damage) == (at, True)
     else:
         assert (found.position, "was flipped" in found.damage) == (at, True)
 
@@ -95,24 +95,24 @@ def test_a_bit_of_the_last_change_is_not_taken_for_a_cut() -> None:
     env, ends = written()
     data = bytearray(content(env))
     data[-1] ^= 4
-    (found,) = told(env, bytes(data))
+    (found,) = findings_of(env, bytes(data))
     assert (found.severity, found.position, found.offset) == (Severity.ERROR, ends[3] - 1, 3)
     assert found.damage.startswith("bit 2 of this byte was flipped")
-    assert "it leaves this change out" in found.remedy
-    (clean,) = told(env, was_clean=True)
-    assert "does not start with it" in clean.remedy
+    assert "the broker drops this change" in found.remedy
+    (clean,) = findings_of(env, was_clean=True)
+    assert "does not start with this damage" in clean.remedy
 
 
 def test_a_cut_is_a_warning_behind_a_hard_stop_alone() -> None:
     env, ends = written()
     whole = content(env)
     for size in range(ends[2] + 1, ends[3]):
-        (found,) = told(env, whole[:size])
+        (found,) = findings_of(env, whole[:size])
         assert (found.severity, found.position, found.offset) == (Severity.WARNING, ends[2], 3)
-        assert f"{size - ends[2]} bytes that are no whole change" in found.damage
-        (found,) = told(env, was_clean=True)
+        assert f"{size - ends[2]} bytes that are not a complete change" in found.damage
+        (found,) = findings_of(env, was_clean=True)
         assert (found.severity, found.position) == (Severity.ERROR, ends[2])
-    assert told(env, whole[: ends[2]]) == []
+    assert findings_of(env, whole[: ends[2]]) == []
 
 
 def test_behind_damage_the_next_whole_change_is_found() -> None:
@@ -120,9 +120,9 @@ def test_behind_damage_the_next_whole_change_is_found() -> None:
     data = bytearray(content(env))
     for at in (ends[1] + HEADER_SIZE + 1, ends[1] + HEADER_SIZE + 5):
         data[at] ^= 0xFF
-    (found,) = told(env, bytes(data))
+    (found,) = findings_of(env, bytes(data))
     assert (found.severity, found.position, found.offset) == (Severity.ERROR, ends[1], 1)
-    assert found.damage == f"{ends[2] - ends[1]} bytes that are no whole change"
+    assert found.damage == f"{ends[2] - ends[1]} bytes that are not a complete change"
 
 
 def test_damage_in_two_changes_is_told_twice() -> None:
@@ -131,7 +131,7 @@ def test_damage_in_two_changes_is_told_twice() -> None:
     data[ends[1] - 1] ^= 1
     data[ends[2] - 1] ^= 2
     values = list[bytes]()
-    found = told(env, bytes(data), replay=values.append)
+    found = findings_of(env, bytes(data), replay=values.append)
     assert [each.position for each in found] == [ends[1] - 1, ends[2] - 1]
     assert values == [], "what follows damage would be told of a state that never was"
 
@@ -144,7 +144,7 @@ def test_records_that_nobody_knows_are_told(error: CorruptFile | None) -> None:
         if value == b"two":
             raise error or UnsupportedVersion("record 4 v0 is not known")
 
-    (found,) = told(env, replay=replay)
+    (found,) = findings_of(env, replay=replay)
     assert (found.severity, found.position, found.offset) == (Severity.ERROR, ends[1], 1)
     assert ("invalid record" if error else "not known") in found.damage
 
@@ -153,7 +153,7 @@ def test_no_content_is_told() -> None:
     env, _ = written()
     whole = content(env)
     for at in range(len(whole)):
-        (found,) = told(env, whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
+        (found,) = findings_of(env, whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :])
         assert "secret" not in str(found)
 
 

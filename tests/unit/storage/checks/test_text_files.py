@@ -24,7 +24,7 @@ def put(env: SeededEnv, path: str, content: bytes) -> None:
     env.files.sync_dir(path.rpartition("/")[0])
 
 
-def told(env: SeededEnv, path: str) -> list[Finding]:
+def findings_of(env: SeededEnv, path: str) -> list[Finding]:
     return [finding for finding in look(env) if finding.path == path]
 
 
@@ -41,7 +41,7 @@ def told(env: SeededEnv, path: str) -> list[Finding]:
         ("meta.properties", b"version=1\ncluster.id=x\n", "it has no node.id"),
         ("t-0/partition.metadata", b"version: 0\ntopic_id: short", "22 characters"),
         (f"tidelog-commit-{'0' * 32}.json", b"{}", "not a commit record"),
-        ("t-0/compaction-history", b"1\n", "no right checksum"),
+        ("t-0/compaction-history", b"1\n", "a wrong checksum"),
     ],
 )
 def test_primary_text_files_are_reported_and_left(
@@ -49,18 +49,18 @@ def test_primary_text_files_are_reported_and_left(
 ) -> None:
     path = f"{PATH}/{name}"
     put(env, path, content)
-    assert any(says in finding.damage for finding in told(env, path))
+    assert any(says in finding.damage for finding in findings_of(env, path))
     mend(env)
     assert bytes(env.files.map(path)) == content
-    assert any(says in finding.damage for finding in told(env, path))
+    assert any(says in finding.damage for finding in findings_of(env, path))
 
 
 def test_a_commit_that_a_crash_left_is_a_warning_until_it_is_finished(env: SeededEnv) -> None:
     path = commit_path(PATH, "0" * 32)
     put(env, path, encode_commit(Commit(moves=(Move("t-0", "a.staged", f"{99:020d}.log"),))))
-    (finding,) = told(env, path)
+    (finding,) = findings_of(env, path)
     assert finding.severity is Severity.WARNING
-    assert "a commit of 1 files waits to be finished" in finding.damage
+    assert "an unfinished commit of 1 file" in finding.damage
 
 
 def test_a_partition_of_another_topic(env: SeededEnv) -> None:
@@ -73,10 +73,10 @@ def test_a_partition_of_another_topic(env: SeededEnv) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"0\n1\n1 0\n", "it says epoch 1 for offset 0, the batch there has 0"),
-        (b"0\n2\n0 0\n", "checkpoint of 2 entries has 1"),
+        (b"0\n1\n1 0\n", "it has epoch 1 for offset 0, the batch has 0"),
+        (b"0\n2\n0 0\n", "checkpoint declares 2 entries, but has 1"),
         (b"0\n1\n0 0 0\n", "checkpoint line '0 0 0': 2 fields"),
-        (b"0\n1\n0 50\n", "it knows no epoch of offset 0"),
+        (b"0\n1\n0 50\n", "it has no epoch for offset 0"),
         (b"0\n2\n0 0\n1 100000\n", "epoch 1 begins at 100000"),
     ],
 )
@@ -84,7 +84,7 @@ def test_leader_epochs(env: SeededEnv, content: bytes, says: str) -> None:
     name = files.LEADER_EPOCH_CHECKPOINT_FILE
     right = read(env, name)
     put(env, f"{PARTITION}/{name}", content)
-    assert any(says in finding.damage for finding in told(env, f"{PARTITION}/{name}"))
+    assert any(says in finding.damage for finding in findings_of(env, f"{PARTITION}/{name}"))
     mend(env)
     assert counting(look(env)) == []
     if "100000" not in says:
@@ -103,7 +103,7 @@ def test_an_append_time_checkpoint_that_names_another_batch_vouches_for_nothing(
 ) -> None:
     name = files.APPEND_TIME_CHECKPOINT_FILE
     put(env, f"{PARTITION}/{name}", b"0\n1\n10 5 12345\n")
-    (finding,) = told(env, f"{PARTITION}/{name}")
+    (finding,) = findings_of(env, f"{PARTITION}/{name}")
     assert finding.severity is Severity.WARNING
     mend(env)
     assert read(env, name) == b"0\n1\n0 -1 0 -1\n"
@@ -115,9 +115,9 @@ def test_snapshots(env: SeededEnv) -> None:
     name = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))[1]
     right = read(env, name)
     write(env, name, right[:-1] + bytes([right[-1] ^ 1]))
-    assert any("checksum" in each.damage for each in told(env, f"{PARTITION}/{name}"))
+    assert any("checksum" in each.damage for each in findings_of(env, f"{PARTITION}/{name}"))
     put(env, f"{PARTITION}/{files.file_name(99_999, files.SNAPSHOT_SUFFIX)}", right)
-    assert any("beyond the log end" in finding.damage for finding in look(env))
+    assert any("after the log end" in finding.damage for finding in look(env))
     mend(env)
     assert read(env, name) == right
     assert counting(look(env)) == []
@@ -128,7 +128,7 @@ def test_a_sound_snapshot_of_another_log_is_found(env: SeededEnv) -> None:
     first, second, *_ = sorted(each for each in names if each.endswith(files.SNAPSHOT_SUFFIX))
     right = read(env, second)
     write(env, second, read(env, first))
-    told_of = told(env, f"{PARTITION}/{second}")
+    told_of = findings_of(env, f"{PARTITION}/{second}")
     assert any("last_offset is" in finding.damage for finding in told_of)
     mend(env)
     assert read(env, second) == right
@@ -149,7 +149,7 @@ def test_a_sound_snapshot_of_another_log_is_found(env: SeededEnv) -> None:
 )
 def test_names(env: SeededEnv, name: str, severity: Severity) -> None:
     put(env, f"{PARTITION}/{name}", b"")
-    (finding,) = told(env, f"{PARTITION}/{name}")
+    (finding,) = findings_of(env, f"{PARTITION}/{name}")
     assert finding.severity is severity
     mend(env)
     gone = finding.repairable

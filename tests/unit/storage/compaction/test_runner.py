@@ -154,7 +154,7 @@ def test_a_log_that_changes_meanwhile_is_not_touched(meddle: Callable[[Log], obj
         for key in (b"a", b"a", b"b"):
             append(env, log, key)
         worker = Meddling(env, lambda: meddle(log))
-        with pytest.raises(CleaningAborted, match="cut, deleted or exchanged"):
+        with pytest.raises(CleaningAborted, match="truncated, deleted or replaced"):
             clean_partition(log_dir, NAME, worker, ASKED)
         assert names(env, ".cleaned") == []
         assert log.failure is None
@@ -222,7 +222,7 @@ def test_a_partition_is_not_reopened_in_the_midst_of_a_swap(moment: str) -> None
 
     def fail_meanwhile() -> None:
         log_dir.log("t", 0).swaps.go_offline("swap", "no disk")
-        with pytest.raises(StorageFailure, match="carried out yet"):
+        with pytest.raises(StorageFailure, match="are being swapped"):
             log_dir.reopen("t", 0)
 
     with open_dir(meddling(env, moment, fail_meanwhile)) as log_dir:

@@ -79,7 +79,7 @@ def test_a_torn_upload_is_found_before_the_local_copy_goes() -> None:
     report = tiered.move()
     assert report.copied == 2
     assert report.stopped is not None
-    assert "read back" in report.stopped
+    assert "were written" in report.stopped
     assert tiered.log.local_segments[0].base_offset == base
     assert values(tiered.reader()) == list(range(16))
     tiered.store.tear = None

@@ -112,13 +112,13 @@ def test_a_row_consists_of_a_log_and_of_files_of_a_segment() -> None:
     without = {suffix: one for suffix, one in objects.items() if suffix != ".log"}
     assert without
     for wrong in (foreign, without, {}):
-        with pytest.raises(CorruptFile, match="has no log, or what is no file of a segment"):
+        with pytest.raises(CorruptFile, match="has no log, or an unknown file"):
             decode_row({**row, "objects": wrong})
 
 
 def test_a_later_version_is_named() -> None:
     inner = json.dumps({**manifest_object(SAMPLE), "version": 2}).encode()
-    with pytest.raises(UnsupportedVersion, match="version 2, 1 is known"):
+    with pytest.raises(UnsupportedVersion, match="version 2; this release reads up to version 1"):
         decode_manifest(seal(inner, b', "manifest": '))
 
 

@@ -71,9 +71,9 @@ def test_a_directory_from_a_backup_changes_nothing_until_it_is_restored() -> Non
     before = stored(tiered)
     tiered.directory.abandon()  # the disk is lost
     reopened(backup)
-    with pytest.raises(TierConflict, match=r"put back from a backup.*--restore"):
+    with pytest.raises(TierConflict, match=r"restored from a backup.*--restore"):
         backup.move(grace_ms=0)
-    with pytest.raises(TierConflict, match="put back from a backup"):
+    with pytest.raises(TierConflict, match="restored from a backup"):
         collect(backup.directory, [NAME], grace_ms=-1)
     assert stored(backup) == before
     backup.directory.close()
@@ -123,7 +123,7 @@ def test_two_copies_that_tier_in_turns_are_one_writer_and_one_that_is_told() -> 
     first.move()
     before = stored(first)
     for _ in range(2):
-        with pytest.raises(TierConflict, match="a copy of it tiers to the same store"):
+        with pytest.raises(TierConflict, match="a copy of it writes to the same store"):
             second.move(grace_ms=0, roll=True)
         assert stored(second) == before
         first.move()
@@ -204,7 +204,7 @@ def test_a_local_file_that_is_gone_takes_nothing_from_the_tier() -> None:
     tiered.directory.close()
     tiered.disk.remove(victim.log_path)
     reopened(tiered)
-    with pytest.raises(TierConflict, match="is gone, and the tier has it"):
+    with pytest.raises(TierConflict, match="is missing, but the tier has it"):
         tiered.move(grace_ms=0)
     assert stored(tiered) == before
     tiered.directory.close()
@@ -244,10 +244,10 @@ def test_a_directory_without_an_id_is_named_in_a_refusal() -> None:
     assert tiered.log.tier is not None
     mine = tiered.log.tier.record.manifest
     other = dataclasses.replace(mine, writer="")
-    moves = "moves this partition's segments, this one"
+    moves = "moves this partition's segments; this directory"
     for theirs, ours, told in (
-        (other, mine, f": another directory {moves} is {mine.writer};"),
-        (mine, other, f": directory {mine.writer} {moves} has no id;"),
+        (other, mine, rf": another directory {moves} is {mine.writer}\. Stop"),
+        (mine, other, rf": directory {mine.writer} {moves} has no id\. Stop"),
     ):
         record = dataclasses.replace(tiered.log.tier.record, manifest=ours)
         with pytest.raises(TierConflict, match=told):

@@ -621,7 +621,7 @@ class _Planning:
         limit = self.demand.map_keys_max
         choice = choose(self.allowed, needed, map_keys_max=limit, is_whole=self._must_count(limit))
         if choice is None:
-            return self.sweep(f"{reason}; one map does not find enough")
+            return self.sweep(f"{reason}; one offset map does not free enough")
         bases = set(choice.bases)
         rewritten = widen(self.allowed, bases, self._room())
         return self._make(rewritten, bases, choice.map_from, reason)

@@ -239,14 +239,15 @@ class Generations:
             from tidelog.storage.compaction.generations.sampling import sample_segment
         except ImportError as error:
             raise MissingDependency(
-                f"compaction by what is alive needs tidelog[arrow]: {error}"
+                "generational compaction needs numpy and numba: pip install 'tidelog[arrow]'"
+                f" ({error})"
             ) from error
         path = f"{self._directory}/{files.log_file_name(segment.base_offset)}"
         file = self._env.files.open(path)
         try:
             sampled = sample_segment(file, path, self._known.seed, self._known.samples)
         except (CorruptData, UnsupportedCompression) as error:
-            self.problems.append(f"{error}; its keys are not in the sample")
+            self.problems.append(f"{error}; the segment's keys are not in the sample")
             return
         finally:
             file.close()
@@ -309,7 +310,7 @@ class Generations:
         if not demand.everything and self._must_sweep(
             segments, demand, now_ms, delete_retention_ms
         ):
-            demand = replace(demand, everything="tombstones have had their time")
+            demand = replace(demand, everything="the retention time of tombstones has passed")
         if statistics.planned_to != demand.cleanable_end:
             statistics.planned_to = demand.cleanable_end
             self._is_changed = True

@@ -246,7 +246,7 @@ def _content(entry: bytes) -> Fields:
     checksum, mark, text = entry.partition(LINE_END)
     text = text.removesuffix(LINE_END)
     if not mark or len(checksum) != _CRC_DIGITS or checksum != f"{crc32c(text):08x}".encode():
-        raise CorruptFile(f"statistics with the checksum {checksum[:20]!r}, which is wrong")
+        raise CorruptFile(f"statistics with a wrong checksum, {checksum[:20]!r}")
     return read_json(text, "statistics")
 
 
@@ -260,7 +260,7 @@ def decode(entry: bytes) -> Statistics:
     content = _content(entry)
     if content.integer("version") != STATISTICS_VERSION:
         reason = f"statistics of version {content.integer('version')}"
-        raise UnsupportedVersion(f"{reason}, {STATISTICS_VERSION} is known")
+        raise UnsupportedVersion(f"{reason}; this release reads version {STATISTICS_VERSION}")
     return _taken_in(Statistics(seed=_seed(content)), content)
 
 
@@ -355,7 +355,7 @@ def _unpacked(content: Fields, name: str) -> bytes:
     try:
         return base64.b64decode(content.text(name), validate=True)
     except binascii.Error as error:
-        raise CorruptFile(f"statistics: {name} are no base64: {error}") from error
+        raise CorruptFile(f"statistics: {name} are not base64: {error}") from error
 
 
 def _samples(content: Fields) -> list[tuple[int, tuple[int, int]]]:
