@@ -1,4 +1,4 @@
-"""What the driver of an audit keeps of its tasks' results."""
+"""Results of tasks that the driver of an audit keeps."""
 
 import numpy as np
 
