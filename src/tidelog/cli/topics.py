@@ -551,9 +551,9 @@ def _remarks(fact: PartitionFacts) -> Iterator[str]:
 
     if fact.tier_url is not None:
         yield (
-            f"partition {fact.partition}: local files begin at {fact.local_start}; below,"
-            f" {plural(fact.tier_segments, 'segment')} {verb(fact.tier_segments, 'is', 'are')} in"
-            f" {fact.tier_url}"
+            f"partition {fact.partition}: local files begin at offset {fact.local_start};"
+            f" {plural(fact.tier_segments, 'segment')} before it"
+            f" {verb(fact.tier_segments, 'is', 'are')} in {fact.tier_url}"
         )
     if fact.leaning:
         yield (

@@ -120,7 +120,7 @@ def check_passed_on(
         reason = refused.get(name)
         if reason is None and any(fnmatchcase(name, one.lower()) for one in allowed):
             continue
-        reason = reason or f"is not passed on; these are: {', '.join(allowed)}"
+        reason = reason or f"is not supported; use one of {', '.join(allowed)}"
         raise InvalidRequest(f"{keyword}: option {given} {reason}")
 
 

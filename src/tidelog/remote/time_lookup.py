@@ -188,9 +188,9 @@ def _refuse_unstamped_topics(cluster: ClusterView, topics: Iterable[str], choice
         setting = cluster.topic_settings(topic).get(SETTING)
         if setting != stamped:
             raise InvalidRequest(
-                f"{choice}: {topic} has {SETTING}={setting}, so its brokers don't know when"
-                f" records were appended; give --data with a directory that tidelog wrote,"
-                f" or use --clock record"
+                f"{choice}: {topic} has {SETTING}={setting}, so its brokers don't store"
+                " append times; give --data with a directory that tidelog wrote, or use --clock"
+                " record"
             )
 
 

@@ -309,7 +309,9 @@ def read_offset_option(options: Options, side: tuple[str, str, int]) -> Given:
         # The word of the other option has no meaning here: no batch starts at the log's end.
         if type(value) is int and (value >= 0 or value == special):
             return value
-        raise InvalidRequest(f"{where}: offset {value!r}, a number >= 0 or {special} ({word})")
+        raise InvalidRequest(
+            f"{where}: offset is {value!r}, must be a number >= 0 or {special} ({word})"
+        )
 
     return read_by_partition(options, name, read)
 
@@ -342,7 +344,7 @@ def _read_time(where: str, value: object, now_ms: int) -> int:
             return parse_point(str(value), now_ms=now_ms)
         except InvalidTime as error:
             raise InvalidTime(error.text, f"{where}: {error.reason}") from error
-    raise InvalidRequest(f"{where}: time {value!r}, ms since the epoch or a text")
+    raise InvalidRequest(f"{where}: time is {value!r}, must be ms since the epoch or text")
 
 
 def read_by_partition(

@@ -65,8 +65,7 @@ class Place:
             raise InvalidRequest("empty place: give kafka://HOST:PORT, a path, or a URL")
         if client:
             raise InvalidRequest(
-                f"{text}: a directory takes no client settings; brokers are"
-                f" {BROKER_SCHEME}HOST:PORT"
+                f"{text}: client settings apply only to brokers, {BROKER_SCHEME}HOST:PORT"
             )
         return cls(text, store=dict(store or {}))
 

@@ -380,8 +380,8 @@ def check_shared_places(spark: "SparkSession", places: Iterable[Place]) -> None:
         is_path = not place.is_broker and "://" not in place.address
         if is_path and not Path(place.address).is_absolute():
             raise InvalidRequest(
-                f"{place}: over Spark Connect the server reads it too: give an absolute path, to a"
-                " directory that both machines have there"
+                f"{place}: the Spark Connect server reads it, too; give an absolute path that"
+                " exists on both machines"
             )
 
 

@@ -44,8 +44,8 @@ _REFUSED_CLIENT: Final = {
     "enable.idempotence": "writes are always idempotent",
     "compression.type": "give compression",
     "batch.size": "give batchBytes",
-    "partitioner": "rows go where Kafka's Java clients send them, or by the column partition",
-    "partitioner.class": "rows go where Kafka's Java clients send them, or by the column partition",
+    "partitioner": "rows are partitioned as by Java clients, or by the column partition",
+    "partitioner.class": "rows are partitioned as by Java clients, or by the column partition",
 }
 
 

@@ -214,7 +214,7 @@ def _partition(text: str) -> int:
 
 
 def _wrong(what: str, value: object, right: str) -> InvalidRequest:
-    return InvalidRequest(f"offset of the stream: {what} is {value!r}, {right} is needed")
+    return InvalidRequest(f"offset of the stream: {what} is {value!r}, must be {right}")
 
 
 # Returns for each given partition and epoch the largest existing epoch up to it, and that epoch's

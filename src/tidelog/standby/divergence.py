@@ -159,7 +159,7 @@ def _ends(leader: Leader, node_id: int, copies: Sequence[Copy]) -> dict[TopicPar
 
 def _ensure_possible(copy: Copy, start: int, top: int) -> None:
     if not 0 <= start <= top:
-        reason = f"the leader says that its log starts at {start} and ends at {top}"
+        reason = f"the leader reports that its log starts at {start} and ends at {top}"
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
 
 

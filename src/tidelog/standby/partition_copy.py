@@ -311,7 +311,7 @@ class Copy:
         if self._strikes > _STRIKES:
             offset = self._next_offset()
             raise ClusterFailure(
-                str(self.name), f"fetch from offset {offset}", f"the leader says {reason}"
+                str(self.name), f"fetch from offset {offset}", f"the leader reports that {reason}"
             )
 
     # -- records -----------------------------------------------------------------------------

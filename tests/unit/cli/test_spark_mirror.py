@@ -86,14 +86,14 @@ class TestPlan:
         assert plan.sources[0].place.client == {"security.protocol": "SSL"}
         assert plan.sources[1].place.client == {}
         request = dataclasses.replace(request, to_command_config=str(file))
-        with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
+        with pytest.raises(InvalidRequest, match="client settings apply only to brokers"):
             read_plan(Surroundings(), request, OPTIONS)
 
 
 def test_a_batch_in_words() -> None:
     assert batch_line(done(3, 1_200)) == "batch 3: 1,200 records, 2,400/s"
     told = batch_line(done(3, 1_200, was_done=True))
-    assert told == "batch 3: 1,200 records were there already"
+    assert told == "batch 3: 1,200 records were copied by an earlier run"
 
 
 def test_a_report_shows_throughput_and_lag() -> None:

@@ -51,7 +51,7 @@ def test_a_place_with_its_settings(tmp_path: Path) -> None:
     }
     stored = read_place(Surroundings(), "s3://bucket", store={"endpoint": "e"})
     assert stored.options() == {"path": "s3://bucket", "store.endpoint": "e"}
-    with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
+    with pytest.raises(InvalidRequest, match="client settings apply only to brokers"):
         read_place(Surroundings(), "data", command_config=str(file))
     file.write_bytes(b"a=\xff")
     with pytest.raises(UsageProblem, match="not UTF-8"):

@@ -150,7 +150,7 @@ class TestPassedOn:
             ("maxOffsetsPerTrigger", "use the option batch_records"),
             ("valueAs", "convert records by a transform"),
             ("failOnDataLoss", "which records a repeated task writes to brokers"),
-            ("kafkaConsumer.pollTimeout", r"not passed on; these are: kafka\.\*, store\.\*, "),
+            ("kafkaConsumer.pollTimeout", r"not supported; use one of kafka\.\*, store\.\*, "),
         ],
     )
     def test_a_source_keeps_what_decides_the_rows(self, name: str, told: str) -> None:
@@ -164,7 +164,7 @@ class TestPassedOn:
             ("topic", "would write elsewhere"),
             ("createPartitions", "give create"),
             ("txnAppId", "which detects repeated writes by it"),
-            ("batchByte", r"not passed on; these are: kafka\.\*, compression, batchBytes"),
+            ("batchByte", r"not supported; use one of kafka\.\*, compression, batchBytes"),
         ],
     )
     def test_a_sink_keeps_its_place_and_its_number(self, name: str, told: str) -> None:

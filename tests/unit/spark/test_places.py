@@ -50,7 +50,7 @@ def test_what_is_no_place(text: str, told: str) -> None:
 
 
 def test_settings_of_the_other_kind() -> None:
-    with pytest.raises(InvalidRequest, match="a directory takes no client settings"):
+    with pytest.raises(InvalidRequest, match="client settings apply only to brokers"):
         Place.parse("data", client={"acks": "all"})
     with pytest.raises(InvalidRequest, match="settings of an object store do not apply"):
         Place.parse("kafka://one:1", store={"endpoint": "e"})

@@ -266,7 +266,7 @@ def _report(
     records, were = output.plural(outcome.records, "record"), verb(outcome.records, "was", "were")
     verdict = f"{records} {were} loaded in {output.duration_text(outcome.seconds)}."
     if outcome.was_done:
-        verdict = f"Nothing was loaded now: the {records} {were} there already."
+        verdict = f"Nothing was loaded now: the {records} {were} loaded by an earlier run."
     return Report(f"Bootstrap of {request.topic} at {to} from {name}", sections, verdict)
 
 

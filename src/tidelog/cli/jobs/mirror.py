@@ -238,7 +238,8 @@ def batch_line(done: BatchDone) -> str:
     """Return a line about one batch."""
     if done.was_done:
         were = verb(done.records, "was", "were")
-        return f"batch {done.batch_id}: {plural(done.records, 'record')} {were} there already"
+        records = f"{plural(done.records, 'record')} {were}"
+        return f"batch {done.batch_id}: {records} copied by an earlier run"
     rate = done.records * 1_000 // max(done.elapsed_ms, 1)
     return f"batch {done.batch_id}: {plural(done.records, 'record')}, {rate:,}/s"
 

@@ -179,7 +179,7 @@ def read_state(env: Env, folder: str, question: Mapping[str, object]) -> State:
 def _state(fields: Mapping[str, Any]) -> State:
     seed = bytes.fromhex(fields["seed"])
     if len(seed) != SEED_BYTES:
-        raise ValueError(f"a seed of {len(seed)} bytes, {SEED_BYTES} expected")
+        raise ValueError(f"the seed has {len(seed)} bytes, expected {SEED_BYTES}")
     runs = tuple(map(decode_run, fields["runs"]))
     return State(seed=seed, question=dict(fields["question"]), runs=runs)
 

@@ -109,11 +109,11 @@ def _read_footer(
 ) -> "tuple[npt.NDArray[np.void], int]":
     """Return the table of chunks, and the number of fields in a row."""
     if size < _FOOTER_SIZE:
-        raise CorruptFile(f"{size} bytes, at least {_FOOTER_SIZE} expected", path=path)
+        raise CorruptFile(f"the file has {size} bytes, expected at least {_FOOTER_SIZE}", path=path)
     footer = pread(_FOOTER_SIZE, size - _FOOTER_SIZE)
     count, fields, crc, magic, version = _TRAILER.unpack(footer[-_TRAILER.size :])
     if magic != _MAGIC:
-        raise CorruptFile(f"magic {magic!r} at the end, {_MAGIC!r} expected", path=path)
+        raise CorruptFile(f"the file ends with the magic {magic!r}, expected {_MAGIC!r}", path=path)
     if version != FILE_VERSION:
         raise UnsupportedVersion(
             f"{path}: the rows have version {version}, but this release supports only"

@@ -207,7 +207,8 @@ def _check_ours(env: Env, path: str, topics: TopicChoice) -> None:
     """Raise InvalidRequest if another program wrote the directory: it must not be changed."""
     if is_url(path):
         raise InvalidRequest(
-            f"{path}: nothing is built inside an object store; give zone_cache, a folder for maps"
+            f"{path}: zone maps can't be built in an object store; give zone_cache, a folder for"
+            " them"
         )
     with LogDir.open(path, env=env) as log_dir:
         names = {name.topic for name in list_partitions(log_dir, topics)}
