@@ -197,13 +197,13 @@ def _object(value: object, what: str) -> Json:
 
 def _text(value: object, what: str) -> str:
     if not isinstance(value, str):
-        raise _wrong(what, value, "a text")
+        raise _wrong(what, value, "text")
     return value
 
 
 def _number(value: object, what: str, at_least: int) -> int:
     if type(value) is not int or not at_least <= value <= INT64_MAX:
-        raise _wrong(what, value, f"a number from {at_least} on")
+        raise _wrong(what, value, f"a number of at least {at_least}")
     return value
 
 

@@ -78,23 +78,23 @@ def test_later_version() -> None:
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        ({"version": 1}, "topics is None, an object"),
-        ({"version": 1, "topics": {"a": 1}}, "a is 1, an object"),
-        ({"version": 1, "topics": {"a": {"partitions": {}}}}, "a: id is None, a text"),
+        ({"version": 1}, "topics is None, must be an object"),
+        ({"version": 1, "topics": {"a": 1}}, "a is 1, must be an object"),
+        ({"version": 1, "topics": {"a": {"partitions": {}}}}, "a: id is None, must be text"),
         (
             {"version": 1, "topics": {"a": {"id": "", "partitions": {"x": {}}}}},
-            "partition is 'x', a number",
+            "partition is 'x', must be a number",
         ),
         (
             {"version": 1, "topics": {"a": {"id": "", "partitions": {"0": {"offset": -1}}}}},
-            "a-0: offset is -1, a number from 0 on",
+            "a-0: offset is -1, must be a number of at least 0",
         ),
         (
             {"version": 1, "topics": {"a": {"id": "", "partitions": {"0": {"offset": True}}}}},
             "a-0: offset is True",
         ),
-        ({"a": {"0": "5"}}, "a-0 is '5', a number"),
-        ({"a": [5]}, "a is .5., an object"),
+        ({"a": {"0": "5"}}, "a-0 is '5', must be a number"),
+        ({"a": [5]}, "a is .5., must be an object"),
     ],
 )
 def test_other_things(found: dict[str, object], said: str) -> None:
