@@ -640,7 +640,11 @@ def plain_names(texts: Mapping[str, str]) -> tuple[dict[str, str], list[ConfigNo
 
 
 def key_names(name: str) -> tuple[str, ...]:
-    """Return the keys of a name: mostly one, two for KIP-32's limit, none for a retired name.
+    """Return the current names of settings that a name stands for.
+
+    Mostly it is one; it is two for `message.timestamp.difference.max.ms`, which was split into a
+    limit before and one after, and none for a retired name.
+
 
     Raises:
         ConfigError: The name is unknown.

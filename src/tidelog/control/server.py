@@ -336,8 +336,8 @@ def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) 
     """Create an object whose calls alternate with requests of the control channel.
 
     Each public method runs under the lock. Returned generators and record batch readers acquire it
-    for each step. `exclusive()` holds it for several calls, and for other objects that a call has
-    returned.
+    for each step. Use `exclusive()` to hold the lock over several calls, or while other returned
+    objects are used.
 
     Args:
         make: Creates the object for the directory.

@@ -144,7 +144,8 @@ class FolderBlocks:
                     stat = self._fs.stat(f"{self._folder}/{entry.name}")
                     entries.append((stat.mtime_ms, entry.name, stat.size))
             elif entry.name.endswith(_TMP_SUFFIX) and entry.name not in self._sizes:
-                with suppress(OSError):  # if another process is writing it, its `put` is ignored
+                # If another process is writing the file, its `put` fails to rename it, and goes on.
+                with suppress(OSError):
                     self._fs.remove(f"{self._folder}/{entry.name}")
         used = {name: number for number, name in enumerate(self._sizes)}
         entries.sort(key=lambda each: (used.get(each[1], -1), each[0]))

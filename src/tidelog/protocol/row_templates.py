@@ -17,8 +17,8 @@ Invariants:
   the same bytes.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning a template takes as much time as some tens of requests save. It also takes credit, which
-  later requests earn back, so that a client that varies its requests causes it only rarely.
+- Learning a template takes as much time as some tens of requests save. It also uses up credit,
+  which later requests restore, so that a client that varies its requests rarely causes it.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """

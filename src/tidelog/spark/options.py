@@ -464,7 +464,7 @@ _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOptions:
-    """Options of a read as a table as of a time.
+    """Options for reading a topic as a table, in its state at a given time.
 
     Attributes:
         at_ms: The time in ms, inclusive; None for the whole log.

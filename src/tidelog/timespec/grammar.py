@@ -160,7 +160,8 @@ def parse_range(text: str, *, now_ms: int, zone: tzinfo | str | None = None) -> 
         text: In the grammar of docs/time.md: `A..B`, `A..`, `..B`, `A..+6h`, a date alone (that
             day), `@A:B`.
         now_ms: The time of `now`, in ms since the epoch.
-        zone: Zone of times without one; None refuses them. A zone on one side only applies to both.
+        zone: Zone of times without one; None refuses them. If only one side has a zone, it applies
+            to both.
 
     Returns:
         Start, inclusive, or `OPEN_START` without a bound; end, exclusive, or `OPEN_END` without a

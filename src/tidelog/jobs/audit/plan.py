@@ -475,7 +475,8 @@ def pairs_of(
         raise InvalidRequest(f"several topics would have one name on B: {dict(rename)}")
     on_a, on_b = set(topics_of(a)), set() if b is None else set(topics_of(b))
     back = {new: old for old, new in rename.items()}
-    # If a topic has another name on B, a topic of B that has its name on A has no counterpart on A.
+    # If a topic of A has another name on B, a topic of B with the original name is a different
+    # topic, without a counterpart on A.
     names_b = {back.get(name, name): name for name in on_b if name in back or name not in rename}
     names = chosen(on_a | set(names_b), patterns)
     if not names:

@@ -86,7 +86,7 @@ class ReducePart:
     rows_max: int = ROWS_MAX
 
     def __call__(self, part: str) -> tuple[object, ...]:
-        """Run one task; `part` is a JSON list of a run, and its split as text or null."""
+        """Run one task; `part` is a JSON list of two: the run, and its split as text or null."""
         prepare_digests()
         fields, split = json.loads(part)
         run, env, stats = decode_run(fields), os_env(), ScanStats()

@@ -540,7 +540,10 @@ def _sources(
 
 
 def _reason(sources: Iterable[Reference], margin: Margin, now_ms: int) -> str:
-    """Return the reason of a start: unknown references, or else the earliest known one."""
+    """Return the reason for a start offset: that of the earliest reference.
+
+    If the time of a reference is unknown, that is the reason.
+    """
     known: list[tuple[int, str]] = []
     unknown: list[str] = []
     for reference in sources:

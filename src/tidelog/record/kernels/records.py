@@ -408,8 +408,8 @@ def put_view(column: Binary, row: int, data: Bytes, at: int, size: int, start: i
     """Set one view, null if `size` is -1.
 
     Arrow's layout: the size and the first 4 bytes, then 8 more bytes of a small value. For a large
-    one, the number of its buffer, 0 here, and its place there, less than 2^31. The buffer begins at
-    `start` of `data`.
+    value these 8 bytes are the number of its buffer, always 0, and its position in that buffer,
+    less than 2^31. The buffer begins at `start` of `data`.
     """
     word_at = VIEW_WORDS * row
     if size < 0:

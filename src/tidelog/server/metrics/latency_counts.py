@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 
 
-# Number of bytes that a thread reads at a time, and maximum time that a page waits for the counts;
-# the remaining records are counted for the next page.
+# Number of bytes that a thread reads at a time.
 _BYTES_AT_ONCE: Final = 4 << 20
 
 
+# Maximum time that the response to a scrape waits for the counts; the remaining records are counted
+# for the next scrape.
 _BUDGET_MS: Final = 2_000
 
 

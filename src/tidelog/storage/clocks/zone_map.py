@@ -362,7 +362,7 @@ ReadBytes: TypeAlias = Callable[[int, int], bytes]
 
 
 class _Trailer(NamedTuple):
-    """Parse the end of the file."""
+    """The parsed end of the file."""
 
     total: Zone
     identity: Identity

@@ -100,7 +100,7 @@ class AppendContext:
     """Input of an append's checks, besides the topic's settings.
 
     Attributes:
-        terms: The terms of all appends of its kind.
+        terms: Origin and required checks, the same for all appends of one kind.
         next_offset: The log end, which becomes the first record's offset.
         leader_epoch: Epoch that every batch gets, -1 if unknown.
         now_ms: Wall time, which create times are compared with; read once per append.
