@@ -187,7 +187,8 @@ def note(fs: FileSystem, directory: str, marks: Mapping[str, Mark]) -> None:
         if name not in stored or stored[name].version < mark.version
     }
     if newer:
-        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", encode_marks(stored | newer))
+        data = encode_marks(stored | newer)
+        files.write_atomically(fs, f"{directory}/{WRITERS_FILE}", data)
 
 
 def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None:
@@ -370,7 +371,8 @@ def read_commit(fs: FileSystem, path: str) -> Commit:
 
 def publish(fs: FileSystem, directory: str, commit_id: str, commit: Commit) -> None:
     """Make a commit visible: the record is durable on return."""
-    files.write_atomically(fs, commit_path(directory, commit_id), encode_commit(commit))
+    data = encode_commit(commit)
+    files.write_atomically(fs, commit_path(directory, commit_id), data)
 
 
 def finish(fs: FileSystem, directory: str, path: str, commit: Commit) -> None:
