@@ -191,6 +191,13 @@ def test_a_broker_starts_without_the_libraries_of_codecs() -> None:
         assert find_spec(name) is not None, name
 
 
+def test_commands_use_directories_and_clusters_alike() -> None:
+    """A command calls the methods that both have, and does not ask for the class."""
+    asked = re.compile(r"isinstance\([^()]*\b(Directory|RemoteDirectory|TopicInfo|RemoteTopic)\b")
+    modules = (ROOT / "src" / "tidelog" / "cli").rglob("*.py")
+    assert [path.name for path in modules if asked.search(path.read_text())] == []
+
+
 def test_classes_of_the_source_are_compiled_at_their_first_use() -> None:
     standard = re.compile(r"(?m)^\s*(from dataclasses import .*\bdataclass\b|@dataclasses\.)")
     modules = (ROOT / "src").rglob("*.py")

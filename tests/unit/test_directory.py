@@ -21,7 +21,7 @@ from tidelog.errors import (
 from tidelog.record.builder import build_batch
 from tidelog.record.partitioner import partition_of
 from tidelog.scan import RequestedRange, TimeMode, plan
-from tidelog.types import ClockName, Header, NewRecord, TopicPartition
+from tidelog.types import ClockName, Header, NewRecord, TimeMatch, TopicPartition
 
 PATH = "/data"
 CONFIG = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**63 - 1)}
@@ -37,6 +37,19 @@ def new(partitions: int = 1, **config: str) -> tuple[SeededEnv, Directory]:
 
 def keyed(count: int) -> list[NewRecord]:
     return [NewRecord(key=b"key %d" % n, value=b"%d" % n, timestamp=n) for n in range(count)]
+
+
+def test_sizes_are_those_of_the_files_of_each_segment() -> None:
+    env, directory = new(2)
+    directory.append("t", keyed(3), partition=0)
+    directory.log("t", 0).roll()
+    directory.append("t", keyed(1), partition=0)
+    paths = [each.log_path for each in directory.partition("t", 0).segments]
+    expected = [env.files.stat(path).size for path in paths]
+    assert len(expected) == 2
+    assert sorted(directory.log_sizes(["t"])["t"]) == sorted(expected)
+    with pytest.raises(UnknownTopic):
+        directory.log_sizes(["u"])
 
 
 class TestAppends:
@@ -247,6 +260,15 @@ class TestRecordsWithoutAnAppendTime:
         assert directory.offsets_at("t", START_MS + 1, clock="append") == {name: None}
         assert "the append time of 10 records" in caplog.text
         assert directory.without_append_time(name) == 10
+
+    def test_a_search_returns_the_number_in_place_of_a_warning(
+        self, directory: Directory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = TopicPartition("t", 0)
+        matches = directory.search_times({name: START_MS + 1}, ClockName.APPEND)
+        assert matches == {name: TimeMatch(None, 10)}
+        assert directory.search_times({name: 10**12}, ClockName.RECORD)[name].without_time == 0
+        assert caplog.text == ""
 
     def test_a_count_is_a_number_that_tells_it(self, directory: Directory) -> None:
         found = directory.count("t", start=START_MS, clock="append")
