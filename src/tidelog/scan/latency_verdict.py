@@ -31,12 +31,12 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
     assert most is not None
     longest = duration_text(max(total.max_ms, 0) / 1000)
     return (
-        f"{name}: of {total.count:,} records half were appended {_after(half, total)},"
-        f" 99% {_after(most, total)}, all within {longest}{clocks}"
+        f"{name}: of {total.count:,} records half were appended {percentile_text(half, total)},"
+        f" 99% {percentile_text(most, total)}, all within {longest}{clocks}"
     )
 
 
-def _after(ms: int, total: LatencyHistogram) -> str:
+def percentile_text(ms: int, total: LatencyHistogram) -> str:
     """Return a percentile in words; the largest latency if the estimate could exceed it."""
     if ms <= 0:
         return "by their create time"

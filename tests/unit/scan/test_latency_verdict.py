@@ -1,5 +1,6 @@
 """The sentence about latency: for none, one and many records, and for clocks that were ahead."""
 
+from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
 from tidelog.scan.latency import TopicLateness
 from tidelog.scan.latency_verdict import (
     latency_verdict,
@@ -45,6 +46,22 @@ def test_no_estimate_exceeds_the_largest_latency() -> None:
     minute = 60_000
     assert latency_verdict("t", histogram(minute, 142 * minute, 142 * minute, 143 * minute)) == (
         "t: of 4 records half were appended within 2h23m, 99% within 2h23m, all within 2h23m"
+    )
+
+
+def test_several_topics_are_summed_up_by_the_slowest_in_the_words_of_each() -> None:
+    slow, fast = LatencyByHour(), LatencyByHour()
+    slow.add(0, 1_589_000, 99)
+    slow.add(0, 1_620_000)
+    fast.add(0, -1_000, 10)
+    topics = {"fast": TopicTimes(10, by_append=fast), "slow": TopicTimes(100, by_append=slow)}
+    assert latency_verdict("slow", slow.total()).endswith("99% within 27m, all within 27m")
+    assert latencies_verdict(LatencyResult(topics, 0, [])) == (
+        "110 records of 2 topics; the slowest topic is slow: 99% of its records were appended"
+        " within 27m"
+    )
+    assert latencies_verdict(LatencyResult(topics | {"slow": topics["fast"]}, 0, [])).endswith(
+        "99% of its records were appended by their create time"
     )
 
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
-from tidelog.amounts import estimate_text, plural
+from tidelog.amounts import plural
 from tidelog.lazy_dataclass import dataclass
 from tidelog.scan.latency import TopicLateness
-from tidelog.scan.latency_verdict import latency_verdict
+from tidelog.scan.latency_verdict import latency_verdict, percentile_text
 from tidelog.spark.parts import timestamp
 from tidelog.storage.clocks.latency import PERCENTS, RELATIVE_ERROR, LatencyByHour, LatencyHistogram
 from tidelog.types import HOUR_MS, ClockName
@@ -166,6 +166,6 @@ def latencies_verdict(result: LatencyResult) -> str:
     slowest = max(known, key=lambda name: known[name])
     return (
         f"{plural(records, 'record')} of {plural(len(totals), 'topic')}; the slowest topic is"
-        f" {slowest}: 99% of its records were appended within"
-        f" {estimate_text(max(known[slowest], 0) / 1000)}"
+        f" {slowest}: 99% of its records were appended"
+        f" {percentile_text(known[slowest], totals[slowest])}"
     )
