@@ -3,6 +3,8 @@
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -11,8 +13,12 @@ from tidelog.spark.session import (
     SessionOptions,
     our_words,
     settings,
+    setup,
     use_this_python,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TRACE = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
   File "worker.py", line 1, in main
@@ -57,6 +63,25 @@ def test_workers_run_this_python_unless_another_was_chosen(
     use_this_python()
     assert os.environ["PYSPARK_PYTHON"] == (chosen or sys.executable)
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == (chosen or sys.executable)
+
+
+def test_setup_prepares_the_workers_and_the_pushdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    conf: dict[str, str] = {}
+    java = SimpleNamespace(first=lambda: {"version": "17.0.9"})
+    session = cast(
+        "SparkSession",
+        SimpleNamespace(
+            version="4.3.0",
+            sql=lambda _: java,
+            conf=SimpleNamespace(set=conf.__setitem__),
+        ),
+    )
+    assert setup(session, checks_workers=False) is session
+    assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert conf == {PUSHDOWN: "true"}
 
 
 def test_a_connect_server_has_its_own_driver(tmp_path: Path) -> None:
