@@ -269,15 +269,6 @@ BATCHED_LEAVE_FIRST_VERSION: Final = 3
 NOT_FOUND_FIRST_VERSION: Final = 6
 
 
-CLASSIC_TYPE: Final = "classic"
-
-
-CONSUMER_TYPE: Final = "consumer"
-
-
-SHARE_TYPE: Final = "share"
-
-
 # Operations of Kafka's AclOperation that apply to groups: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
 # ALTER_CONFIGS, as bits by the operation's code.
 GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -420,7 +411,7 @@ async def list_groups(
 
     def passes(group: AnyGroup) -> bool:
         return (not states or group.state.value.lower() in states) and (
-            not types or _type_of(group) in types
+            not types or group.group_type in types
         )
 
     clock, groups = context.node.env.clock, tuple(coordinator.groups())
@@ -434,14 +425,8 @@ def _listed(group: AnyGroup) -> ListedGroup:
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
         group_state=group.state.value,
-        group_type=_type_of(group),
+        group_type=group.group_type,
     )
-
-
-def _type_of(group: AnyGroup) -> str:
-    if isinstance(group, ShareGroup):
-        return SHARE_TYPE
-    return CLASSIC_TYPE if isinstance(group, ClassicGroup) else CONSUMER_TYPE
 
 
 async def describe_groups(

@@ -11,7 +11,7 @@ Source: Kafka 4.3's classic groups; KIP-345 (static members).
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Final
+from typing import ClassVar, Final
 
 from tidelog.error_codes import ErrorCode
 from tidelog.errors import CorruptMessage, UnsupportedVersion
@@ -121,6 +121,7 @@ class ClassicGroup:
     """Group whose leader assigns partitions on the client's side. Belongs to the loop's thread.
 
     Attributes:
+        group_type: Type of the group in ListGroups.
         group_id: Id of the group.
         state: Current state.
         previous_state: State before the current one.
@@ -140,6 +141,8 @@ class ClassicGroup:
         sync_timer: Timer that ends the wait for SyncGroup in this generation.
         metadata_bytes: Estimated memory for the protocols of all members, in bytes.
     """
+
+    group_type: ClassVar[str] = "classic"
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id

@@ -217,6 +217,7 @@ class ModernGroup(Generic[AssignmentT]):
     """Members, their targets and current assignments. Belongs to the loop's thread.
 
     Attributes:
+        group_type: Type of the group in ListGroups.
         protocol_type: Protocol type in ListGroups.
         no_assignment: Current assignment of a new member.
         group_id: Id of the group.
@@ -232,6 +233,7 @@ class ModernGroup(Generic[AssignmentT]):
         waits: Timers by timeout and member id.
     """
 
+    group_type: ClassVar[str]
     protocol_type: ClassVar[str]
     no_assignment: AssignmentT
 
@@ -340,6 +342,7 @@ class ConsumerGroup(ModernGroup[MemberAssignment]):
             deleted.
     """
 
+    group_type = "consumer"
     protocol_type = CONSUMER_PROTOCOL
     no_assignment = MemberAssignment()
 
@@ -543,6 +546,7 @@ class ShareGroup(ModernGroup[ShareAssignment]):
         shared: Initialized topics by id. They stay when no member reads them.
     """
 
+    group_type = "share"
     protocol_type = SHARE_PROTOCOL
     no_assignment = ShareAssignment()
 
