@@ -126,9 +126,6 @@ class ObjectStore(Protocol):
         ...
 
 
-OPTION_PREFIX: Final = "store."
-
-
 # fsspec chains schemes with '::'.
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.:_-]*)://")
 

@@ -235,16 +235,8 @@ class PieceFinder:
             identity=identity_text(segment.stat().identity),
             is_closed=segment.has_known_end,
             base_offset=segment.base_offset,
-            start_position=part.start_position,
-            end_position=part.end_position,
-            start_offset=part.start_offset,
-            end_offset=part.end_offset,
             is_unknown=is_unknown,
-            without_time=part.without_time,
-            records=part.records,
-            opens_all=part.opens_all,
-            floor_offset=part.floor_offset,
-            limit_offset=part.limit_offset,
+            **part._asdict(),
         )
         needs_times = self.with_append_times and piece.size_bytes
         return _with_times(self.reader, segment, piece) if needs_times else piece

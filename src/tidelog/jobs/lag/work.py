@@ -283,10 +283,6 @@ class Cell(NamedTuple):
 Counts = Counter[Cell]
 
 
-# Ascending offsets that divide a partition, by topic and partition; counting ends at the last one.
-Cuts = Mapping[tuple[str, int], Sequence[int]]
-
-
 def encode_counts(counts: Counts) -> str:
     """Encode counts as JSON."""
     return json.dumps([[*cell, number] for cell, number in counts.items()])

@@ -75,9 +75,6 @@ SHARE_FIRST_VERSION: Final = 6
 BATCHED_KEYS_FIRST_VERSION: Final = 4
 
 
-NO_NODE: Final = -1
-
-
 # Maximum number of keys in a request whose partitions are opened before the response; the
 # partitions of further keys are opened by their first write.
 OPENED_KEYS_MAX: Final = 100

@@ -7,9 +7,9 @@ scrape, some MB at a time. Records that retention deletes before that are not co
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from tidelog.errors import CorruptRecord, TidelogError
 from tidelog.lazy_dataclass import dataclass
@@ -47,11 +47,6 @@ _PARTITIONS_AT_ONCE: Final = 256
 
 
 _LATENCY_MAX: Final = 1 << 46
-
-
-# Function of a batch's body, its number of records, its base timestamp and its append time; returns
-# the latencies' counts by bucket, and their sum in ms.
-_Count: TypeAlias = Callable[[Buffer, int, int, int], tuple[Sequence[int], int]]
 
 
 @dataclass(slots=True)

@@ -54,48 +54,6 @@ class TierNote(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierTimes:
-    """Times of a segment that retention needs under any policy; see `SegmentTimes`."""
-
-    largest_timestamp: int
-    largest_at: int
-    mtime_ms: int
-    largest_append_ms: int = UNKNOWN_MS
-    append_slack_ms: int = 0
-    is_append_known: bool = False
-    seen_ms: int = UNKNOWN_MS
-    capped: CountedTime | None = None
-
-    @classmethod
-    def of(cls, times: SegmentTimes) -> "TierTimes":
-        """Create the times of a local segment, from those for the policy that needs all."""
-        return cls(
-            largest_timestamp=times.largest_timestamp,
-            largest_at=times.largest_at,
-            mtime_ms=times.mtime_ms,
-            largest_append_ms=times.largest_append_ms,
-            append_slack_ms=times.append_slack_ms,
-            is_append_known=times.is_append_known,
-            seen_ms=times.seen_ms,
-            capped=times.capped,
-        )
-
-    def at(self, now_ms: int) -> SegmentTimes:
-        """Return the times in the form that retention needs."""
-        return SegmentTimes(
-            largest_timestamp=self.largest_timestamp,
-            largest_at=self.largest_at,
-            mtime_ms=self.mtime_ms,
-            largest_append_ms=self.largest_append_ms,
-            append_slack_ms=self.append_slack_ms,
-            is_append_known=self.is_append_known,
-            seen_ms=self.seen_ms,
-            capped=self.capped,
-            now_ms=now_ms,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TierSegment:
     """A segment in the tier.
 
@@ -105,7 +63,7 @@ class TierSegment:
         uid: 32 hexadecimal digits, unique among all copies of all segments.
         objects: Length and CRC-32C of each object, by suffix; the log is always among them.
         total: All zones together: counts, times on both clocks, transactions.
-        times: Times for retention.
+        times: Times for retention under any policy; `now_ms` is 0.
         zones_know_append: Whether its zone map has exactly the append times of the segment.
         last_fingerprint: Fingerprint of its last batch, as in notes; 0 if it has none.
         note: Why and when it was rolled.
@@ -118,7 +76,7 @@ class TierSegment:
     uid: str
     objects: Mapping[str, FileSum]
     total: Zone
-    times: TierTimes
+    times: SegmentTimes
     zones_know_append: bool
     last_fingerprint: int
     note: TierNote = field(default=TierNote(RollReason.UNKNOWN, UNKNOWN_MS, UNKNOWN_MS))
@@ -256,16 +214,18 @@ def _objects(sums: dict[str, list[int]], what: str) -> dict[str, FileSum]:
     return {suffix: FileSum(*pair) for suffix, pair in sums.items()}
 
 
-def _times(items: list[int], capped: object, what: str) -> TierTimes:
+def _times(items: list[int], capped: object, what: str) -> SegmentTimes:
     numbers = _numbers(items, _TIMES_TYPES, f"{what}: `times`")
-    return TierTimes(
-        largest_timestamp=numbers[0],
-        largest_at=numbers[1],
-        mtime_ms=numbers[2],
-        largest_append_ms=numbers[3],
-        append_slack_ms=numbers[4],
-        is_append_known=bool(numbers[5]),
-        seen_ms=numbers[6],
+    largest, largest_at, mtime_ms, append_ms, slack_ms, is_known, seen_ms = numbers
+    return SegmentTimes(
+        largest_timestamp=largest,
+        mtime_ms=mtime_ms,
+        now_ms=0,
+        largest_at=largest_at,
+        largest_append_ms=append_ms,
+        append_slack_ms=slack_ms,
+        is_append_known=bool(is_known),
+        seen_ms=seen_ms,
         capped=None if capped is None else _capped(capped, what),
     )
 

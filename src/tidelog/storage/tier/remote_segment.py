@@ -117,7 +117,7 @@ class RemoteSegment(ClosedSegment):
 
     def noted_times(self, now_ms: int) -> SegmentTimes | None:
         """Return the times stored when it was copied; after a truncation they are upper bounds."""
-        return self.row.times.at(now_ms)
+        return self.row.times._replace(now_ms=now_ms)
 
     @property
     def knows_all_append_times(self) -> bool:

@@ -42,7 +42,7 @@ from tidelog.storage.segment.retention import Deletion
 from tidelog.storage.segment.roll import RollReason
 from tidelog.storage.segment.segment import Segment
 from tidelog.storage.tier.log_tier import is_copied, is_followed_by_hole
-from tidelog.storage.tier.manifest import Manifest, TierNote, TierSegment, TierTimes, missing_span
+from tidelog.storage.tier.manifest import Manifest, TierNote, TierSegment, missing_span
 from tidelog.storage.tier.tier_files import check_tier_url
 from tidelog.storage.tier.tier_record import TierRecord
 from tidelog.storage.tier_manager.tier_store import (
@@ -446,7 +446,7 @@ class Mover:
         times = read_times(log, segment, clock=RetentionClock.RECORD_CAPPED, seen_ms=seen_ms)
         return CopySource(
             segment=segment,
-            times=TierTimes.of(times),
+            times=times,
             note=TierNote(
                 RollReason.UNKNOWN if note is None else note.reason,
                 -1 if note is None else note.roll_ms,

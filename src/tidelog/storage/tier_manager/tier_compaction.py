@@ -52,7 +52,6 @@ from tidelog.storage.segment.segment import SegmentContext, read_optional
 from tidelog.storage.tier.manifest import (
     TierNote,
     TierSegment,
-    TierTimes,
     decode_row,
     encode_row,
 )
@@ -211,7 +210,7 @@ def copy_rewritten(
             tier,
             CopySource(
                 segment=segment,
-                times=TierTimes.of(times),
+                times=times,
                 note=TierNote(note.reason, note.roll_ms, seen_ms),
                 uid=uid,
             ),

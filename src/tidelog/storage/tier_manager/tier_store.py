@@ -27,6 +27,7 @@ from tidelog.storage import files
 from tidelog.storage.clocks.zone_map import FileSum
 from tidelog.storage.segment import zone_map_files
 from tidelog.storage.segment.gaps import lost_at_end
+from tidelog.storage.segment.retention import SegmentTimes
 from tidelog.storage.segment.segment import iterate_batches, read_optional
 from tidelog.storage.segment.segment_notes import last_fingerprint
 from tidelog.storage.text_files import read_meta_properties
@@ -34,7 +35,6 @@ from tidelog.storage.tier.manifest import (
     Manifest,
     TierNote,
     TierSegment,
-    TierTimes,
     decode_manifest,
     encode_manifest,
 )
@@ -154,7 +154,7 @@ class CopySource:
     """A finished local segment, and its note."""
 
     segment: "ClosedSegment"
-    times: TierTimes
+    times: SegmentTimes
     note: TierNote
     uid: str
 
@@ -184,7 +184,7 @@ def copy_segment(tier: PartitionTier, source: CopySource) -> TierSegment:
         uid=source.uid,
         objects=_sums(segment),
         total=zones.total,
-        times=source.times,
+        times=source.times._replace(now_ms=0),
         zones_know_append=segment.zones_on(ClockName.APPEND) is not None,
         last_fingerprint=last_fingerprint(segment),
         note=source.note,
