@@ -14,8 +14,10 @@ from tidelog.protocol.messages.group_records import (
     ConsumerProtocolSubscription,
     OwnedPartitions,
 )
-from tidelog.server.groups.offset_commits import fetch_error
+from tidelog.server.groups.modern_group import MemberState
+from tidelog.server.groups.offset_commits import Commit, fetch_error
 from tidelog.server.groups.requests import (
+    CommitRequest,
     HeartbeatRequest,
     HeartbeatResult,
     JoinResult,
@@ -427,6 +429,46 @@ def test_a_classic_member_joins_again_for_a_new_target_and_not_for_an_epoch(worl
     assert world.heartbeat(classic) is ErrorCode.NONE
     first.beat()
     assert world.heartbeat(classic) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world: World) -> None:
+    """Source: KIP-848, KIP-1251."""
+    first = Member(world, "A")
+    second = Member(world, "B")
+    settle(first, second)
+    assert first.epoch == 3
+    kept, gone = min(first.numbers()), min(second.numbers())
+
+    def code(member_id: str, epoch: int, partition: int, *, is_late: bool = True) -> ErrorCode:
+        request = CommitRequest(
+            group_id=GROUP, member_id=member_id, generation=epoch, is_late_version=is_late
+        )
+        commit = Commit("routes", partition, 1, topic_id=ROUTES)
+        return world.commits.commit(request, [commit]).value[0]
+
+    assert [code("A", epoch, kept) for epoch in (1, 2, 3, 4)] == [
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.STALE_MEMBER_EPOCH,
+    ]
+    assert code("A", 2, gone) is ErrorCode.STALE_MEMBER_EPOCH
+    assert code("A", 3, kept, is_late=False) is ErrorCode.UNSUPPORTED_VERSION
+    assert code("nobody", 3, kept) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_says_otherwise(
+    world: World,
+) -> None:
+    first = Member(world, "A", topics=frozenset({"routes", "stops"}))
+    settle(first)
+    assert (first.numbers(), first.numbers(STOPS)) == (set(range(5)), {0, 1})
+    first.beat(topics=frozenset({"routes"}))
+    state = world.consumers.members["A"].assignment
+    assert state.state is MemberState.UNREVOKED_PARTITIONS
+    assert {topic: set(part) for topic, part in state.revoking.items()} == {STOPS: {0, 1}}
+    settle(first)
+    assert world.consumers.members["A"].assignment.revoking == {}
 
 
 def test_an_epoch_without_a_member_is_nobody_s(world: World) -> None:
