@@ -457,13 +457,22 @@ def test_commits_of_members_are_accepted_in_the_epochs_of_their_partitions(world
     assert code("nobody", 3, kept) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
+@pytest.mark.parametrize(
+    "owned",
+    [None, {ROUTES: frozenset(range(5)), STOPS: frozenset({0, 1})}],
+    ids=["unchanged", "all"],
+)
+@pytest.mark.parametrize("interval_ms", [0, 1000])
 def test_a_member_that_drops_a_topic_owns_its_partitions_until_it_says_otherwise(
-    world: World,
+    owned: Owned | None, interval_ms: int
 ) -> None:
+    """Also before the next target is computed, which waits for the interval."""
+    world = World(group_consumer_assignment_interval_ms=f"{interval_ms}")
+    world.make_topics(routes=5, stops=2)
     first = Member(world, "A", topics=frozenset({"routes", "stops"}))
     settle(first)
     assert (first.numbers(), first.numbers(STOPS)) == (set(range(5)), {0, 1})
-    first.beat(topics=frozenset({"routes"}))
+    first.beat(topics=frozenset({"routes"}), owned=owned)
     state = world.consumers.members["A"].assignment
     assert state.state is MemberState.UNREVOKED_PARTITIONS
     assert {topic: set(part) for topic, part in state.revoking.items()} == {STOPS: {0, 1}}
