@@ -23,6 +23,13 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
+class TerminalInput(io.BytesIO):
+    """An input that claims to be a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """Exit code and output of a command."""
@@ -50,6 +57,7 @@ class Cli:
     variables: dict[str, str] = field(default_factory=dict)
     wait: Callable[[float], None] = lambda _seconds: None
     on_terminal: bool = False
+    asked: bool = False  # stdin is a terminal
     url: str | None = None  # replaces `data`
 
     @property
@@ -63,7 +71,7 @@ class Cli:
         out = kind(raw, encoding="utf-8", write_through=True)
         surroundings = Surroundings(
             env=self.env,
-            stdin=io.BytesIO(stdin),
+            stdin=TerminalInput(stdin) if self.asked else io.BytesIO(stdin),
             stdout=out,
             stderr=err,
             wait=self.wait,

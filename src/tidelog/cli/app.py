@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 import tidelog
-from tidelog.cli.command_groups import CommandGroup, UnknownCommand
+from tidelog.cli.command_groups import OTHER_OPTIONS, CommandGroup, UnknownCommand
 from tidelog.cli.options import examples
 from tidelog.cli.surroundings import ExitCode, Interrupted, Surroundings, describe
 from tidelog.garbage import collection_paused, take_modules_as_old
@@ -267,6 +267,10 @@ def _usage_text(error: click.UsageError) -> tuple[str, str]:
     if isinstance(error, UnknownCommand):
         return error.message, error.hint
     near: Sequence[str] = getattr(error, "possibilities", None) or ()
+    other_name = OTHER_OPTIONS.get(getattr(error, "option_name", ""))
+    options = () if error.ctx is None else error.ctx.command.params
+    if other_name is not None and any(other_name in one.opts for one in options):
+        near = (other_name,)
     text = error.message if near else error.format_message()
     command = "tidelog" if error.ctx is None else error.ctx.command_path
     meant = f"did you mean {' or '.join(near)}? " if near else ""

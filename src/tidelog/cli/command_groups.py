@@ -68,6 +68,10 @@ _OTHER_SUBCOMMANDS: Final = {
 _REMOVALS: Final = ("delete", "remove")
 
 
+# Names that other tools have for options, and ours.
+OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
+
+
 class UnknownCommand(click.UsageError):
     """A command that does not exist; the hint names the command that was probably meant."""
 

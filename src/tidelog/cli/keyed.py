@@ -181,7 +181,9 @@ class DiffOptions:
     topic: str = given(topic_argument)
     place: Place = given(place_options)
     start: str = option("--from", required=True, metavar="TIME", help=f"Earlier time. {TIME_HELP}.")
-    end: str | None = option("--to", metavar="TIME", help="Later time. Default: all records.")
+    end: str | None = option(
+        "--to", metavar="TIME", help="Later time (inclusive). Default: all records."
+    )
     clock: ClockName = given(clock_option)
     partition: int | None = option(
         "--partition", type=int, metavar="N", help="Only this partition. Default: all."
@@ -205,7 +207,9 @@ class DiffOptions:
 def diff(surroundings: Surroundings, options: DiffOptions) -> None:
     """Show keys added, changed and deleted between two times.
 
-    Compares the topic's tables as of both times (see `tidelog read --table`).
+    Compares the topic's tables as of both times (see `tidelog read --table`). Such a table has the
+    records up to and including its time. So --from 2013-02-08 and --to 2013-02-09 compare the
+    beginnings of both days, and show what changed on the 8th.
     """
     before_ms = times.read_point(surroundings, options.start, options.zone)
     end = options.end
@@ -223,12 +227,15 @@ def diff(surroundings: Surroundings, options: DiffOptions) -> None:
         if options.kind.is_columns:
             write_columns(surroundings, reader.schema, reader, None, options.kind)
         else:
-            _print_diff(surroundings, reader, options)
+            _print_diff(surroundings, reader, options, (before_ms, after_ms))
         _say(surroundings, difference, stats, whole=True)
 
 
 def _print_diff(
-    surroundings: Surroundings, reader: "pa.RecordBatchReader", options: DiffOptions
+    surroundings: Surroundings,
+    reader: "pa.RecordBatchReader",
+    options: DiffOptions,
+    times_ms: tuple[int, int | None],
 ) -> None:
     kind = Format(options.kind)
     out = output.writer(surroundings, _DIFF_COLUMNS, kind, zone=options.zone)
@@ -238,7 +245,16 @@ def _print_diff(
         out.write(_diff_rows(batch, options))
     out.close()
     parts = (f"{output.count_text(changes[one])} {one}" for one in _CHANGES)
-    surroundings.say(f"{plural(changes.total(), 'key')} of {options.topic}: {', '.join(parts)}")
+    before_ms, after_ms = times_ms
+    before = output.time_text(before_ms, options.zone)
+    after = "all records"
+    if after_ms is not None:
+        after = f"the table as of {output.time_text(after_ms, options.zone)}"
+    keys = plural(changes.total(), "key")
+    surroundings.say(
+        f"{keys} of {options.topic}: {', '.join(parts)}; from the table as of {before} to {after}"
+        f" ({options.zone or 'UTC'}, {options.clock} clock, times inclusive)"
+    )
 
 
 def _diff_rows(batch: "pa.RecordBatch", options: DiffOptions) -> Iterator[list[Cell]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tidelog.amounts import estimate_text, plural, verb
+from tidelog.amounts import plural, verb
 from tidelog.cli import output, times
 from tidelog.cli.options import (
     Format,
@@ -136,7 +136,7 @@ _PERCENTILES: Final = output.duration(
     *(f"p{percent:g}_ms".replace(".", "") for percent in PERCENTS)
 )
 _SHOWN_HOURS: Final = output.columns(
-    output.time("hour"),
+    output.time("start"),
     output.duration("span_ms"),
     output.count("records"),
     _PERCENTILES,
@@ -254,8 +254,10 @@ def hour_table(
 
 def _percentiles(one: LatencyHistogram, kind: Format) -> list[Cell]:
     """Return the percentiles in ms; for people as text with as few digits as an estimate has."""
+    from tidelog.scan.latency_verdict import capped_text
+
     return [
-        ms if kind is not Format.TABLE or ms is None else estimate_text(ms / 1000)
+        ms if kind is not Format.TABLE or ms is None else capped_text(ms, one)
         for ms in one.percentiles(PERCENTS)
     ]
 

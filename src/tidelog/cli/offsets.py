@@ -73,7 +73,11 @@ class OffsetsOptions:
 )
 @with_options(OffsetsOptions)
 def offsets(surroundings: Surroundings, options: OffsetsOptions) -> None:
-    """Find offsets by time, in each partition."""
+    """Find offsets by time, in each partition.
+
+    The result is the first offset whose record has the time of --at or a later one, and the time of
+    that record. `tidelog read --during` prints the records of a time.
+    """
     columns = output.columns(
         output.detail("topic"),
         output.number("partition", "offset"),

@@ -40,7 +40,7 @@ bootstrap_option = click.option(
     required=True,
     envvar="TIDELOG_BOOTSTRAP",
     metavar="HOST:PORT",
-    help="Brokers of the cluster, separated by commas.",
+    help="Brokers of the cluster, separated by commas. Default: TIDELOG_BOOTSTRAP.",
 )
 
 

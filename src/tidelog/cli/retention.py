@@ -354,14 +354,18 @@ _PARTITIONS: Final = output.columns(
 @data_option
 @show_option(RetainShow, "One line per partition, or per segment with the reason.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option(
+    "--yes", is_flag=True, help="Delete without a question. Default: ask if stdin is a terminal."
+)
 @format_option
 @click.pass_obj
-def retain(
+def retain(  # noqa: PLR0913 - one argument for each option
     surroundings: Surroundings,
     topic: str | None,
     data: str | None,
     show: RetainShow | None,
     dry_run: bool,
+    yes: bool,
     kind: Format,
 ) -> None:
     """Delete segments that are past their topics' retention.
@@ -370,14 +374,15 @@ def retain(
     directory's lock. Default: all topics. `tidelog why` explains each segment.
     """
     with open_directory(surroundings, data, writable=True) as directory:
+        asks = not dry_run and not yes and surroundings.stdin.isatty()
+        if asks and not _is_wanted(surroundings, directory.retain(topic, dry_run=True)):
+            surroundings.say("nothing was deleted; --dry-run shows the segments")
+            return
         due = directory.retain(topic, dry_run=dry_run)
         names = directory.topics() if topic is None else [topic]
         unknown = [name for name in sorted(names) if not directory.log_dir.knows_age_limit(name)]
     verb = "would be deleted" if dry_run else "deleted"
-    size = output.bytes_text(sum(one.size_bytes for one in due))
-    of_size = f" of {size}" if due else ""
-    segments = f"{output.plural(len(due), 'segment')}{of_size} {verb}"
-    output.print_verdict(surroundings, segments, kind)
+    output.print_verdict(surroundings, f"{_segments(due)} {verb}", kind)
     if due or kind is not Format.TABLE:
         output.print_rows(surroundings, *_due_table(due, shown_table(show, RetainShow, kind)), kind)
     for name in unknown:
@@ -386,6 +391,21 @@ def retain(
             f" nothing is deleted by age; `tidelog config {name}{Place(data=data).words} --set"
             " retention.ms=MS` sets one"
         )
+
+
+def _segments(due: "Sequence[DueSegment]") -> str:
+    """Return the number of segments and their size."""
+    of_size = f" of {output.bytes_text(sum(one.size_bytes for one in due))}" if due else ""
+    return f"{output.plural(len(due), 'segment')}{of_size}"
+
+
+def _is_wanted(surroundings: Surroundings, due: "Sequence[DueSegment]") -> bool:
+    """Ask whether to delete segments; True without a question if there are none."""
+    if not due:
+        return True
+    surroundings.stderr.write(f"delete {_segments(due)}? [y/N] ")
+    surroundings.stderr.flush()
+    return surroundings.stdin.readline().strip().lower() in (b"y", b"yes")
 
 
 def _due_table(

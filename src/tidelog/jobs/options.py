@@ -79,7 +79,7 @@ SINK: Final = Option("More options of the sink, such as `compression`.")
 # Options that are also options of commands; `tidelog.cli.options` creates options of click from
 # them.
 CLOCK: Final = Option(
-    "record: the record's own timestamp; append: when the log appended it.",
+    "record: the record's own timestamp; append: when it arrived in the log.",
     "--clock",
     ClockName.RECORD,
     choices=ClockName,

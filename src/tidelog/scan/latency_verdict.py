@@ -37,12 +37,14 @@ def latency_verdict(name: str, total: LatencyHistogram) -> str:
 
 
 def percentile_text(ms: int, total: LatencyHistogram) -> str:
-    """Return a percentile in words; the largest latency if the estimate could exceed it."""
-    if ms <= 0:
-        return "by their create time"
-    if ms * (1 + _ESTIMATE_ERROR) >= total.max_ms:
-        return f"within {duration_text(total.max_ms / 1000)}"
-    return f"within {estimate_text(ms / 1000)}"
+    """Return a percentile in words."""
+    return "by their create time" if ms <= 0 else f"within {capped_text(ms, total)}"
+
+
+def capped_text(ms: int, total: LatencyHistogram) -> str:
+    """Return a percentile with few digits; the largest latency if the estimate could exceed it."""
+    is_near = ms > 0 and ms * (1 + _ESTIMATE_ERROR) >= total.max_ms
+    return duration_text(total.max_ms / 1000) if is_near else estimate_text(ms / 1000)
 
 
 def clock_ahead_ms(histogram: LatencyHistogram) -> int | None:

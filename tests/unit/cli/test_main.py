@@ -57,6 +57,7 @@ def test_no_arguments_show_all_commands(capsys: pytest.CaptureFixture[str]) -> N
         ),
         (("topics", "--format", "xml"), "`tidelog topics --help`"),
         (("topics", "--no-such"), "No such option"),
+        (("read", "t", "--last", "5"), "hint: did you mean --tail? `tidelog read --help`"),
         (("topics", "--formt", "csv"), "hint: did you mean --format? `tidelog topics --help`"),
         (("offsets", "flights"), "--at"),
     ],

@@ -196,7 +196,7 @@ class TestLatency:
 
     def test_hours_are_shown_on_demand(self, topic: Cli) -> None:
         lines = topic.ok("latency", "flights", "--show", "hours").lines
-        assert lines[1].split()[:3] == ["HOUR", "(UTC)", "SPAN"]
+        assert lines[1].split()[:3] == ["START", "(UTC)", "SPAN"]
         assert len(lines) == 4
         topics = topic.ok("latency", "flights", "--show", "topics", "-o", "json").objects
         assert [(row["records"], row["p50_ms"]) for row in topics] == [(6, 10)]

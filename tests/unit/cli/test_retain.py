@@ -58,6 +58,24 @@ def test_people_see_a_line_for_each_partition(topic: Cli) -> None:
     assert topic.ok("retain").out == "0 segments deleted\n"
 
 
+def test_a_person_is_asked(topic: Cli) -> None:
+    topic.asked = True
+    for answer in (b"\n", b"n\n", b""):
+        result = topic.ok("retain", stdin=answer)
+        assert result.err.startswith("delete 2 segments of ")
+        assert result.err.endswith("? [y/N] nothing was deleted; --dry-run shows the segments\n")
+        assert result.out == ""
+    assert len(topic.ok("retain", "--dry-run", "-o", "json").objects) == 2
+    assert "2 segments of" in topic.ok("retain", stdin=b"y\n").out
+    assert "[y/N]" not in topic.ok("retain").err, "there is nothing to delete"
+
+
+def test_a_script_says_yes(topic: Cli) -> None:
+    topic.asked = True
+    assert topic.ok("retain", "--yes").err == ""
+    assert topic.ok("retain", "--dry-run", "-o", "json").objects == []
+
+
 def test_the_library_does_the_same(topic: Cli) -> None:
     with tidelog.open(str(topic.data), env=topic.env) as directory:
         due = directory.retain(dry_run=True)

@@ -57,7 +57,10 @@ def test_a_diff_names_what_was_added_changed_and_deleted(flights: Cli) -> None:
     result = flights.ok("diff", "flights", "--from", str(NOW - 99), "-o", "json")
     found = {row["key"]: (row["change"], row["before"], row["after"]) for row in result.objects}
     assert found == {"a": ("changed", "1", "3"), "b": ("deleted", "2", None)}
-    assert result.err.startswith("2 keys of flights: 0 added, 1 changed, 1 deleted\n")
+    assert result.err.startswith(
+        "2 keys of flights: 0 added, 1 changed, 1 deleted; from the table as of 2023-11-14"
+        " 22:13:19.901 to all records (UTC, record clock, times inclusive)\n"
+    )
     span = ("--from", str(NOW - 200), "--to", str(NOW - 99))
     rows = flights.ok("diff", "flights", *span, "-o", "json").objects
     assert [(row["key"], row["change"]) for row in rows] == [("a", "added"), ("b", "added")]

@@ -30,7 +30,7 @@ def test_topics_counts_segments_and_bytes_without_opening_logs(flights: Cli) -> 
 def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
     cli.data.mkdir()
     result = cli.ok("topics")
-    assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  SETTINGS"]
+    assert result.lines == ["TOPIC  PARTITIONS  SEGMENTS  BYTES  TOPIC ID  CHANGED SETTINGS"]
     assert "`tidelog create TOPIC` creates one" in result.err
 
 

@@ -3,6 +3,7 @@
 from tidelog.jobs.latency.tables import LatencyResult, TopicTimes, latencies_verdict
 from tidelog.scan.latency import TopicLateness
 from tidelog.scan.latency_verdict import (
+    capped_text,
     latency_verdict,
     lateness_verdict,
     merged_delays,
@@ -19,6 +20,14 @@ def histogram(*latencies_ms: int) -> LatencyHistogram:
     for latency_ms in latencies_ms:
         made.add(latency_ms)
     return made
+
+
+def test_no_text_of_a_percentile_exceeds_the_largest_latency() -> None:
+    """30 days and 20 hours would be rounded to 31 days."""
+    longest_ms = 30 * DAY_MS + 20 * HOUR_MS
+    total = histogram(1, longest_ms - 2, longest_ms - 1, longest_ms)
+    assert capped_text(longest_ms - 2, total) == "30d20h"
+    assert capped_text(1, total) == "1ms"
 
 
 def test_nothing_is_known() -> None:
