@@ -139,5 +139,5 @@ def test_a_partition_with_a_tier_does_not_keep_others_from_being_told(tmp_path: 
     assert run(["tier", "a", "--data", str(path)], surroundings) == ExitCode.OK, err.getvalue()
     code, told = _told(path, "-o", "json")
     assert code == ExitCode.ERROR
-    assert "a-0: no plan is made for segments in a tier" in told
+    assert "a-0: segments in a tier have no plan" in told
     assert "t-0: due" in told

@@ -109,7 +109,7 @@ def test_a_key_is_given_by_its_serializer(flights: Cli) -> None:
     assert json.loads(result.out)["records"] == 1
     wrong = flights.run("erase", "flights", "--key", "x", "--key-as", "int64")
     assert wrong.code == ExitCode.ERROR
-    assert "'x' is no int64" in wrong.err
+    assert "'x' is not valid int64" in wrong.err
 
 
 def test_a_holder_is_asked_to_do_it(keyed: Cli) -> None:

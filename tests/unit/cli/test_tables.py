@@ -148,9 +148,13 @@ def test_values_of_lines_and_columns_are_written_by_name(flights: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "stdin", "message"),
     [
-        (("--format", "csv", "--key", "id", "--key-as", "int32"), b"id\nx\n", "'x' is no int32"),
+        (
+            ("--format", "csv", "--key", "id", "--key-as", "int32"),
+            b"id\nx\n",
+            "'x' is not valid int32",
+        ),
         (("--format", "json", "--key", "id", "--key-as", "string"), b'{"id": 4}\n', "string can't"),
-        (("--value-as", "uuid"), b"x\n", "line 1: --value: 'x' is no uuid"),
+        (("--value-as", "uuid"), b"x\n", "line 1: --value: 'x' is not valid uuid"),
         (("--key-as", "int32"), b"x\n", "--key-as int32 needs the column"),
         (("--format", "csv", "--value-as", "int32"), b"id\n1\n", "a whole row is JSON"),
     ],

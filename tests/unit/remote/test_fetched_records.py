@@ -170,7 +170,7 @@ def test_the_first_batch_is_held_against_the_one_before_it(
     assert [row for row, _ in plain_rows(open_fetch(leader), start, 12)] == list(range(start, 12))
     moves(leader, base, wrong)
     for read in (plain_rows, column_rows):
-        with pytest.raises(CorruptBatch, match=f"offsets {wrong} to {wrong + 2} where {base} is"):
+        with pytest.raises(CorruptBatch, match=f"offsets {wrong} to {wrong + 2}, expected {base}"):
             list(read(open_fetch(leader), start, 12))
 
 

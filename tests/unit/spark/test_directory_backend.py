@@ -224,7 +224,7 @@ def test_times_in_explanations_are_written_as_they_were_given(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"startingOffsets": by_partition({"0": -9})}, f"{TOPIC}-0: offset -9"),
+        ({"startingOffsets": by_partition({"0": -9})}, f"{TOPIC}-0: offset is -9"),
         (
             {
                 "startingOffsets": by_partition({"0": 0, "1": 9}),
