@@ -38,7 +38,7 @@ from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
 from tidelog.timespec import format_ms
-from tidelog.types import TopicPartition
+from tidelog.types import NO_TIMESTAMP, ClockName, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -227,11 +227,13 @@ class _Reading:
             self._surroundings.say(
                 f"0 records; the newest of {target} is {newest} ({options.clock} clock)"
             )
-        starts = [f"{name} starts at {first}" for name, (first, _) in bounds.items() if first > 0]
+        starts = [(name, first) for name, (first, _) in bounds.items() if first > 0]
         if starts:
             others = f" (in {plural(len(starts), 'partition')})" if len(starts) > 1 else ""
+            name, first = starts[0]
             self._surroundings.note(
-                f"earlier offsets were deleted by retention or delete-records{others}: {starts[0]}"
+                f"earlier offsets were deleted by retention or delete-records{others}: {name}"
+                f" starts at {first}{self._first_time(name, first)}"
             )
         conditions = options.key is not None or options.contains is not None or options.match
         if options.offset is not None and "-" in options.offset and conditions:
@@ -239,6 +241,18 @@ class _Reading:
                 f"--offset {options.offset} counts all records of a partition, whether they match"
                 " or not; --tail N counts those that match"
             )
+
+    def _first_time(self, name: TopicPartition, first: int) -> str:
+        """Return the time of a partition's first record as words, empty if it is unknown."""
+        is_record = self._options.clock is ClockName.RECORD
+        for record, append_ms in self._reads.read(
+            name, RequestedRange(start_offset=first), ScanStats()
+        ):
+            ms = record.timestamp if is_record else append_ms
+            if ms is not None and ms != NO_TIMESTAMP:
+                return f", a record of {format_ms(ms, self._options.zone)}"
+            return ""
+        return ""
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)
