@@ -203,7 +203,7 @@ def test_addresses_of_a_kind_that_the_system_does_not_know_are_left_out(
             assert made.family is socket.AF_INET
             made.close()
             found.pop()
-            with pytest.raises(OSError, match="'localhost' has no address"):
+            with pytest.raises(OSError, match="'localhost' has no IPv4 or IPv6 address"):
                 await listener.listening_sockets("localhost", 0, 1)
 
     asyncio.run(check())
@@ -225,7 +225,7 @@ def test_addresses_that_the_machine_does_not_have_are_left_out_beside_another(
         assert made.getsockname()[0] == "127.0.0.1"
         made.close()
         found.pop()
-        with pytest.raises(OSError, match=r"203\.0\.113\.77.* can't be listened on"):
+        with pytest.raises(OSError, match=r"203\.0\.113\.77: Cannot assign"):
             await listener.listening_sockets("both", 0, 1)
 
     asyncio.run(check())
@@ -235,7 +235,7 @@ def test_no_address_is_kept_where_one_cannot_be_had() -> None:
     async def check() -> None:
         (first,) = await listener.listening_sockets("127.0.0.1", 0, 1)
         port = first.getsockname()[1]
-        with pytest.raises(OSError, match=r"\('127.0.0.1', \d+\) can't be listened on: .* in use"):
+        with pytest.raises(OSError, match="Address already in use"):
             await listener.listening_sockets("127.0.0.1", port, 1)
         first.close()
         (again,) = await listener.listening_sockets("127.0.0.1", port, 1)

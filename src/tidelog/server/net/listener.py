@@ -192,12 +192,13 @@ async def listening_sockets(
         try:
             sockets.extend(_listening(family, address, backlog, prepare))
         except OSError as error:
-            refused = error
+            at = "" if address[0] == host else f"{address[0]}: "
+            refused = OSError(error.errno, f"{at}{error.strerror}")
             # An address that the machine lacks is skipped, such as ::1 if IPv6 is disabled.
             if error.errno != errno.EADDRNOTAVAIL:
                 for each in sockets:
                     each.close()
-                raise
+                raise refused from error
     if not sockets:
         raise refused
     return sockets
@@ -223,9 +224,9 @@ def _listening(
         sock.bind(address)  # type: ignore[arg-type]  # as getaddrinfo has given it
         prepare(sock)
         sock.listen(backlog)
-    except OSError as error:
+    except OSError:
         sock.close()
-        raise OSError(error.errno, f"{address} can't be listened on: {error.strerror}") from error
+        raise
     return [sock]
 
 
