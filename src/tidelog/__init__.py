@@ -217,6 +217,10 @@ __all__ = [
 ]
 
 
+# Subpackages that the documentation names as `tidelog.NAME...`.
+_SUBPACKAGES: Final = ("scan", "spark")
+
+
 def _let_spark_find_us() -> None:
     """Make Spark's workers use this Python if it is in an environment that is not activated.
 
@@ -238,7 +242,9 @@ _let_spark_find_us()
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name at its first use."""
+    """Load a public name, or a public subpackage, at its first use."""
+    if name in _SUBPACKAGES:
+        return import_module(f"tidelog.{name}")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = _HOMES.get(name, "errors")

@@ -30,6 +30,10 @@ _CLOSED: Final = re.compile(
     r"(?:SSL handshake failed: )?Disconnected: SSL connection closed by peer"
     rf"(?:{re.escape(_NO_TLS_HINT)})?"
 )
+# Two reasons that librdkafka gives, by chance, for a request that found no controller.
+_CONTROLLER: Final = re.compile(r"(?:Failed while waiting|Timed out waiting) for controller")
+# The time that a broker took to open its logs.
+_OPENED: Final = re.compile(r"opened in \d+\.\d s")
 # The time of librdkafka's attempts: "(after 0ms in state CONNECT)".
 _WAITED: Final = re.compile(r"\(after \d+ms in state")
 
@@ -40,6 +44,8 @@ def masked(text: str, home: Path) -> str:
     text = _PROCESS.sub("process PID", text)
     text = _TRIES.sub(r"! closed connection N \1", text)
     text = _CLOSED.sub(f"{_NO_TLS}{_NO_TLS_HINT}", text)
+    text = _CONTROLLER.sub("Failed while waiting for controller", text)
+    text = _OPENED.sub("opened in 0.0 s", text)
     text = _COMMIT.sub("tidelog-commit-ID", text)
     text = _REMOVED.sub("objects of N bytes removed", text)
     return _WAITED.sub("(after Nms in state", _PORT.sub(r"\1\2#####", text))

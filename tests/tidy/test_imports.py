@@ -160,6 +160,12 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
         assert (getattr(tidelog, name).__doc__ or "").strip(), f"tidelog.{name} has no docstring"
 
 
+def test_subpackages_that_the_documentation_names_load_at_their_first_use() -> None:
+    code = "import tidelog; print(tidelog.spark.mirror.__name__, len(tidelog.scan.ALL_COLUMNS) > 1)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "mirror True\n"
+
+
 def test_unknown_name_is_an_attribute_error() -> None:
     name = "no_such_name"
     with pytest.raises(AttributeError, match=name):
