@@ -401,7 +401,7 @@ def read_format_option(text: str) -> _Decorator:
 def _answer_zone(
     context: click.Context, _parameter: click.Parameter, zone: str | None
 ) -> str | None:
-    """Return --zone; by default the zone that all times in the arguments name, None if they differ.
+    """Return --zone; by default the zone that times in the arguments name, None if they differ.
 
     Click converts options that are not given after the given ones, so the times are known here.
     """
@@ -422,7 +422,7 @@ zone_option: Final = click.option(
     metavar="ZONE",
     callback=_answer_zone,
     help="Time zone of output, and of input times without a zone, which are refused by default."
-    " Default: the zone that all input times name, or UTC.",
+    " Default: the zone that input times name; if they name none or several, UTC for output.",
 )
 
 

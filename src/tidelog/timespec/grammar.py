@@ -201,7 +201,8 @@ def parse_sides(
         sides = _read_sides(text, start.strip(), end.strip(), now_ms)
         return _checked(text, *_resolved(text, *sides, now_ms, default), default)
     except InvalidTime as error:
-        raise _about(text, error) from None
+        # An error about one side quotes that side, not both as one text.
+        raise (_about(text, error) if error.text == text[:TEXT_LIMIT] else error) from None
 
 
 def _parse_range(text: str, now_ms: int, zone: tzinfo | None) -> tuple[int, int]:
@@ -318,24 +319,27 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that all given times and ranges name; results can be printed in it.
+    """Return the zone that given times and ranges name, for results and for times without one.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.
 
     Returns:
-        An IANA name, or an offset such as `-05:00`; None if no text has a zone, if two zones
-        differ, if a time has none, and for UTC written as Z. The zone of one text therefore never
-        applies to a time in another.
+        An IANA name, or an offset such as `-05:00`; None if no text has a zone or if two differ,
+        and for UTC written as Z if no time lacks a zone.
     """
     names: set[str | None] = set()
     for text in texts:
         walls = [wall for side in text.split(_SEPARATOR) if (wall := _wall(side.strip()))]
         zones = [wall.zone_text for wall in walls if wall.zone_text is not None]
         names.update(map(_zone_name, zones) if zones or not walls else (None,))
+    is_needed = None in names
+    names.discard(None)
     name = names.pop() if len(names) == 1 else None
-    if name is None or name in ("Z", "z"):
+    if name is None:
         return None
+    if name in ("Z", "z"):
+        return "UTC" if is_needed else None
     digits = name[1:].replace(":", "").ljust(4, "0")
     return f"{name[0]}{digits[:2]}:{digits[2:]}" if name[0] in "+-" else name
 

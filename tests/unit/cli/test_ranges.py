@@ -117,12 +117,17 @@ class TestCount:
 
     @pytest.mark.parametrize("command", ["count", "diff"])
     @pytest.mark.parametrize("zone", ["Z", " America/New_York"])
-    def test_the_zone_of_one_option_is_not_that_of_another(
+    def test_the_zone_of_one_side_is_that_of_the_other(
         self, topic: Cli, command: str, zone: str
     ) -> None:
         sides = ("--from", f"2023-11-14{zone}", "--to", "2023-11-15")
-        assert "'2023-11-15': the time zone is missing" in topic.run(command, "flights", *sides).err
+        whole = ("--from", f"2023-11-14{zone}", "--to", f"2023-11-15{zone}")
+        assert topic.ok(command, "flights", *sides).out == topic.ok(command, "flights", *whole).out
         topic.ok(command, "flights", *sides, *ZURICH)
+
+    def test_two_zones_decide_nothing_for_a_third_time(self, topic: Cli) -> None:
+        result = topic.run("count", "flights", "--from", "2023-11-14", "--to", "2023-11-15")
+        assert result.err.startswith("error: '2023-11-14': the time zone is missing")
 
     def test_the_answer_comes_first_and_the_sum_last(self, topic: Cli) -> None:
         assert topic.ok("count", "flights").lines == [
@@ -250,7 +255,7 @@ class TestZoneOfTheQuestion:
         ("options", "offset"),
         [
             (("--from", "2023-11-14 12:00 America/New_York"), "-05:00"),
-            (("--from", "2023-11-14 12:00 America/New_York", "--to", "23:00"), "Z"),
+            (("--from", "2023-11-14 12:00 America/New_York", "--to", "23:00"), "-05:00"),
             (("--during", "2023-11-14 America/New_York"), "-05:00"),
             (("--from", "2023-11-14T12:00-0500[America/New_York]"), "-05:00"),
             (("--from", "2023-11-14T12:00+0530"), "+05:30"),
