@@ -35,7 +35,6 @@ EXCEPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "tests/worlds/brokers/doors.py": {"nobody": "name of an attribute in a list of attributes"},
 }
 
-
 # Comments for tools.
 _DIRECTIVE: Final = re.compile(r"# ?(?:noqa|type:|pragma|fmt:)")
 

@@ -216,7 +216,6 @@ __all__ = [
     "table",
 ]
 
-
 # Subpackages that the documentation names as `tidelog.NAME...`.
 _SUBPACKAGES: Final = ("scan", "spark")
 

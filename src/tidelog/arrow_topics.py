@@ -34,7 +34,6 @@ except ImportError as error:
 # Batches are appended together up to this size: one write, one clock reading.
 APPEND_BYTES: Final = 1 << 20
 
-
 PARTITION_COLUMN: Final = "partition"
 
 

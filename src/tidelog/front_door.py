@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-
 # A point in time: ms since the epoch, or text in the grammar of docs/time.md.
 When = int | str
 

@@ -73,12 +73,10 @@ NODE: Final = 1
 WAIT_MS: Final = 90_000
 Answer = tuple[object, ...]
 
-
 # Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture(
     {"node.id": str(NODE), "log.retention.ms": "-1"}, is_temporary=True, scope="module"
 )
-
 
 Question = Callable[[RawClient], list[Answer]]
 

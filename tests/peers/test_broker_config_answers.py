@@ -56,7 +56,6 @@ PER_IP, LEVEL, EXPIRATION = (
 THREADS, RELOGIN = "num.replica.fetchers", "sasl.kerberos.min.time.before.relogin"
 KEYS = (PER_IP, LEVEL, EXPIRATION, THREADS, RELOGIN, "max.connections")
 
-
 # Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture({"node.id": OWN}, is_temporary=True, scope="module")
 

@@ -15,8 +15,6 @@ from tidelog.cli.surroundings import Surroundings
 from tidelog.env import SystemClock
 
 pytestmark = pytest.mark.kafka
-
-
 second_broker = kafka_fixture()
 
 

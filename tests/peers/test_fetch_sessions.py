@@ -25,8 +25,6 @@ WAIT_MS: Final = 90_000
 FETCH_BYTES: Final = 1 << 16
 BY_ID: Final = 13
 GONE, UNKNOWN_ID, OTHER_ID = 3, 100, 103
-
-
 ours = broker_fixture(is_temporary=True, scope="module")
 
 

@@ -42,7 +42,6 @@ from tidelog.types import Codec, IsolationLevel, NewRecord, TimestampType
 pytestmark = pytest.mark.kafka
 T0 = 1_700_000_000_000
 
-
 # A broker of this module's own: it is stopped, started and set back.
 broker = kafka_fixture()
 

@@ -35,8 +35,6 @@ GROUP: Final = "readers"
 IN_TRANSACTION, BY_NAME, BY_ID, FORMER, UNKNOWN = range(5)
 LOADING: Final = {14, 15, 16}
 Told = dict[int, tuple[int, int]]
-
-
 kafka = kafka_fixture({"offsets.topic.num.partitions": "1"}, is_started=False, scope="function")
 
 

@@ -36,7 +36,6 @@ SET, DELETE, APPEND = range(3)
 LONG: Final = SETTINGS["group.consumer.max.session.timeout.ms"]
 Change = tuple[str, int, str | None]
 
-
 # Our broker, with the group settings of the tests' Kafka.
 ours = broker_fixture(
     {"node.id": "1"}

@@ -50,7 +50,6 @@ LATER = {
     KafkaError.NOT_COORDINATOR,
 }
 
-
 # Several partitions for groups.
 kafka = kafka_fixture(
     {"offsets.topic.num.partitions": "5", "group.min.session.timeout.ms": "6000"},

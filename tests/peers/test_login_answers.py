@@ -22,8 +22,6 @@ from tests.worlds.waiting import PATIENCE_S
 
 __all__ = ["doors"]
 pytestmark = pytest.mark.kafka
-
-
 ENABLED: Final = (*MECHANISMS, BEARER)
 
 # -- reauthentication ----------------------------------------------------------------------------

@@ -48,8 +48,6 @@ FOREVER = {"log.retention.ms": "-1"}
 NOT_LEADER = 6
 LOADING = 14
 Answer = tuple[object, ...]
-
-
 ours = broker_fixture(FOREVER, scope="module")
 
 

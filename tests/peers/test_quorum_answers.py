@@ -49,7 +49,6 @@ DELEGATION_TOKENS = range(38, 42)
 STATES_OF_SHARES = range(83, 88)
 STREAMS_GROUPS = range(88, 90)
 
-
 # Our broker, with the node id of the tests' Kafka.
 ours = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 

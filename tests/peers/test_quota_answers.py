@@ -43,8 +43,6 @@ USER, CLIENT = ("user", "qa-alice"), ("client-id", "qa-app")
 ANY_USER, ANY_CLIENT = ("user", None), ("client-id", None)
 RATE = ("producer_byte_rate", 1e9)
 LATER, NO_RATE = ("client-id", "qa-later"), ("producer_byte_rate", None)
-
-
 ours = broker_fixture(is_temporary=True, scope="module")
 
 

@@ -32,11 +32,7 @@ SETTINGS: Final = {
 }
 INVALID_RECORD_STATE: Final = 121
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
-
-
 kafka = kafka_fixture(SETTINGS)
-
-
 ours = broker_fixture({"node.id": "1", **SETTINGS}, is_temporary=True, scope="module")
 
 

@@ -24,7 +24,6 @@ ACLS = {
     "allow.everyone.if.no.acl.found": "true",
 }
 
-
 strict_broker = kafka_fixture(ACLS)
 
 

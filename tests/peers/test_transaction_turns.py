@@ -19,8 +19,6 @@ from tidelog.types import TRANSACTIONS_TOPIC
 pytestmark = pytest.mark.kafka
 
 TOPIC = "voyages"
-
-
 kafka = kafka_fixture(is_started=False, scope="function")
 
 

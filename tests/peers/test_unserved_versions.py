@@ -37,7 +37,6 @@ UNSERVED: Final = [
     (API_VERSIONS.key, -1),
 ]
 
-
 ours = broker_fixture(scope="module")
 
 

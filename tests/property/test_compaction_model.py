@@ -22,8 +22,6 @@ from tidelog.storage.compaction.worker import InProcess
 QUICK, SWEPT = 200, 19_800
 CHUNKS, SWEPT_CHUNKS = 5, 38
 STEPS = 8
-
-
 TIMES = {"tidelog.compaction.strategy": "timestamp"}
 HEADERS = {
     "tidelog.compaction.strategy": "header",

@@ -16,8 +16,6 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.types import IsolationLevel
 
 INDEXES = (files.OFFSET_INDEX_SUFFIX, files.TIME_INDEX_SUFFIX)
-
-
 EXPECTED = answers(mended_log())
 
 

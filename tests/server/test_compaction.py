@@ -36,8 +36,6 @@ SETTINGS = {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.
 # Only requests start a cleaning.
 BY_HAND = {**SETTINGS, "log.cleaner.enable": "false"}
 BY_ITSELF = {**SETTINGS, "log.initial.task.delay.ms": "0", "log.cleaner.backoff.ms": "10"}
-
-
 broker = broker_fixture(BY_HAND, fill=lambda node: node.topics.create(TOPIC, 1, CONFIG))
 
 

@@ -29,8 +29,6 @@ from tidelog.server.security.operations import ResourceType
 
 UNKNOWN_TOPIC: Final = 3
 GROUP_ID_NOT_FOUND: Final = 69
-
-
 broker = broker_fixture(settings_in, topics={"flights": 1, "secret": 1})
 
 

@@ -18,8 +18,6 @@ from tidelog.protocol.messages.cluster import (
 from tidelog.server.embedded import Broker
 
 NODE = 7
-
-
 running = broker_fixture({"node.id": str(NODE)}, is_temporary=True, scope="module")
 
 

@@ -46,7 +46,6 @@ for found in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
         print(found.name)
 """
 
-
 # Forks a process for each command, which loads the modules of its `--help`.
 HELP_MODULES = """
 import os, sys
@@ -66,7 +65,6 @@ HELP_READS = {"tidelog dump", "tidelog read"}
 WORK = re.compile(
     r"tidelog\.(server|standby|scan|storage\.(checks|compaction|tier\w*)|directory)\b"
 )
-
 
 READING = """
 import sys, tidelog

@@ -144,10 +144,7 @@ def _json_text(text: str) -> object:
 
 
 CHARACTERS_SHOWN: Final = 60
-
-
 _BASE64: Final = "base64"
-
 
 _PARSERS: Final[dict[Encoding, Callable[[str], object]]] = {
     Encoding.BYTES: _base64_bytes,

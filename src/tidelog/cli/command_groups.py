@@ -67,7 +67,6 @@ _OTHER_SUBCOMMANDS: Final = {
 # Commands that remove something; a group has one of the two.
 _REMOVALS: Final = ("delete", "remove")
 
-
 # Names that other tools have for options, and ours.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 

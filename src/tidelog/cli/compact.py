@@ -60,7 +60,6 @@ _COLUMNS: Final = output.columns(
     output.minor(output.size("read_bytes", "written_bytes")),
 )
 
-
 _PLAN_TOPICS: Final = output.columns(
     "topic",
     output.count("partitions", "due"),
@@ -171,11 +170,9 @@ _SHOWN: Final = (
     "cleaned_to",
 )
 
-
 COMPACTED_UNTIL_INTERRUPT: Final = (
     "compacted segments stay compacted, the others are unchanged; repeat the command to continue"
 )
-
 
 _ROW_COLUMNS: Final = output.columns(
     "topic",

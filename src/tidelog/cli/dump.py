@@ -158,7 +158,6 @@ _BATCH_COLUMNS = output.columns(
     "valid",
 )
 
-
 _RECORD_COLUMNS = output.columns(
     output.number("position", "offset"),
     output.time("timestamp"),
@@ -167,7 +166,6 @@ _RECORD_COLUMNS = output.columns(
     output.value("value"),
     output.minor("headers"),
 )
-
 
 _HEADER_VALUE: Final = cells.decoder(Encoding.AUTO)
 
@@ -476,11 +474,7 @@ def _topics(data: bytes, _base: int) -> Iterator[Row]:
 
 
 _PLACE: Final = output.columns("topic", output.number("partition", "offset"))
-
-
 _PAIR: Final = output.columns("name", "value")
-
-
 _CHUNK_BYTES = 1 << 20
 
 

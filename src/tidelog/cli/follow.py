@@ -38,13 +38,10 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT: Final = 9092
 
-
 # Pause in seconds between two attempts to reach a leader that is down.
 _RETRY_S: Final = 1.0
 
-
 Show: TypeAlias = Callable[[Sequence[output.Row]], None]
-
 
 COLUMNS: Final = output.columns(
     "topic",

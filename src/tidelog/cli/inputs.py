@@ -353,7 +353,6 @@ def _special(content: object) -> object:
 _MS: Final = "_ms"
 _WHOLE: Final = re.compile(r"\d{1,19}", re.ASCII)
 
-
 _BY_SUFFIX: Final = {
     ".json": InputFormat.JSON,
     ".jsonl": InputFormat.JSON,

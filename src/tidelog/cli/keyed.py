@@ -58,7 +58,6 @@ _DIFF_COLUMNS: Final = output.columns(
     output.minor(output.time("before_time", "after_time")),
 )
 
-
 _CHANGES: Final = ("added", "changed", "deleted")
 
 

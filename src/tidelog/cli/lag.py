@@ -340,7 +340,6 @@ _FIELDS: Final = output.columns(
     *("catch_up_s", "is_falling_behind", "member", "state"),
 )
 
-
 _TOPICS: Final = output.columns(
     "topic",
     output.count("partitions", "partitions_behind", "records_left"),

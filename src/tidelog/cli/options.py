@@ -88,7 +88,6 @@ _Job = TypeVar("_Job")
 _Decorator: TypeAlias = Callable[[Callable[..., object]], Callable[..., object]]
 _DECLARE: Final = "tidelog.declare"
 
-
 # Maximum width of an example's line: help has 80 columns, and examples are indented by 4.
 _EXAMPLE_WIDTH: Final = 76
 
@@ -310,8 +309,6 @@ def refuse_typed(names: tuple[str, ...], reason: str) -> None:
 
 
 topic_argument: Final = click.argument("topic", metavar="TOPIC", shell_complete=completion.topics)
-
-
 _STORE_OPTIONS: Final = "tidelog.store_options"
 
 
@@ -388,8 +385,6 @@ def _format(name: str, kind: type[StrEnum], text: str) -> _Decorator:
 
 
 format_option: Final = _format("--format", Format, "How rows are written.")
-
-
 result_format_option: Final = _format("--output", Format, "How the result is written.")
 
 
@@ -425,14 +420,11 @@ zone_option: Final = click.option(
     " Default: the zone that input times name; if they name none or several, UTC for output.",
 )
 
-
 clock_option: Final = option_of("clock", ClockName, CLOCK)
-
 
 isolation_option: Final = option_of(
     "isolation", IsolationLevel, isolation(IsolationLevel.READ_UNCOMMITTED)
 )
-
 
 # `--key-type` and `--value-type` are older names of these options, kept for existing scripts.
 key_as_option: Final = one_of(
@@ -444,7 +436,6 @@ key_as_option: Final = one_of(
     text="Type of keys; auto is text.",
 )
 
-
 value_as_option: Final = one_of(
     "--value-as",
     "--value-type",
@@ -454,14 +445,12 @@ value_as_option: Final = one_of(
     text="Type of values; auto is text.",
 )
 
-
 headers_as_option: Final = one_of(
     "--headers-as",
     kind=Encoding,
     default=Encoding.AUTO,
     text="Type of header values; auto is text.",
 )
-
 
 inexact_option: Final = one_of(
     "--inexact",
@@ -471,13 +460,11 @@ inexact_option: Final = one_of(
     " with a note.",
 )
 
-
 report_option = click.option(
     "--report",
     metavar="FILE",
     help="Also write an HTML page with tables and plots. Default: no page.",
 )
-
 
 command_config_option = click.option(
     "--command-config",
@@ -485,13 +472,11 @@ command_config_option = click.option(
     help="Client settings for the source, if it is a cluster. Default: none.",
 )
 
-
 to_command_config_option = click.option(
     "--to-command-config",
     metavar="FILE",
     help="Client settings for the target, if it is a cluster. Default: none.",
 )
-
 
 store_option = click.option(
     "--store-option",
@@ -502,17 +487,13 @@ store_option = click.option(
     help="A setting of the source's object store; repeatable. Default: the environment's.",
 )
 
-
 target_argument = click.argument("target", metavar="TOPIC[:P]", shell_complete=completion.targets)
-
 
 maybe_target_argument = click.argument(
     "target", required=False, metavar="[TOPIC[:P]]", shell_complete=completion.targets
 )
 
-
 targets_argument = click.argument("targets", metavar="[TOPIC[:P]]...", nargs=-1)
-
 
 zone_cache_option = click.option(
     "--zone-cache",
@@ -520,7 +501,6 @@ zone_cache_option = click.option(
     help="Store zone maps here for segments without one, such as Kafka's. Default: don't"
     " store them.",
 )
-
 
 compression_option: Final = option_of("compression", str, COMPRESSION)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-
 bootstrap_option = click.option(
     "--bootstrap",
     "-b",
@@ -43,13 +42,11 @@ bootstrap_option = click.option(
     help="Brokers of the cluster, separated by commas. Default: TIDELOG_BOOTSTRAP.",
 )
 
-
 command_config_option = click.option(
     "--command-config",
     metavar="FILE",
     help="Client settings such as security.protocol, as for Kafka's tools. Default: none.",
 )
-
 
 timeout_option = click.option(
     "--timeout",
@@ -59,7 +56,6 @@ timeout_option = click.option(
     help="Time limit of each request.",
 )
 
-
 topics_option = click.option(
     "--topic",
     "-t",
@@ -68,7 +64,6 @@ topics_option = click.option(
     metavar="T[:P]",
     help="A topic, or one of its partitions; repeatable. Default: all of the group's.",
 )
-
 
 own_data_option = click.option(
     "--data",

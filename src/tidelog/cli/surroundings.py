@@ -91,10 +91,8 @@ _NEXT_STEPS: Final[tuple[tuple[type[TidelogError], str], ...]] = (
     (StorageFailure, "check the disk: space, permissions, the system's log"),
 )
 
-
 # Errors of invalid arguments and settings, found by the command line or the library.
 USAGE: Final = (UsageProblem, ConfigError, InvalidRequest, InvalidTopic, InvalidPartitions)
-
 
 # A named file or folder does not exist. Missing files of a log have typed errors.
 _NOT_THERE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)

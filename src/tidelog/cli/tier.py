@@ -80,7 +80,6 @@ _KEPT: Final = (
     " default is unknown"
 )
 
-
 # Option -> the actions that support it; '' is a move.
 _WITH: Final = {
     "--to": ("", "--dry-run", "--restore"),

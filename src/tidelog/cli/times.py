@@ -24,11 +24,9 @@ from_option: Final = click.option(
     help=f"Start time (inclusive), or a range A..B. {TIME_HELP}. Default: no limit.",
 )
 
-
 to_option: Final = click.option(
     "--to", "end", metavar="TIME", help="End time (exclusive). Default: no limit."
 )
-
 
 during_option: Final = click.option(
     "--during",

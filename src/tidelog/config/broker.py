@@ -69,13 +69,10 @@ from tidelog.types import INT32_MAX
 # a log many times.
 CLEANER_MAP_BYTES_MIN: Final = 1 << 20
 
-
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-
 
 # Valid values of sasl.enabled.mechanisms.
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-
 
 # Valid signature algorithms of tokens. Algorithms with a shared secret, and `none`, are never
 # allowed.
@@ -85,10 +82,8 @@ TOKEN_ALGORITHMS: Final = (
     *("ES256", "ES384", "ES512"),
 )
 
-
 # Name of Kafka's authorizer, whose rules the broker implements.
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-
 
 # Group settings for which the broker has a lower and an upper bound, as settings with `min.` and
 # `max.` in their names.
@@ -101,10 +96,7 @@ BOUNDED: Final = (
     "partition.max.record.locks",
 )
 
-
 _LEAST: Final = "Minimum that a group may configure for its own setting of this name without `min`."
-
-
 _MOST: Final = "Maximum that a group may configure for its own setting of this name without `max`."
 
 
@@ -662,9 +654,7 @@ _OF_BROKERS: Final = frozenset(
     }
 )
 
-
 _FIXED: Final = frozenset({"log.flush.scheduler.interval.ms"})
-
 
 # Topic settings by the broker's name of their default.
 TOPIC_DEFAULTS: Final = {
@@ -673,7 +663,6 @@ TOPIC_DEFAULTS: Final = {
     for synonym in key.synonyms
     if synonym.factor == 1 and synonym.name not in _FIXED
 } | {name: key for name, key in TOPIC_CONFIG_BY_NAME.items() if name.startswith("tidelog.")}
-
 
 DYNAMIC_CONFIGS: Final = _OF_BROKERS | TOPIC_DEFAULTS.keys() | CHANGEABLE
 

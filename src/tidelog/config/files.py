@@ -14,21 +14,13 @@ from tidelog.errors import ConfigError
 from tidelog.lazy_dataclass import dataclass
 
 _BYTE_ORDER_MARK: Final = "\ufeff"
-
-
 _ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.?))", re.DOTALL)
-
-
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
 
 # A name ends at the first unescaped separator.
 _PROPERTY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 
-
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
-
-
 _SPACE: Final = " \t\f"
 
 

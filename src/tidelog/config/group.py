@@ -23,38 +23,16 @@ from tidelog.config.values import (
 from tidelog.errors import ConfigError
 
 SESSION: Final = "consumer.session.timeout.ms"
-
-
 HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
-
-
 ASSIGNMENT: Final = "consumer.assignment.interval.ms"
-
-
 SHARE_SESSION: Final = "share.session.timeout.ms"
-
-
 SHARE_HEARTBEAT: Final = "share.heartbeat.interval.ms"
-
-
 SHARE_ASSIGNMENT: Final = "share.assignment.interval.ms"
-
-
 SHARE_LOCK_DURATION: Final = "share.record.lock.duration.ms"
-
-
 SHARE_DELIVERY_LIMIT: Final = "share.delivery.count.limit"
-
-
 SHARE_LOCKS: Final = "share.partition.max.record.locks"
-
-
 SHARE_RESET: Final = "share.auto.offset.reset"
-
-
 SHARE_ISOLATION: Final = "share.isolation.level"
-
-
 SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
@@ -91,7 +69,6 @@ _BEHIND_BROKERS: Final = (
     SHARE_LOCKS,
 )
 
-
 GROUP_CONFIGS: Final = (
     *(_key(name) for name in _BEHIND_BROKERS),
     _own(
@@ -109,9 +86,7 @@ GROUP_CONFIGS: Final = (
     _own(SHARE_RENEW, FLAG, "true", "Whether members of a share group may renew locks."),
 )
 
-
 _BY_NAME: Final = {key.name: key for key in GROUP_CONFIGS}
-
 
 # Group setting -> attribute of `BrokerConfig` with the broker's value. Each heartbeat reads some of
 # them; reading the attribute saves parsing a text.

@@ -18,13 +18,8 @@ from tidelog.errors import ConfigError
 from tidelog.types import PORT_MAX
 
 LOOPBACK: Final = "127.0.0.1"
-
-
 ALL_ADDRESSES: Final = "0.0.0.0"  # noqa: S104 - means `*`; `ensure_private` restricts its use
-
-
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-
 
 # An IPv6 address may also be written without brackets, as in Kafka.
 _PLACE: Final = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]/,\s]*?))(?::([0-9]{1,6}))?")

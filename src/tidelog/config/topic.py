@@ -572,10 +572,7 @@ def _find_synonyms() -> dict[str, tuple[ConfigKey, Synonym]]:
 
 
 _SYNONYMS: Final = _find_synonyms()
-
-
 _KNOWN_NAMES: Final = (*TOPIC_CONFIG_BY_NAME, *_SYNONYMS, *TWO_SIDED_LIMITS, *RETIRED)
-
 
 _BROKER_NAMES: Final = frozenset(
     {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}

@@ -26,9 +26,7 @@ from tidelog.config.values import (
 # These listeners do not serve clients; without a controller they are left out.
 CONTROLLER_LISTENERS: Final = "controller.listener.names"
 
-
 DOC: Final = "Accepted for compatibility with Kafka; has no effect."
-
 
 _INTS: Final[Mapping[str, str | None]] = {
     "add.partitions.to.txn.retry.backoff.max.ms": "100",
@@ -127,7 +125,6 @@ _INTS: Final[Mapping[str, str | None]] = {
     "transaction.state.log.min.isr": "2",
 }
 
-
 _SHORTS: Final[Mapping[str, str]] = {
     "sasl.login.refresh.buffer.seconds": "300",
     "sasl.login.refresh.min.period.seconds": "60",
@@ -135,7 +132,6 @@ _SHORTS: Final[Mapping[str, str]] = {
     "share.coordinator.state.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
 }
-
 
 _LONGS: Final[Mapping[str, str]] = {
     "delegation.token.expiry.check.interval.ms": "3600000",
@@ -165,14 +161,12 @@ _LONGS: Final[Mapping[str, str]] = {
     "socket.connection.setup.timeout.ms": "10000",
 }
 
-
 _RATIOS: Final[Mapping[str, str]] = {
     "sasl.kerberos.ticket.renew.jitter": "0.05",
     "sasl.kerberos.ticket.renew.window.factor": "0.8",
     "sasl.login.refresh.window.factor": "0.8",
     "sasl.login.refresh.window.jitter": "0.05",
 }
-
 
 _FLAGS: Final[Mapping[str, str]] = {
     "auto.leader.rebalance.enable": "true",
@@ -186,7 +180,6 @@ _FLAGS: Final[Mapping[str, str]] = {
     "transaction.partition.verification.enable": "true",
     "unstable.api.versions.enable": "false",
 }
-
 
 # Name -> default; None if Kafka has no default. The default of
 # group.coordinator.rebalance.protocols names the protocols that the broker supports.
@@ -202,7 +195,6 @@ _LISTS: Final[Mapping[str, str | None]] = {
     "process.roles": None,
     "sasl.kerberos.principal.to.local.rules": "DEFAULT",
 }
-
 
 _TEXTS: Final[Mapping[str, str | None]] = {
     "inter.broker.listener.name": None,
@@ -236,12 +228,10 @@ _TEXTS: Final[Mapping[str, str | None]] = {
     "ssl.trustmanager.algorithm": "PKIX",
 }
 
-
 _PASSWORDS: Final[Mapping[str, str | None]] = {
     "ssl.keystore.password": None,
     "ssl.truststore.password": None,
 }
-
 
 # Kafka settings that are not supported, but on whose effect users rely. They are refused, not
 # ignored.
@@ -280,9 +270,7 @@ NOT_SERVED: Final = frozenset(
     }
 )
 
-
 CONTROL_PLANE: Final = "control.plane.listener.name"
-
 
 # Settings of Kafka before version 4: accepted with a note, and not shown.
 FORMER: Final = frozenset(
@@ -327,7 +315,6 @@ WITHOUT_EFFECT: Final[Mapping[str, ConfigKey]] = {
     for key in keys
 }
 
-
 # Settings that can be changed at run time for one broker, but not for all brokers together.
 ONE_BROKERS: Final = frozenset(
     {
@@ -336,7 +323,6 @@ ONE_BROKERS: Final = frozenset(
         "sasl.kerberos.ticket.renew.window.factor",
     }
 )
-
 
 CHANGEABLE: Final = ONE_BROKERS | {
     "background.threads",

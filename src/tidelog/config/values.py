@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,40}")
-
-
 _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
-
 
 _RANGES: Final = {
     "short": (-(2**15), 2**15 - 1),
@@ -142,7 +139,6 @@ ConfigValue: TypeAlias = (
     | RetentionClock
     | TimestampType
 )
-
 
 Value = TypeVar("Value", bound=ConfigValue)
 
@@ -419,22 +415,17 @@ MIGRATION_POLICY: Final = ValueKind(
 
 TEXT: Final = ValueKind("string", "any text", str.strip)
 
-
 # A setting that is a list in Kafka; the code that uses it splits the text.
 TEXTS: Final = ValueKind("list", "any text", str.strip)
-
 
 # Its value is never shown, and is in no error message.
 PASSWORD: Final = ValueKind("password", "any text", str.strip)
 
-
 STORE_URL: Final = ValueKind("string", "a URL without credentials, or nothing", _parse_store_url)
-
 
 REPLICAS: Final = ValueKind(
     "list", "*, or partition:broker pairs, comma separated, or nothing", _parse_replicas
 )
-
 
 # Settings are sent to clients in strings of Kafka's protocol, which have this limit.
 TEXT_BYTES_MAX: Final = 32_767
@@ -546,13 +537,8 @@ def keys_of(settings: "type[DataclassInstance]") -> tuple[ConfigKey, ...]:
 
 
 EARLIEST: Final = "earliest"
-
-
 LATEST: Final = "latest"
-
-
 BY_DURATION: Final = "by_duration"
-
 
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d+)D)?"
@@ -561,9 +547,7 @@ _DURATION: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 
-
 _UNITS_MS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000}
-
 
 # Numbers with more digits exceed any time.
 _DIGITS_MAX: Final = 18

@@ -24,10 +24,7 @@ from tidelog.errors import CorruptMessage, InvalidRequest, TidelogError, Unsuppo
 # Limit of a frame's length, in bytes: enough for about 60,000 staged segments in one request.
 FRAME_BYTES_MAX: Final = 16 << 20
 
-
 _LENGTH: Final = struct.Struct(">I")
-
-
 Message: TypeAlias = dict[str, object]
 
 
@@ -83,14 +80,12 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-
 # Constructor arguments, in order, of the errors that take more than a text; "" stands for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
     errors.ConfigError: ("key", "value", "allowed"),
 }
-
 
 _CORRUPT: Final = ("reason", "at", "offset", "path", "position")
 
@@ -190,22 +185,16 @@ def _shown(message: Mapping[str, object]) -> str:
 
 SOCKET_FILE: Final = "tidelog-control.sock"
 
-
 # Maximum number of connections. If all are in use, a new connection replaces the idle one that has
 # been inactive for the longest time.
 CONNECTIONS_MAX: Final = 32
 
-
 MODE: Final = 0o600
-
-
 _BACKLOG: Final = 16
-
 
 # Maximum length of a socket address, in bytes. The systems' limit includes a closing zero byte: 108
 # on Linux, 104 on macOS.
 ADDRESS_BYTES_MAX: Final = 103
-
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 

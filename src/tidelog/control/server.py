@@ -27,11 +27,7 @@ from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.open_files import as_storage_failure
 
 _READ_BYTES: Final = 1 << 16
-
-
 _RETIRE_S: Final = 5.0
-
-
 _RETIRE_LOOKS: Final = 50
 
 

@@ -35,24 +35,14 @@ from tidelog.storage.tier_manager.mover import MoveOptions, MoveReport, tier_par
 from tidelog.types import INT32_MAX, INT64_MAX, TopicPartition
 
 Arguments: TypeAlias = Mapping[str, object]
-
-
 Result: TypeAlias = dict[str, object]
-
-
 Verbs: TypeAlias = Mapping[str, Callable[[DirectoryAccess, Arguments], Result]]
-
-
 _COMMIT_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
 
 # Name of a file in the partition's directory, without a path.
 _NAME: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,200}", re.ASCII)
 
-
 _TOPIC: Final = re.compile(r"[0-9A-Za-z._-]{1,249}", re.ASCII)
-
-
 _ORDER_MAX: Final = 16
 
 

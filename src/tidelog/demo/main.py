@@ -36,20 +36,12 @@ if TYPE_CHECKING:
 
 OUTPUT: Final = "demo-output"
 
-
 # Marks the folder as the demo's, so that a later run may empty it.
 _MARKER: Final = ".tidelog-demo"
 
-
 _LAST_MONTH: Final = 12
-
-
 _STORM_DAY: Final = f"2013-02-08 {ZONE}"
-
-
 _STORM_START: Final = f"2013-02-08 12:00 {ZONE}"
-
-
 _MS_PER_HOUR: Final = 3_600_000
 
 

@@ -113,20 +113,14 @@ def expected_answers(flights: Flights, partitions: Ints, at_ms: int) -> list[tup
 
 
 AIRCRAFT_TOPIC: Final = "aircraft"
-
-
 PARTITIONS: Final = 4
-
 
 SETTINGS: Final = {
     "cleanup.policy": ("compact", "the last flight of each aircraft is what matters"),
     "segment.bytes": ("4194304", "several segments for the year, so that some are finished"),
 }
 
-
 _COLUMNS: Final = ("key", "value", "timestamp")
-
-
 _SHOWN: Final = ("carrier", "flight", "origin", "dest")
 
 

@@ -32,13 +32,11 @@ LEAD: Final = (
     " the time when the log appended it, which is when the flight left (append time)."
 )
 
-
 WHY_BYTES: Final = (
     "On the append clock, a time range is an offset range, so only these offsets are read. On the"
     " record clock, any batch may contain a flight of that day. The zone maps of the segments show"
     " which batches can, and every flight in those is read, so the answer is exact."
 )
-
 
 # Line width if stdout is not a terminal.
 _WIDTH: Final = 100
@@ -121,19 +119,12 @@ class Teller:
 # The command that opens a file in the browser.
 _OPEN: Final = "open" if sys.platform == "darwin" else "xdg-open"
 
-
 # Width of a step's title, so that the durations are in one column.
 _STEP_WIDTH: Final = 76
 
-
 _LEFT: Final = "cyan"
-
-
 _CANCELLED: Final = "yellow"
-
-
 _CANCELLED_KEY: Final = ("░ canceled", _CANCELLED)
-
 
 # Length of the longest bar.
 _BAR: Final = 50

@@ -38,10 +38,7 @@ def _libc() -> ctypes.CDLL:
 
 
 _LIBC: Final = _libc()
-
-
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
-
 
 # Advice that reads all pages of a map, and fails now instead of a SIGBUS later; Linux 5.14 has it.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
@@ -116,21 +113,16 @@ def lock_descriptor(fd: int) -> None:
 # pwritev accepts at most IOV_MAX buffers; the smallest IOV_MAX of supported systems is 1024.
 MAX_BUFFERS_PER_WRITE: Final = 1024
 
-
 # A file of at most one page is read, not mapped: that is faster, and the number of maps is limited.
 SMALL_MAP_BYTES: Final = 4096
-
 
 # Whether the system supports reads that don't wait for the disk; some file systems refuse them.
 _ASKS_CACHE: Final = hasattr(os, "RWF_NOWAIT")
 
-
 _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
-
 
 # Buffer for one byte, whose read shows whether its page is in memory; the value is ignored.
 _PROBED: Final = (bytearray(1),)
-
 
 # On Linux this clock includes the time in which the machine sleeps, so that the wall clock does not
 # seem to have jumped after it.

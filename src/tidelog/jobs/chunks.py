@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TEXT: Final = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([A-Za-z]*)\s*/\s*s")
 
-
 _UNITS: Final = {
     "B": 1,
     "kB": 1_000,
@@ -41,7 +40,6 @@ _UNITS: Final = {
     "MiB": 1 << 20,
     "GiB": 1 << 30,
 }
-
 
 _RECORDS: Final = ("", "records", "record")
 
@@ -116,14 +114,11 @@ class Pacer:
 # overhead of some tenths of a second, and inside a chunk the rate is not limited.
 CHUNK_SECONDS: Final = 2.0
 
-
 # Number of offsets in a chunk without a rate, which is the most that a restart writes again.
 CHUNK_RECORDS: Final = 2_000_000
 
-
 # Record size in bytes that is assumed before the first chunk was measured.
 RECORD_BYTES: Final = 1_000
-
 
 Spans: TypeAlias = tuple[OffsetRange, ...]
 

@@ -458,23 +458,12 @@ def _offset(located: TargetOffset) -> int:
 
 
 MAGIC: Final = b"TLOGMAP1"
-
-
 _MAGIC_NAME: Final = b"TLOGMAP"
-
-
 _FRAME: Final = struct.Struct(">8sII")
-
-
 ROW: Final = struct.Struct(">4i7q")
-
-
 _CRC: Final = struct.Struct(">I")
 
-
 assert _FRAME.size == 16
-
-
 assert ROW.size == 72
 
 

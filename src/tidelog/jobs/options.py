@@ -88,7 +88,6 @@ COMPRESSION: Final = Option(
     "Compression of batches if the topic sets none. Default: none.", "--compression", choices=CODECS
 )
 
-
 # Options of a sink that a job passes on: how records are written, but not where, nor what a
 # repeated write skips.
 SINK_OPTIONS: Final = (

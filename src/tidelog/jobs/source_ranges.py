@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 Times: TypeAlias = tuple[int | None, int | None]
 
-
 # Maximum number of spans in a partition, since each span is at least one job.
 STRETCHES_MAX: Final = 16
-
 
 # Maximum number of bytes of log that may be read for counts; if more are needed, the count is
 # unknown.

@@ -93,23 +93,16 @@ class Listings:
 # Maximum size of a small object, which is read whole in one request.
 SMALL_BYTES: Final = 256 << 10
 
-
 # Size of a block of a large object.
 BLOCK_BYTES: Final = 64 << 10
 # Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
-
 # Size from which a map is copied into a file in the local temporary folder, not into memory.
 SPOOL_BYTES: Final = 16 << 20
 
-
 _FETCHED_MAX: Final = 4_096
-
-
 _FETCHED_BYTES_MAX: Final = 16 << 20
-
-
 _THREADS: Final = 16
 
 
@@ -412,17 +405,9 @@ def open_store(url: str, options: Mapping[str, str] | None = None) -> ObjectStor
 
 
 TIER_PREFIX: Final = "tier_"
-
-
 _STORES_MAX: Final = 16
-
-
 _OWN_VARIABLES: Final = ("AWS_", "GOOGLE_", "AZURE_")
-
-
 _stores: Final[OrderedDict[tuple[object, ...], ObjectStore]] = OrderedDict()
-
-
 _lock: Final = threading.Lock()
 
 

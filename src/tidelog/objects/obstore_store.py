@@ -38,15 +38,9 @@ if TYPE_CHECKING:
 # Defaults of time limits and retries. Without one of them, a call might wait forever.
 TIMEOUT_MS: Final = 60_000
 
-
 CONNECT_TIMEOUT_MS: Final = 5_000
-
-
 RETRIES: Final = 5
-
-
 RETRY_TIMEOUT_MS: Final = 120_000
-
 
 _NUMBERS: Final = {
     "timeout_ms": (1, 3_600_000),
@@ -55,12 +49,8 @@ _NUMBERS: Final = {
     "retry_timeout_ms": (1, 3_600_000),
 }
 
-
 _CLIENT_TEXTS: Final = frozenset({"proxy_url", "proxy_ca_certificate", "root_certificate"})
-
-
 _CLIENT_FLAGS: Final = frozenset({"allow_http", "allow_invalid_certificates"})
-
 
 _ENDPOINT_OPTIONS: Final = (
     "endpoint",
@@ -170,19 +160,10 @@ def _flag(name: str, text: str) -> bool:
 # Number of parts uploaded at the same time. With the part that is being read, three are in memory.
 _CONCURRENCY: Final = 2
 
-
 _BACKOFF_S: Final = 0.1
-
-
 _BACKOFF_S_MAX: Final = 5.0
-
-
 _Found = TypeVar("_Found")
-
-
 _memory: Final[dict[str, "MemoryStore"]] = {}
-
-
 _memory_lock: Final = threading.Lock()
 
 

@@ -41,7 +41,6 @@ class ObjectInfo(NamedTuple):
 # Types for annotations in classes whose method `list` hides the type `list`.
 InfoList: TypeAlias = list[ObjectInfo]
 
-
 NameList: TypeAlias = list[str]
 
 
@@ -170,10 +169,7 @@ def join_key(*parts: str) -> str:
 
 
 _QUERY: Final = re.compile(r"\?[^\s\"')]+")
-
-
 _REASON_LIMIT: Final = 300
-
 
 _CREDENTIALS: Final = {
     "s3": "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN and AWS_REGION,"
@@ -182,13 +178,11 @@ _CREDENTIALS: Final = {
     "az": "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
 }
 
-
 _ENDPOINT: Final = {
     "s3": "check the bucket's name, AWS_REGION and AWS_ENDPOINT_URL",
     "gs": "check the bucket's name and the network",
     "az": "check the account's and the container's name",
 }
-
 
 _ALSO: Final = " (or give options store.*; docs/objects.md)"
 

@@ -59,60 +59,39 @@ if TYPE_CHECKING:
 
 Message = TypeVar("Message", bound="DataclassInstance")
 
-
 # Memory for the objects of a message, per byte of the message. With the message itself and
 # temporary objects the limit is 8 bytes per byte plus 1 MiB: a string is decoded before it is
 # charged, and may be copied meanwhile.
 ALLOWANCE_PER_BYTE: Final = 7
 
-
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16
-
 
 # Limit for a request of any length: creating more objects would block the event loop for a second.
 ALLOWANCE_BYTES_MAX: Final = 2**27
-
 
 # The sliced form may take more memory, because only a few long requests are read at a time. A Fetch
 # request of 30,000 partitions has 500 KB and takes 9 MB.
 LONG_ALLOWANCE_BYTES: Final = 2**24
 
-
 # Responses come from brokers that the client chose, and may describe thousands of partitions: a
 # partition in a Metadata response has 26 bytes and takes about 500 bytes of memory.
 ANSWER_ALLOWANCE_PER_BYTE: Final = 63
 
-
 # Number of list elements between two yields of a sliced reader or writer: about 0.2 ms.
 SLICE_ITEMS: Final = 128
 
-
 _FIXED_SLICE_ITEMS: Final = 8192
-
 
 # Memory that CPython takes for values, in bytes. Small numbers, empty strings and defaults are
 # shared, and need no memory.
 _NUMBER_BYTES: Final = 32
 
-
 _INT64_BYTES: Final = 36
-
-
 _UUID_BYTES: Final = 112
-
-
 _STRING_BYTES: Final = 80
-
-
 _VIEW_BYTES: Final = 208
-
-
 _LIST_BYTES: Final = 72
-
-
 _OBJECT_BYTES: Final = 32
-
-
 _SLOT_BYTES: Final = 8
 
 
@@ -467,7 +446,6 @@ def _size(letters: str) -> int:
 
 
 _BUFFERS: Final = frozenset((bytes, bytearray, memoryview))
-
 
 # Varints of one byte, by value.
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(128))

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 Message = TypeVar("Message", bound="DataclassInstance")
-
-
 VERSION_BYTES: Final = 2
 
 

@@ -32,17 +32,11 @@ if TYPE_CHECKING:
 
 Request = TypeVar("Request", bound="DataclassInstance")
 
-
 # Beginning of a request: API key, version, correlation id, and the length of the client id.
 _HEAD: Final = Struct(">hhih")
 
-
 _LENGTH_SIZE: Final = 2
-
-
 _ANSWER_HEAD: Final = Struct(">ii")
-
-
 _ANSWER_HEAD_FLEXIBLE: Final = Struct(">iix")
 
 

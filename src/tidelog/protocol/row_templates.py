@@ -73,7 +73,6 @@ Facts: TypeAlias = Sequence[int]
 # Name or id of a topic.
 TopicRef: TypeAlias = str | UUID
 
-
 # Topic of a request: its name or id as bytes of the frame, and its rows. A plain tuple, because one
 # is created for each request.
 RequestTopic: TypeAlias = tuple[bytes, Sequence[Row]]

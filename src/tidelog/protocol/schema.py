@@ -38,16 +38,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
-
 Message = TypeVar("Message", bound="DataclassInstance")
-
-
 ANY_VERSION: Final = 2**15 - 1
-
-
 _SPEC: Final = "wire"
-
 
 # Records to send: one buffer, or several consecutive ones. Records that were read are one buffer.
 Pieces: TypeAlias = Buffer | Sequence[Buffer] | None
@@ -97,42 +90,21 @@ class Kind(Generic[T]):
 
 
 INT8: Final = Kind(Form.INT8, 0)
-
-
 INT16: Final = Kind(Form.INT16, 0)
-
-
 UINT16: Final = Kind(Form.UINT16, 0)
-
-
 INT32: Final = Kind(Form.INT32, 0)
-
-
 INT64: Final = Kind(Form.INT64, 0)
-
-
 FLOAT64: Final = Kind(Form.FLOAT64, 0.0)
-
-
 BOOLEAN: Final = Kind(Form.BOOLEAN, False)
-
-
 UUID16: Final[Kind[UUID]] = Kind(Form.UUID, NO_UUID)
-
-
 STRING: Final[Kind[str]] = Kind(Form.STRING, "")
-
-
 BYTES: Final[Kind[Buffer]] = Kind(Form.BYTES, b"")
-
 
 # Record batches: bytes that may be null in every version.
 RECORDS: Final[Kind[Buffer | None]] = Kind(Form.BYTES, None, 0)
 
-
 # Record batches that may be sent in pieces.
 RECORD_PIECES: Final[Kind[Pieces]] = Kind(Form.BYTES, None, 0)
-
 
 # Record batches that may be sent in pieces and are never null.
 RECORD_PIECES_NEVER_NULL: Final[Kind[Pieces]] = Kind(Form.BYTES, b"")
@@ -258,17 +230,12 @@ def _field_of(declared: "dataclasses.Field[object]", version: int) -> Field:
 
 
 Request_co = TypeVar("Request_co", bound="DataclassInstance", covariant=True)
-
-
 Response_co = TypeVar("Response_co", bound="DataclassInstance", covariant=True)
-
 
 # Value of `replica_id` in requests of consumers, which read up to the high watermark.
 CONSUMER_REPLICA_ID: Final = -1
 
-
 NO_OPERATIONS: Final = -(2**31)
-
 
 # First tag of tidelog extensions (docs/fetch.md). Brokers and clients that do not know them skip
 # them; Kafka's own tags are far below. Source: KIP-482.

@@ -27,8 +27,6 @@ from tidelog.record.legacy import LegacyBatch
 from tidelog.types import Buffer
 
 Batch: TypeAlias = RecordBatch | LegacyBatch
-
-
 _MAGIC_LENGTH_MIN = (*MESSAGE_LENGTH_MIN, BATCH_LENGTH_MIN)
 
 

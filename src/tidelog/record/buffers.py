@@ -11,7 +11,6 @@ from tidelog.types import Buffer
 # Larger buffers are not reused.
 SCRATCH_BYTES_MAX: Final = 4 << 20
 
-
 _STEP_BYTES: Final = 64 << 10
 
 
@@ -56,7 +55,6 @@ def is_free(buffer: bytearray) -> bool:
 
 # Decompressed bytes to process at a time; a single batch may have more.
 OPENED_BYTES: Final = 4 << 20
-
 
 # Additional memory for the last body of a group; a body that needs more is first decompressed to
 # other memory.

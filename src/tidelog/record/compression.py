@@ -22,27 +22,22 @@ from tidelog.types import Buffer, Codec
 # MiB by default), low enough that one hostile batch can't exhaust a small machine.
 APPEND_DECOMPRESSION_LIMIT: Final = 128 * 1024 * 1024
 
-
 # Maximum decompressed size of a stored batch. Removing records from a batch rewrites the times of
 # the others relative to another base. Each record has at least 7 bytes and grows by at most 10,
 # however often that is done.
 DEFAULT_DECOMPRESSION_LIMIT: Final = APPEND_DECOMPRESSION_LIMIT * (7 + 10) // 7
 
-
 # zlib's code for gzip header and trailer.
 _GZIP_WINDOW_BITS: Final = 31
 
-
 # Java reads concatenated gzip members, so they are accepted; no writer produces more than one.
 GZIP_MEMBER_COUNT_MAX: Final = 16
-
 
 _LEVELS: Final = {
     Codec.GZIP: range(1, 10),
     Codec.LZ4: range(1, 18),
     Codec.ZSTD: range(-131072, 23),
 }
-
 
 _GZIP_DEFAULT_LEVEL: Final = -1
 

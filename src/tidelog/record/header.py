@@ -14,113 +14,55 @@ from tidelog.record.coding import crc32c
 from tidelog.types import TimestampType
 
 BASE_OFFSET_AT: Final = 0
-
-
 LENGTH_AT: Final = BASE_OFFSET_AT + 8
-
-
 LEADER_EPOCH_AT: Final = LENGTH_AT + 4
-
-
 MAGIC_AT: Final = LEADER_EPOCH_AT + 4
-
-
 CRC_AT: Final = MAGIC_AT + 1
-
-
 ATTRIBUTES_AT: Final = CRC_AT + 4
-
-
 LAST_OFFSET_DELTA_AT: Final = ATTRIBUTES_AT + 2
-
-
 BASE_TIMESTAMP_AT: Final = LAST_OFFSET_DELTA_AT + 4
-
-
 MAX_TIMESTAMP_AT: Final = BASE_TIMESTAMP_AT + 8
-
-
 PRODUCER_ID_AT: Final = MAX_TIMESTAMP_AT + 8
-
-
 PRODUCER_EPOCH_AT: Final = PRODUCER_ID_AT + 8
-
-
 BASE_SEQUENCE_AT: Final = PRODUCER_EPOCH_AT + 2
-
-
 RECORD_COUNT_AT: Final = BASE_SEQUENCE_AT + 4
-
-
 HEADER_SIZE: Final = RECORD_COUNT_AT + 4
-
 
 # Size of offset and length field, which come first in every magic.
 LOG_OVERHEAD: Final = LENGTH_AT + 4
 
-
 # Bytes needed to determine a batch's length and magic.
 FRAME_PREFIX_SIZE: Final = MAGIC_AT + 1
-
 
 # Smallest valid length field of any magic, and of magic 2.
 LENGTH_MIN: Final = 14
 
-
 BATCH_LENGTH_MIN: Final = HEADER_SIZE - LOG_OVERHEAD
-
 
 # A search checks the checksums of up to this many bytes of batches that it skips by their headers;
 # without the limit one search might read a whole segment.
 PASSED_BYTES: Final = 1 << 20
 
-
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-
-
 LENGTH: Final = struct.Struct(">i")
-
-
 OFFSET: Final = struct.Struct(">q")
-
-
 _EPOCH: Final = struct.Struct(">i")
-
-
 _TIMESTAMP: Final = struct.Struct(">q")
-
-
 _ATTRIBUTES: Final = struct.Struct(">h")
-
-
 CRC: Final = struct.Struct(">I")
 
-
 assert HEADER.size == HEADER_SIZE == 61
-
-
 assert BATCH_LENGTH_MIN == 49
 
-
 MAGIC_2: Final = 2
-
 
 # Attribute bits. Only the low byte is used; bit 7 and the high byte have no meaning yet.
 CODEC_MASK: Final = 0x07
 
-
 TIMESTAMP_TYPE_BIT: Final = 0x08
-
-
 TRANSACTIONAL_BIT: Final = 0x10
-
-
 CONTROL_BIT: Final = 0x20
-
-
 DELETE_HORIZON_BIT: Final = 0x40
-
-
 KNOWN_ATTRIBUTES: Final = 0x7F
 
 
@@ -200,39 +142,21 @@ def timestamp_type_of(attributes: int) -> TimestampType:
 # limit a thousand compressed bytes could create millions of objects.
 HEADERS_MAX: Final = 131_072
 
-
 MESSAGE_CRC_AT: Final = LOG_OVERHEAD
-
-
 MESSAGE_MAGIC_AT: Final = MESSAGE_CRC_AT + 4
-
-
 MESSAGE_ATTRIBUTES_AT: Final = MESSAGE_MAGIC_AT + 1
-
-
 MESSAGE_TIMESTAMP_AT: Final = MESSAGE_ATTRIBUTES_AT + 1
-
 
 # Place of the key's length, and the smallest length field, by magic.
 KEY_LENGTH_AT: Final = (MESSAGE_TIMESTAMP_AT, MESSAGE_TIMESTAMP_AT + 8)
 
-
 MESSAGE_LENGTH_MIN: Final = (14, 22)
-
 
 assert MESSAGE_MAGIC_AT == MAGIC_AT
 
-
 FRAME: Final = struct.Struct(">qiIbb")  # offset, length, crc, magic, attributes
-
-
 FRAME_V1: Final = struct.Struct(">qiIbbq")  # the same with the timestamp
-
-
 TIMED: Final = struct.Struct(">bq")  # attributes and timestamp of magic 1
 
-
 assert FRAME.size == MESSAGE_TIMESTAMP_AT
-
-
 assert FRAME_V1.size == KEY_LENGTH_AT[1]

@@ -10,10 +10,7 @@ from typing import Final
 from tidelog.types import INT32_MAX, UINT32_MAX
 
 _M: Final = 0x5BD1E995
-
-
 _SEED: Final = 0x9747B28C
-
 
 # Keys repeat: caching this many of them saves most of the hashing.
 REMEMBERED_KEYS: Final = 65_536

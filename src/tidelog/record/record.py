@@ -22,20 +22,12 @@ from tidelog.types import INT32_MAX, NO_SEQUENCE, NO_TIMESTAMP, Buffer, Header, 
 # length 1, attributes 1, timestamp delta 1, offset delta 1, two lengths, header count.
 RECORD_SIZE_MIN: Final = 7
 
-
 # Record attributes have no meaning yet: written as 0, ignored when read, as in Kafka.
 _NO_ATTRIBUTES: Final = b"\0"
 
-
 _NO_HEADERS: Final = encode_varlong(0)
-
-
 _NULL_SIZE: Final = encode_varlong(-1)
-
-
 _INT64_SPAN: Final = 1 << 64
-
-
 _INT64_SIGN: Final = 1 << 63
 
 
@@ -340,28 +332,17 @@ class ControlType(IntEnum):
 
 
 CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
-
-
 END_MARKER_VALUE: Final = struct.Struct(">hi")  # version, coordinator epoch
 
-
 assert CONTROL_KEY.size == 4
-
-
 assert END_MARKER_VALUE.size == 6
-
 
 # The whole record of a transaction marker as all brokers write it, with deltas 0: its fields up to
 # the key's length, the key, the value's length, the value, the number of headers (0).
 _PLAIN_MARKER: Final = struct.Struct(">5shhBhiB")
 
-
 _MARKER_HEAD: Final = b"\x20\0\0\0\x08"
-
-
 _MARKER_VALUE_LENGTH: Final = 12
-
-
 _MARKER_KINDS: Final = {int(kind): kind for kind in (ControlType.ABORT, ControlType.COMMIT)}
 
 

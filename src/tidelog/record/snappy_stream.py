@@ -20,23 +20,13 @@ from tidelog.record.buffers import Scratch
 from tidelog.types import Buffer
 
 MAGIC: Final = b"\x82SNAPPY\x00"
-
-
 HEADER: Final = struct.Struct(">8sii")
-
-
 VERSION: Final = 1
-
-
 BLOCK_SIZE: Final = 32 * 1024
-
-
 _SIZE: Final = struct.Struct(">i")
-
 
 # The longest copy element encodes 64 bytes in three: no block can grow by more than this factor.
 _GROWTH_MAX: Final = 22
-
 
 assert HEADER.size == 16
 

@@ -18,33 +18,19 @@ from tidelog.types import Buffer
 
 DEFAULT_LEVEL: Final = 3
 
-
 # Largest window that Kafka's reader accepts; its level 22 writes such windows.
 WINDOW_SIZE_MAX: Final = 1 << 27
 
-
 _BLOCK_OUTPUT_MAX: Final = 128 * 1024
-
-
 _BLOCK_HEADER_SIZE: Final = 3
-
-
 _CHECKSUM_SIZE: Final = 4
-
 
 # Decompressors that no thread is using.
 _FREE: Final[list[zstandard.ZstdDecompressor]] = []
 
-
 _FREE_MAX: Final = 16
-
-
 _RAW, _RUN, _RESERVED = 0, 1, 3
-
-
 _SKIPPABLE_MAGIC: Final = 0x184D2A50
-
-
 _SKIPPABLE_HEADER: Final = struct.Struct("<II")
 
 

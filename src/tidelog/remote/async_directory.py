@@ -34,16 +34,9 @@ if TYPE_CHECKING:
 
 
 _Answer = TypeVar("_Answer")
-
-
 _Item = TypeVar("_Item")
-
-
 _P = ParamSpec("_P")
-
-
 _Ask = TypeVar("_Ask", bound=Callable[..., object])
-
 
 # Number of calls that run at the same time; further calls wait.
 _THREADS: Final = 8

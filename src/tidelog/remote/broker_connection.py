@@ -34,14 +34,11 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 
-
 # Slowest accepted rate of a response, in bytes per second; a slower response times out.
 _LEAST_BYTES_PER_S: Final = 1 << 16
 
-
 # Maximum duration of a single system call that waits, in seconds.
 _SLICE_S: Final = 0.25
-
 
 _Address: TypeAlias = tuple[int, int, int, str, tuple[object, ...]]
 
@@ -207,13 +204,8 @@ def _connect(
 
 
 Request = TypeVar("Request", bound="DataclassInstance")
-
-
 Response = TypeVar("Response", bound="DataclassInstance")
-
-
 CLIENT_ID: Final = "tidelog-follow"
-
 
 # Maximum number of bytes per read, so that memory grows only with bytes that have arrived.
 _RECEIVE_BYTES: Final = 1 << 20

@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 
 TIMEOUT_MAX_S: Final = 3600.0  # librdkafka's maximum for an admin request
-
-
 _TIMEOUT_MIN_S: Final = 0.001
-
 
 # Settings that don't affect how records are fetched. If a client has only such settings, batches
 # are fetched directly from the leaders.
@@ -115,23 +112,14 @@ def is_direct(client: Mapping[str, str]) -> bool:
 
 
 TRANSPORT: Final = -195
-
-
 PARTITION_EOF: Final = -191
-
-
 ALL_BROKERS_DOWN: Final = -187
-
-
 TIMED_OUT: Final = -185
-
 
 # librdkafka's code: none of the requested partitions has a leader.
 NO_LEADERS: Final = -156
 
-
 AUTO_OFFSET_RESET: Final = -140
-
 
 _NAMES: Final[dict[int, str]] = {
     **{code: name for name, code in globals().items() if isinstance(code, int)},
@@ -161,7 +149,6 @@ LEADER_CHANGES: Final = frozenset(
     }
 )
 
-
 # Errors of a partition without a leader that will have one soon, such as after the creation of its
 # topic or the end of a broker.
 LEADER_COMES: Final = frozenset(
@@ -175,7 +162,6 @@ LEADER_COMES: Final = frozenset(
     }
 )
 
-
 # Errors of a commit by a client that is not a member, for a group that has members.
 OVERRULED: Final = frozenset(
     {
@@ -187,7 +173,6 @@ OVERRULED: Final = frozenset(
     }
 )
 
-
 # Errors of a group that will have a coordinator soon, such as after the start of a broker; the
 # request had no effect.
 COORDINATOR_COMES: Final = frozenset(
@@ -198,36 +183,25 @@ COORDINATOR_COMES: Final = frozenset(
     }
 )
 
-
 Setting: TypeAlias = str | int | float | bool
-
-
 _Key = TypeVar("_Key")
-
-
 _Answer = TypeVar("_Answer")
-
 
 # Time in seconds to wait for a future beyond its request's timeout, because the error of the
 # request itself has more details.
 _GRACE_S: Final = 2.0
 
-
 # librdkafka's maximum in ms; requests that may take longer set their own timeout.
 _SOCKET_TIMEOUT_MAX_MS: Final = 300_000
-
 
 # Pause in seconds between two requests to a cluster that is not ready.
 _PAUSE_S: Final = 0.1
 
-
 # librdkafka requires a group name even if no group is used; nothing is committed to this group.
 _NO_GROUP: Final = "tidelog"
 
-
 # Maximum number of partitions that an error lists; the message counts the other ones.
 _NAMED_MAX: Final = 5
-
 
 _NO_LEADER: Final = -1
 
@@ -458,19 +432,10 @@ def id_text(topic_id: object) -> str | None:
 
 
 UNKNOWN_PARTITION: Final = -190
-
-
 UNKNOWN_TOPIC: Final = -188
-
-
 FENCED: Final = -144
-
-
 PURGED: Final = frozenset({-152, -151})
-
-
 _FENCED: Final = frozenset({FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
-
 
 _NOT_AUTHORIZED: Final = frozenset(
     {
@@ -484,7 +449,6 @@ _NOT_AUTHORIZED: Final = frozenset(
     }
 )
 
-
 _REFUSED: Final[dict[int, type[TidelogError]]] = {
     ErrorCode.MESSAGE_TOO_LARGE: MessageTooLarge,
     ErrorCode.RECORD_LIST_TOO_LARGE: RecordListTooLarge,
@@ -495,7 +459,6 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     UNKNOWN_TOPIC: UnknownTopic,
     UNKNOWN_PARTITION: InvalidRequest,
 }
-
 
 # Advice that is added to a broker's error message.
 _ADVICE: Final[dict[int, str]] = {

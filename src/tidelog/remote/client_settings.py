@@ -13,22 +13,13 @@ from tidelog.errors import ConfigError
 # Maximum number of records that a consumer takes from its queue at a time.
 POLL_RECORDS: Final = 5_000
 
-
 # Maximum size of a producer's queue, in KiB; a caller or task waits while the queue is full.
 QUEUE_KBYTES: Final = 64 << 10
 
-
 _LINE: Final = re.compile(r"((?:\\.|[^=:\s\\])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
-
-
 _JAAS_MODULE: Final = re.compile(r"([\w.$]+)\s+required\s*(.*?);?\s*", re.DOTALL)
-
-
 _JAAS_OPTION: Final = re.compile(r"(\w+)\s*=\s*(?:\"((?:[^\"\\]|\\.)*)\"|'([^']*)'|([^\s;]+))")
-
-
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
 
 # Names in librdkafka of Java's settings, if the values have the same meaning.
 _RENAMED: Final = {
@@ -37,7 +28,6 @@ _RENAMED: Final = {
     "ssl.keystore.key": "ssl.key.pem",
     "sasl.kerberos.service.name": "sasl.kerberos.service.name",
 }
-
 
 # Settings that only Java's clients have, and that can be ignored by a tool with few requests.
 WITHOUT_MEANING: Final = frozenset(
@@ -58,7 +48,6 @@ WITHOUT_MEANING: Final = frozenset(
         "bootstrap.servers",
     }
 )
-
 
 _JKS: Final = "librdkafka reads PEM; convert it (keytool -importkeystore, openssl pkcs12)"
 

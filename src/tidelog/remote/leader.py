@@ -158,13 +158,8 @@ def is_other_batch(own_batch: Batch, theirs: Batch) -> bool:
 # the last fetched record since version 12.
 _METADATA_LEAST: Final = 10
 
-
 _FETCH_LEAST: Final = 12
-
-
 _FETCH_BY_ID: Final = 13
-
-
 NO_LEADER: Final = -1
 
 

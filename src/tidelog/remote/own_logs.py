@@ -28,7 +28,6 @@ from tidelog.types import (
 
 _Answer = TypeVar("_Answer")
 
-
 # Number of attempts to read, since compaction and retention may replace files during one.
 _TRIES: Final = 5
 

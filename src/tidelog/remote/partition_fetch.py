@@ -54,15 +54,12 @@ from tidelog.types import (
 
 _Answer = TypeVar("_Answer")
 
-
 # Pause in seconds before a retry, while a partition has no leader or a broker can't be reached.
 _PAUSE_S: Final = 0.1
-
 
 # Maximum number of lookups of an unknown topic before UnknownTopic is raised: a broker that has
 # just started may not know its topics yet.
 _UNKNOWN_MAX: Final = 20
-
 
 # The last version of Fetch that names topics instead of giving their ids (KIP-516); used if a topic
 # has no id.

@@ -31,30 +31,20 @@ if TYPE_CHECKING:
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
 
-
 # Partition, key, value, create time in ms, headers.
 Row: TypeAlias = tuple[int, bytes | None, bytes | None, int, Headers | None]
 
-
 Answer: TypeAlias = dict[int, AppendResult]
-
-
 Hear: TypeAlias = "Callable[[ck.KafkaError | None, ck.Message], None]"
-
-
 _POLL_S: Final = 0.1
-
 
 # Maximum number of queued records; while the queue is full, calls wait.
 _QUEUE_RECORDS: Final = 200_000
 
-
 # librdkafka's number of the timestamp type LogAppendTime.
 STAMPED: Final = 2
 
-
 _FATAL: Final = -150
-
 
 # librdkafka's error code for a partition that is not in its metadata.
 _UNKNOWN_PARTITION: Final = -190

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 _POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 
-
 # Seconds that a consumer of later records waits.
 _POLL_S: Final = 0.2
 # Maximum number of later records that a consumer returns at once.

@@ -68,9 +68,7 @@ if TYPE_CHECKING:
 # (metadata.max.age.ms).
 _COUNTS_MAX_AGE_MS: Final = 300_000
 
-
 _COUNTS_MAX: Final = 10_000
-
 
 # Limit of librdkafka, which raises an error of Python beyond it.
 _PARTITIONS_MAX: Final = 100_000

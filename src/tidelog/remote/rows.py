@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 
 Headers: TypeAlias = list[tuple[str, str | bytes | None]]
-
-
 _COLUMNS: Final = frozenset({"key", "value", "timestamp", "headers"})
 
 
@@ -152,11 +150,7 @@ if TYPE_CHECKING:
 
 
 _POLL_S: Final = 1.0
-
-
 _NO_TIME: Final = 0
-
-
 PROGRESS_TIMEOUT_MS: Final = 120_000
 
 

@@ -223,7 +223,6 @@ def last_record_below(
 
 LOOKUP_CLOCK: Final = "tidelog.lookup.clock"
 
-
 # Error codes for a client that is not authorized to read a topic's settings. Only Kafka's brokers
 # return them: tidelog's brokers have no such authorization.
 _DENIED: Final = frozenset(

@@ -36,15 +36,12 @@ if TYPE_CHECKING:
 # Maximum number of topics in one request, which bounds the size of the response.
 _AT_ONCE: Final = 500
 
-
 # Number that means the broker's default. Source: KIP-464.
 _BROKERS_DEFAULT: Final = -1
-
 
 # Error message of a broker for an unknown setting. Source: Kafka 4.3's LogConfig.validateNames.
 _UNKNOWN_SETTING: Final = re.compile(r"Unknown topic config name: (\S+)")
 _PAUSE_S: Final = 0.02
-
 
 _REFUSED: Final[dict[int, type[TidelogError]]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: UnknownTopic,
@@ -55,14 +52,11 @@ _REFUSED: Final[dict[int, type[TidelogError]]] = {
     44: PolicyViolation,
 }
 
-
 _NO_LEADER_YET: Final = codes.LEADER_CHANGES | {codes.NO_LEADERS}
-
 
 _NOT_AUTHORIZED: Final = frozenset(
     {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED}
 )
-
 
 # For brokers without this setting, such as Kafka's: their retention counts from the record time.
 _BROKER_CLOCK: Final = {"tidelog.retention.clock": RetentionClock.RECORD.value}

@@ -26,9 +26,7 @@ from tidelog.types import Buffer
 # CPU caches while they are decoded.
 READ_BYTES: Final = 1 << 20
 
-
 WHOLE: Final = 1 << 62
-
 
 # Smaller pieces are copied, too, because that takes less time than mapping and unmapping the file.
 MAP_BYTES_MIN: Final = 2 << 20

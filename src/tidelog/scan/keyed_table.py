@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 
 TIME_COLUMNS: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
-
-
 _VERSION_SIZE: Final = 8
 
 
@@ -310,13 +308,8 @@ def _say_gone(split: "Split", missing: "Longs") -> None:
 
 
 ADDED: Final = "added"
-
-
 CHANGED: Final = "changed"
-
-
 DELETED: Final = "deleted"
-
 
 _KINDS: Final[dict[str, pa.DataType]] = {
     "change": pa.string(),
@@ -330,7 +323,6 @@ _KINDS: Final[dict[str, pa.DataType]] = {
     "beforeTimestamp": TIME,
     "afterTimestamp": TIME,
 }
-
 
 DIFF_SCHEMA: Final = pa.schema(_KINDS)
 

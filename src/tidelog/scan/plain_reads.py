@@ -28,7 +28,6 @@ from tidelog.types import NO_TIMESTAMP, ClockName, IsolationLevel, TopicPartitio
 # Seconds between two checks for new records: another process that appends sends no notification.
 FOLLOW_SECONDS: Final = 0.2
 
-
 # Records of a partition with their append times (ms), in order of offsets.
 Parts: TypeAlias = Generator[tuple[TopicPartition, Iterator[Timed]], None, None]
 

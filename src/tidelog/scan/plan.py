@@ -35,14 +35,10 @@ from tidelog.types import (
 )
 
 _TARGET_BYTES_MIN: Final = 1 << 10
-
-
 APPEND_TIME_COLUMN: Final = "appendTimestamp"
-
 
 # Number of attempts: a segment may be deleted between listing and opening, but hardly each time.
 _TRIES: Final = 5
-
 
 _Result = TypeVar("_Result")
 

@@ -44,17 +44,13 @@ COLUMNS: Final = (
     "appendTimestamp",
 )
 
-
 _TYPES: Final[dict[str, pa.DataType]] = {
     **COLUMN_TYPES,
     "topic": pa.string(),
     "partition": pa.int32(),
 }
 
-
 ALL_COLUMNS: Final = (*COLUMNS, *(name for name in COLUMN_TYPES if name not in COLUMNS))
-
-
 _APPEND_TIME: Final = "appendTimestamp"
 
 

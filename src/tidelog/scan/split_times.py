@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
-
-
 _ROWS: Final = 65_536
-
 
 # Number of create times kept at a split's head: 16 KB.
 HEAD_RECORDS: Final = 2048
@@ -351,15 +348,11 @@ def correct(times: SplitTimes, alone: Late, behind: Late, end_offset: int) -> La
 
 
 _LONG: Final = np.dtype("<i8")
-
-
 _BUCKET: Final = np.dtype("<i2")
-
 
 # Length of a span, number of spans, bytes of a count; then for each span its first ms, smallest,
 # largest, number of buckets; then all buckets; then all counts.
 _HEAD_FIELDS: Final = 3
-
 
 _SPAN_FIELDS: Final = 4
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 # Choices for a table as of a time that is no longer exact.
 REFUSE: Final = "refuse"
 
-
 MARK: Final = "mark"
 
 
@@ -174,10 +173,7 @@ def _time(ms: int) -> str:
 
 
 STRATEGY_KEY: Final = "tidelog.compaction.strategy"
-
-
 HEADER_KEY: Final = "tidelog.compaction.strategy.header"
-
 
 # A record without a version is older than all records with one.
 MISSING_VERSION: Final = INT64_MIN

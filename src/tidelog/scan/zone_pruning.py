@@ -18,15 +18,12 @@ from tidelog.types import INT64_MAX, ClockName
 # Gaps up to this size are read, too, because a separate range costs as much.
 GAP_BYTES: Final = 128 << 10
 
-
 # For counts, a separate range costs twice as much, because counting bytes is so much faster.
 _COUNTED_GAPS: Final = 2
-
 
 # Number of blocks (of about 2 MB each) that are examined without excluding anything before some are
 # read whole; and the maximum number of blocks read whole at once.
 _VAIN_BLOCKS: Final = 4
-
 
 _BLOCKS_AT_ONCE: Final = 64
 
@@ -86,7 +83,6 @@ class Verdict(IntEnum):
 # Verdict, number of records without a time, and for `COUNTED` the number of records in the range. A
 # plain tuple, because one is made for each zone of a plan.
 Judged: TypeAlias = tuple[Verdict, int, int]
-
 
 _NOTHING: Final[Judged] = (Verdict.NOTHING, 0, 0)
 

@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
 BACKLOG: Final = 1024
 
-
 # Modules of groups are imported in a thread when clients first pause: an import that runs while
 # requests are processed slows down both, and most clients pause between their first requests.
 FIRST_PAUSE_MS: Final = 5
-
 
 # Time after which the modules are imported even if clients do not pause.
 FIRST_PAUSE_WAIT_MS: Final = 100

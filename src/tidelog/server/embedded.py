@@ -32,11 +32,9 @@ from tidelog.types import PORT_MAX
 
 _Result = TypeVar("_Result")
 
-
 # Differs from a broker's default. With Kafka's default, the first consumer of a group waits three
 # seconds for other members, and so would most tests.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
-
 
 # For a temporary directory, because creating fifty partitions takes a tenth of a second.
 _FEW: Final = {
@@ -45,14 +43,11 @@ _FEW: Final = {
     "share.coordinator.state.topic.num.partitions": "1",
 }
 
-
 _DIRECTORIES: Final = frozenset({"log.dirs", "log.dir"})
-
 
 # Delay of loading the kernels, which would slow down the first client of a process: it connects at
 # once, and is often the only one.
 _KERNELS_AFTER_S: Final = 1.0
-
 
 # Local addresses for a listener on all addresses.
 _HERE: Final = {4: LOOPBACK, 6: "::1"}

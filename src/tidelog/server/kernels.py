@@ -47,16 +47,11 @@ LIBRARIES: Final = {
     "numba": ("_*", "core/**/_*", "np/ufunc/_internal*", "experimental/**/_*"),
 }
 
-
 _SUFFIXES: Final = frozenset({".so", ".dylib"})
-
-
 _MAPS: Final = Path("/proc/self/smaps")
-
 
 # Permissions of pages that are identical to the file, because this process can't change them.
 _UNWRITABLE: Final = frozenset({"r-xp", "r--p"})
-
 
 _CHANGED: Final = ("Private_Dirty:", "Shared_Dirty:", "Anonymous:", "Swap:")
 
@@ -139,19 +134,13 @@ def clean_maps(maps: str, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 LOGGER: Final = logging.getLogger("tidelog.server")
-
-
 _COMPILE: Final = "from tidelog.server.kernels import compile_once; compile_once()"
-
 
 # Maximum time in seconds for which the loop waits for the interpreter while modules are executed;
 # Python's default is 5 ms.
 SWITCH_S: Final = 0.0005
 
-
 _is_loaded = threading.Event()
-
-
 _is_loading = threading.Lock()
 
 

@@ -183,8 +183,6 @@ class BrokerEpochs:
 
 
 _LOG: Final = logging.getLogger("tidelog.spark")
-
-
 _Answer = TypeVar("_Answer")
 
 

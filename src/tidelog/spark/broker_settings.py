@@ -35,12 +35,8 @@ _NUMBERS: Final = {
     "max.partition.fetch.bytes": "partition_max_bytes",
 }
 
-
 _TIMEOUTS: Final = ("request.timeout.ms", "default.api.timeout.ms")
-
-
 _PLAIN: Final = frozenset({*_NUMBERS, *_TIMEOUTS, "security.protocol", "client.id"})
-
 
 # Settings of Kafka's consumer that librdkafka has under another name.
 _RENAMED: Final = {
@@ -48,7 +44,6 @@ _RENAMED: Final = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
     "send.buffer.bytes": "socket.send.buffer.bytes",
 }
-
 
 # Settings of Kafka's clients that have no effect on a read, which writes nothing, joins no group
 # and commits no offsets. They are ignored with a warning, so that an application can use one set of
@@ -69,17 +64,11 @@ _IGNORED: Final = frozenset(
     }
 )
 
-
 # Settings that only librdkafka uses; a direct fetch joins no group and polls no records.
 _IGNORED_DIRECTLY: Final = frozenset({"group.id", "max.poll.records"})
 
-
 _LOG: Final = logging.getLogger("tidelog.spark")
-
-
 _POLL_RECORDS: Final = "max.poll.records"
-
-
 _GROUP: Final = "group.id"
 
 

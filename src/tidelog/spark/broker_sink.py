@@ -178,19 +178,13 @@ class ClaimedTopics:
 # Maximum number of records that wait to be sent; a task blocks while the queue is full.
 QUEUE_MESSAGES: Final = 200_000
 
-
 LINGER_MS: Final = 20
-
-
 TRANSACTION_TIMEOUT_MS: Final = 300_000
-
 
 # Timeout in seconds of each step of a transaction. After it the task fails, and Spark retries it.
 STEP_TIMEOUT_S: Final = 60.0
 
-
 _WAIT_S: Final = 0.1
-
 
 # Called with topic, partition and offset of each acknowledged row, in order within a partition.
 OnSent: TypeAlias = Callable[[str, int, int], None]

@@ -52,8 +52,6 @@ from tidelog.storage.open_files import FilePool
 from tidelog.types import INT64_MAX, NO_TIMESTAMP, Codec, TopicPartition
 
 _PAUSE_MS: Final = 50
-
-
 _Answer = TypeVar("_Answer")
 
 
@@ -341,7 +339,6 @@ if TYPE_CHECKING:
 # Number of bytes of collected rows after which a partition's rows are encoded, so that batches are
 # full.
 ENCODE_BYTES: Final = 1 << 20
-
 
 # Maximum number of bytes of collected rows in all partitions.
 WAITING_BYTES_MAX: Final = 64 << 20

@@ -15,8 +15,6 @@ from tidelog.record.kernels.key_rows import FIELDS
 from tidelog.types import Codec, Header, NewRecord, TimestampType
 
 _RECORDS = 3
-
-
 _NOW_MS = 1_000
 
 

@@ -46,7 +46,6 @@ from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, TopicPartition
 # counted.
 _LOST_LIMIT: Final = 20
 
-
 Times: TypeAlias = Mapping[TopicPartition, tuple[int | None, int | None]]
 
 
@@ -205,13 +204,11 @@ def _spread(what: str, values: Given, snapshot: LogSnapshot) -> dict[TopicPartit
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
-
 _HINT: Final = (
     "The query can't continue without a gap. With failOnDataLoss=false it reports these ranges and"
     " continues: at the log start, if records were deleted before they were read; at the"
     " divergence, if the log was rewritten; at the log start of a recreated topic."
 )
-
 
 Ranges = dict[TopicPartition, tuple[int, int]]
 

@@ -81,7 +81,6 @@ READ_OPTIONS: Final = {
     "groupIdPrefix": "prefix of the client's group id; nothing is ever committed to the group",
 }
 
-
 WRITE_OPTIONS: Final = {
     "path": "directory of topics",
     "kafka.bootstrap.servers": "brokers to write to instead, host:port[,host:port]",
@@ -105,21 +104,16 @@ WRITE_OPTIONS: Final = {
     "lockWaitMs": "how long a commit waits for another writer of the directory, in ms",
 }
 
-
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
-
 
 # Prefixes of options that the client or the object store checks.
 PREFIXES: Final = ("kafka.", "store.")
 
-
 # Options that Spark uses itself, but also passes to the sink of a streaming query.
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
-
 # Option that Spark passes for a table of its catalog (`CREATE TABLE ... USING tidelog`).
 _CATALOGS_OWN: Final = "provider"
-
 
 _NO_CATALOG: Final = (
     "A table of Spark's catalog (CREATE TABLE, saveAsTable) can't be read or written by its name"
@@ -128,10 +122,7 @@ _NO_CATALOG: Final = (
     " spark.read.format('tidelog') and save()"
 )
 
-
 _TRUTH: Final = {"true": True, "false": False}
-
-
 _Value = TypeVar("_Value")
 
 
@@ -277,12 +268,8 @@ def nearest(name: str, names_known: Iterable[str]) -> str:
 # `END` is the same for the end.
 START: Final = ("startingOffsets", "earliest", EARLIEST_OFFSET)
 
-
 END: Final = ("endingOffsets", "latest", LATEST_OFFSET)
-
-
 PerPartition = Mapping[TopicPartition, int]
-
 
 # One value for all partitions, or one for each; None if not given.
 Given = int | PerPartition | None
@@ -376,34 +363,24 @@ def read_by_partition(
 # Defaults of the Kafka connector.
 POLL_TIMEOUT_MS: Final = 120_000
 
-
 OFFSET_TRIES: Final = 3
-
-
 OFFSET_RETRY_MS: Final = 1_000
-
-
 GROUP_PREFIX: Final = "spark-kafka-relation"
-
 
 # Columns of the Kafka connector, in its order. Headers and append time are added on request.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 
-
 TIME_COLUMNS: Final = ("timestamp", "appendTimestamp", "createTimestamp")
-
 
 # Column with the reason why a cell is null although it has a value, for mode=permissive. Spark's
 # file sources use the same name.
 REASON: Final = "_corrupt_record"
-
 
 _NOT_OF_BROKERS: Final = {
     "zoneCache": "applies to directories only; brokers have no zone maps",
     "splitBytes": "applies to directories only: for brokers give maxRecordsPerPartition",
     "readUntil": "applies to directories only; brokers return only what their replicas have",
 }
-
 
 _NOT_OF_TABLES: Final = (
     dict.fromkeys(
@@ -436,7 +413,6 @@ _NOT_OF_TABLES: Final = (
     }
 )
 
-
 _OF_BROKERS: Final = dict.fromkeys(
     (
         "kafkaConsumer.pollTimeoutMs",
@@ -447,7 +423,6 @@ _OF_BROKERS: Final = dict.fromkeys(
     "applies to brokers only; a directory is read from its files",
 )
 
-
 _REFUSED_CLIENT: Final = {
     "auto.offset.reset": "startingOffsets says where a read starts",
     "key.deserializer": "give keyAs",
@@ -457,7 +432,6 @@ _REFUSED_CLIENT: Final = {
     "enable.auto.commit": "a read commits no offsets to a group",
     "interceptor.classes": "interceptors could change the records",
 }
-
 
 _ISOLATION: Final = {level.name.lower(): level for level in IsolationLevel}
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 # ms.
 _TIMESTAMP_MS_MIN: Final = -2_208_988_800_000
 
-
 _TIMESTAMP_MS_MAX: Final = 253_370_764_799_999
 
 
@@ -62,15 +61,11 @@ class _Nobody:
 
 
 NOBODY: Final = _Nobody()
-
-
 PartRow = Mapping[str, object]
-
 
 # Maximum number of parts in a round, because the descriptions of all parts of a round are sent with
 # each task's code.
 PARTS_AT_ONCE: Final = 10_000
-
 
 _LOOK_SECONDS: Final = 0.25
 

@@ -39,13 +39,8 @@ from tidelog.spark.options import Given, SourceOptions
 from tidelog.types import EPOCH, INT64_MAX, INT64_MIN, ClockName, TopicPartition
 
 _CLOCKS: Final = {"timestamp": ClockName.RECORD, "appendTimestamp": ClockName.APPEND}
-
-
 _NAMES: Final[dict[str, type[int | str]]] = {"topic": str, "partition": int}
-
-
 _MICROSECOND: Final = timedelta(microseconds=1)
-
 
 _TESTS: Final[dict[type[Filter], Callable[..., bool]]] = {
     EqualTo: operator.eq,
@@ -263,11 +258,7 @@ def _ceil_ms(value: object) -> int | None:
 
 
 NO_RANGE: Final = "nothing to read: filters exclude all offsets or times"
-
-
 NO_TOPIC: Final = "nothing to read: no topic matches subscribePattern={}"
-
-
 NO_PARTITION: Final = "nothing to read: filters exclude all partitions"
 
 

@@ -44,7 +44,6 @@ HEADERS: Final = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 )
 
-
 TYPES: Final[dict[str, DataType]] = {
     "key": BinaryType(),
     "value": BinaryType(),
@@ -63,7 +62,6 @@ TYPES: Final[dict[str, DataType]] = {
     REASON: StringType(),
 }
 
-
 # Types of key and value by the name of their serializer.
 SERDE_TYPES: Final[dict[str, DataType]] = {
     "bytes": BinaryType(),
@@ -75,10 +73,7 @@ SERDE_TYPES: Final[dict[str, DataType]] = {
     "json": StringType(),
 }
 
-
 Serdes = Mapping[str, str]
-
-
 NO_SERDES: Final[Serdes] = {}
 
 
@@ -291,7 +286,6 @@ if TYPE_CHECKING:
 
 # Columns of a record. The remaining columns of a written row determine its topic and partition.
 RECORD_COLUMNS: Final = ("key", "value", "timestamp", "headers")
-
 
 _UINT16_MAX: Final = (1 << 16) - 1
 

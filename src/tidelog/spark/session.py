@@ -37,18 +37,13 @@ if TYPE_CHECKING:
 
 
 SPARK_VERSIONS: Final = ("4.2", "4.3")
-
-
 JAVA_VERSIONS: Final = ("17", "21")
-
 
 _ASK_JAVA: Final = (
     "SELECT java_method('java.lang.System', 'getProperty', 'java.specification.version') AS version"
 )
 
-
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="([0-9.]+)', re.MULTILINE)
-
 
 # Maximum number of parent processes that are checked: the driver's JVM is the parent of the
 # planning process or, with Spark's daemon, its grandparent.
@@ -172,18 +167,10 @@ def _release_of(home: Path) -> str | None:
 # `pushFilters`.
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
-
 LOCAL: Final = "local[*]"
-
-
 _CONNECT: Final = "sc://"
-
-
 _DESCRIPTION: Final = "spark.job.description"
-
-
 _TOPICS_SHOWN: Final = 5
-
 
 # Log configuration: one line per error, and nothing below that level.
 _LOGGING: Final = """\
@@ -196,9 +183,7 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n
 """
 
-
 _STDERR: Final = 2
-
 
 # Pattern of a tidelog error in Spark's message: alone, or as the last line of a traceback.
 _OURS: Final = re.compile(r"(?:^|\s)(?:[\w.]*\btidelog\.[\w.]+)\.([A-Z]\w+): (.+)$", re.MULTILINE)

@@ -91,7 +91,6 @@ def _make_at_brokers(options: "SinkOptions", topic: str, partitions: int) -> Non
 
 _Kinds: TypeAlias = tuple[type[DataType], ...]
 
-
 _COLUMNS: Final[dict[str, _Kinds]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
@@ -101,14 +100,11 @@ _COLUMNS: Final[dict[str, _Kinds]] = {
     "timestamp": (TimestampType, LongType),
 }
 
-
 # Columns that a read returns and a write ignores, so that a topic can be copied without naming
 # columns.
 _READ_ONLY: Final = TYPES.keys() - _COLUMNS.keys() - {REASON}
 
-
 _WHOLE: Final[_Kinds] = (IntegerType, LongType, ShortType)
-
 
 # Types of a column that each serializer can encode.
 _SERDE_KINDS: Final[Mapping[str, _Kinds]] = {

@@ -216,14 +216,8 @@ def _is_exactly_once(options: Options, txn: AppVersion | None) -> bool:
 
 
 QUERY_ID: Final = "sql.streaming.queryId"
-
-
 BATCH_ID: Final = "streaming.sql.batchId"
-
-
 _EXECUTION: Final = "spark.sql.execution.id"
-
-
 _ROOT_EXECUTION: Final = "spark.sql.execution.root.id"
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("tidelog.spark")
 
-
 # Maximum number of attempts, since a topic may be deleted between two requests, but hardly several
 # times in a row.
 _TRIES: Final = 5

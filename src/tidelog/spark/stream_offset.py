@@ -50,11 +50,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.types import INT64_MAX, NO_LEADER_EPOCH, TopicPartition
 
 VERSION: Final = 1
-
-
 Json: TypeAlias = dict[str, object]
-
-
 _Value = TypeVar("_Value")
 
 
@@ -223,15 +219,12 @@ EpochEnds: TypeAlias = Callable[
     [Mapping[TopicPartition, int]], Mapping[TopicPartition, tuple[int, int]]
 ]
 
-
 # Returns for each given partition and offset the leader epoch of the last batch below it; -1 if
 # unknown.
 LeaderEpochs: TypeAlias = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int]]
 
-
 # Returns log ends, whatever isolation level and `readUntil` are.
 LogEnds: TypeAlias = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]]
-
 
 _UNKNOWN: Final = (-1, -1)
 

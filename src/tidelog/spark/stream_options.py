@@ -32,8 +32,6 @@ from tidelog.timespec.units import parse_duration
 from tidelog.types import EARLIEST_OFFSET, LATEST_OFFSET, NS_PER_MS
 
 MAX_DELAY_MS: Final = 15 * 60 * 1000
-
-
 _Key = TypeVar("_Key")
 
 
@@ -106,7 +104,6 @@ STREAM_OPTIONS: Final = {
     " brokers only",
 }
 
-
 _BATCH_ONLY: Final = dict.fromkeys(
     ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     "is for batches: a stream has no end; Trigger.AvailableNow reads all present records",
@@ -120,11 +117,9 @@ _BATCH_ONLY: Final = dict.fromkeys(
     "pushdown": "is for batches: Spark pushes no filters down into streams",
 }
 
-
 _STREAM_ONLY: Final = dict.fromkeys(
     STREAM_OPTIONS, "is for streams (readStream): a batch reads its whole range at once"
 )
-
 
 _START: Final = (
     "startingOffsets",
@@ -133,10 +128,7 @@ _START: Final = (
     "startingOffsetsByTimestampStrategy",
 )
 
-
 _WORDS: Final = {"earliest": EARLIEST_OFFSET, "latest": LATEST_OFFSET}
-
-
 _GROUP_PREFIX: Final = "spark-kafka-source"
 
 

@@ -173,11 +173,7 @@ class TableTask:
 
 
 _KEY: Final = ("topic", "partition", "key")
-
-
 _VERSION: Final = "version"
-
-
 _TIMES: Final = {ClockName.RECORD: "timestamp", ClockName.APPEND: "appendTimestamp"}
 
 

@@ -211,7 +211,6 @@ def _of_times(
 # batch. Larger batches were not faster and need more memory in both.
 BATCH_ROWS: Final = 20_000
 
-
 # Internal topics of brokers; `__cluster_metadata` exists only in a controller's directory.
 _INTERNAL: Final = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}

@@ -30,13 +30,8 @@ if TYPE_CHECKING:
 
 
 PARTITION_COUNT: Final = 16
-
-
 REPLICAS: Final = 3
-
-
 MARKER_VERSION: Final = 1
-
 
 # Settings that make compaction run soon on small segments, since each task reads one partition of
 # markers to its end.
@@ -46,13 +41,8 @@ TOPIC_CONFIG: Final = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 
-
 _POLL_S: Final = 0.1
-
-
 _CHUNK: Final = 1_000
-
-
 _PATIENCE: Final = 4
 
 

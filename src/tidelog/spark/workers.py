@@ -42,15 +42,11 @@ if TYPE_CHECKING:
 
 _NEEDED: Final = ("pyarrow", "numpy", "numba")
 
-
 # Environment variables of Spark. It sets the first one to this value in its Python processes. It
 # reads the second one, `_HIDE_TRACEBACK`, when it formats the error with which the process ends.
 _RUNTIME: Final = ("SPARK_PYTHON_RUNTIME", "PYTHON_WORKER")
 
-
 _HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
-
-
 Class = TypeVar("Class", bound=type)
 
 
@@ -158,10 +154,7 @@ def _warm(purpose: str) -> None:
 
 
 _PROBED: Final = "path string, version string, tidelog string"
-
-
 _MISMATCH: Final = re.compile(r"PYTHON_VERSION_MISMATCH.*|Python in worker has different version.*")
-
 
 _HINT: Final = (
     "set spark.pyspark.python (or PYSPARK_PYTHON) to one with 'tidelog[spark]' installed before"
@@ -223,7 +216,6 @@ def _probe() -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]"
 
 
 _DESCRIPTORS: Final = "/proc/self/fd"
-
 
 # Number of descriptors to check. A worker has few, and the connection of its task is among the
 # first.

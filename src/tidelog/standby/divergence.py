@@ -41,7 +41,6 @@ from tidelog.types import (
 # Limits to fetch one batch of each partition, whose size is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
-
 # Errors of a partition after which the cluster's metadata is read again: the partition has moved,
 # or is unknown or not yet available.
 LOOK_AGAIN: Final = frozenset(
@@ -58,7 +57,6 @@ LOOK_AGAIN: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-
 
 Ends: TypeAlias = dict[int, EpochEnd]
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 # List of aborted transactions in a response of the leader; None if it has no records.
 Aborted: TypeAlias = "list[AbortedTransaction] | None"
 
-
 # Limits to fetch one batch.
 _NEXT: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1)
 

@@ -70,14 +70,11 @@ from tidelog.types import TopicPartition
 
 PROMOTE: Final = "promote"
 
-
 # Minimum interval, in ms, of syncs that a round requests (`_needs_look`); and, in seconds, the
 # pause of a round without a broker to fetch from.
 _LOOK_INTERVAL_MS: Final = 250
 
-
 _PAUSE_S: Final = 0.25
-
 
 # Maximum number of rounds in which a leader announces records and sends none.
 _IDLE_ROUNDS: Final = 100
@@ -107,7 +104,6 @@ class FollowOptions:
 
 # Waits for a number of seconds; returns early if the process is to stop.
 Pause: TypeAlias = Callable[[float], object]
-
 
 _REAL_PAUSE: Final[Pause] = threading.Event().wait
 

@@ -55,10 +55,8 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-
 # Maximum number of times that the leader may refuse a position that its own responses allow.
 _STRIKES: Final = 3
-
 
 # Number of bytes that are fetched in addition to a batch, for its successor.
 _PROOF_BYTES: Final = 1 << 20

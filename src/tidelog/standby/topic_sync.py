@@ -42,15 +42,12 @@ from tidelog.types import TopicPartition
 
 _WILD: Final = frozenset("*?[")
 
-
 # Kafka's internal topics are followed only if requested.
 _INTERNAL: Final = "__"
-
 
 # Settings without which retention would use the defaults here, and could delete records that the
 # leader keeps forever.
 _DELETING: Final = frozenset({"cleanup.policy", "retention.ms", "retention.bytes"})
-
 
 # Prefix of tidelog's own settings, which a leader may not know.
 _OURS: Final = "tidelog."
@@ -216,9 +213,7 @@ def _sync_settings(
 # Protocol types of groups whose offsets are copied; share groups store theirs elsewhere.
 _PROTOCOL: Final = ("consumer", "")
 
-
 _MANY_GROUPS: Final = 8
-
 
 # Transient errors of a coordinator, which is loading, not available yet, or has moved.
 NOT_READY: Final = frozenset(

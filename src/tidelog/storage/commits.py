@@ -40,14 +40,10 @@ from tidelog.storage import files
 from tidelog.types import INT64_MAX, TopicPartition
 
 WRITERS_FILE: Final = "tidelog-writers.json"
-
-
 WRITERS_VERSION: Final = 1
-
 
 # Maximum length of a writer's name, which is a kind and an id that a user has chosen.
 NAME_CHARACTERS_MAX: Final = 512
-
 
 NOTE_CHARACTERS_MAX: Final = 1 << 20
 
@@ -210,11 +206,7 @@ def forget_topics(fs: FileSystem, directory: str, topics: Iterable[str]) -> None
 
 
 COMMIT_VERSION: Final = 2
-
-
 STAGED_SUFFIX: Final = ".staged"
-
-
 _COMMIT_FILE: Final = re.compile(r"tidelog-commit-[0-9a-f]{32}\.json", re.ASCII)
 
 

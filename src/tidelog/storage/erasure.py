@@ -78,7 +78,6 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES: Final = 8 << 20
 
-
 # Name suffixes of files beside segments that may hold the same bytes.
 _ASIDE: Final = (
     files.DELETED_SUFFIX,
@@ -233,7 +232,6 @@ UNREACHABLE: Final = (
     "data that consumers have read: their state, tables, caches and sinks",
     "records that hold the key in their value or headers, under another key",
 )
-
 
 # Prefix of the names of files that an erasure stages.
 _STAGED: Final = "erase-"

@@ -28,41 +28,20 @@ _Missing = TypeVar("_Missing")
 # Name of the controllers' metadata log in Kafka; it may be among a broker's partitions.
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
-
 LOG_SUFFIX: Final = ".log"
-
-
 OFFSET_INDEX_SUFFIX: Final = ".index"
-
-
 TIME_INDEX_SUFFIX: Final = ".timeindex"
-
-
 TXN_INDEX_SUFFIX: Final = ".txnindex"
-
-
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-
-
 APPEND_TIME_SUFFIX: Final = ".appendtime"
-
-
 ZONES_SUFFIX: Final = ".zones"
-
 
 # Appended to the whole name, e.g. `00000000000000000000.timeindex.swap`.
 DELETED_SUFFIX: Final = ".deleted"
 
-
 CLEANED_SUFFIX: Final = ".cleaned"
-
-
 SWAP_SUFFIX: Final = ".swap"
-
-
 TMP_SUFFIX: Final = ".tmp"
-
-
 REMOVED_SUFFIX: Final = ".removed"  # for files that `commits.overlay` reports as removed
 
 
@@ -99,91 +78,48 @@ LOG_FILES: Final = (
     LogFile(SNAPSHOT_SUFFIX, is_of_segment=False),
 )
 
-
 # All suffixes, the log first, and the log last.
 LOG_FIRST: Final = tuple(file.suffix for file in LOG_FILES)
 
-
 LOG_LAST: Final = (*LOG_FIRST[1:], LOG_FIRST[0])
-
-
 SEGMENT_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_of_segment)
-
-
 SUMMED_SUFFIXES: Final = tuple(file.suffix for file in LOG_FILES if file.is_summed)
-
 
 # In the order of syncs.
 SYNCED_FILES: Final = sorted(
     (file for file in LOG_FILES if file.sync_rank is not None), key=attrgetter("sync_rank")
 )
 
-
 SYNCED_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES)
-
-
 PRIMARY_SUFFIXES: Final = tuple(file.suffix for file in SYNCED_FILES if file.is_primary)
-
 
 # Suffixes of both indexes, in the order of `(OffsetIndex, TimeIndex)` pairs.
 INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
-
 LOCK_FILE: Final = ".lock"
-
 
 # Space reserved for a directory's small files on a full disk: freeing space needs some space first.
 RESERVE_FILE: Final = "tidelog-reserve"
 
-
 RESERVE_BYTES: Final = 256 * 1024
-
-
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-
-
 LEADER_EPOCH_CHECKPOINT_FILE: Final = "leader-epoch-checkpoint"
-
-
 PARTITION_METADATA_FILE: Final = "partition.metadata"
-
-
 APPEND_TIME_CHECKPOINT_FILE: Final = "append-time-checkpoint"
-
-
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
-
-
 RECOVERY_POINT_CHECKPOINT_FILE: Final = "recovery-point-offset-checkpoint"
-
-
 LOG_START_CHECKPOINT_FILE: Final = "log-start-offset-checkpoint"
-
-
 HIGH_WATERMARK_CHECKPOINT_FILE: Final = "replication-offset-checkpoint"
-
-
 CLEANER_CHECKPOINT_FILE: Final = "cleaner-offset-checkpoint"
-
-
 TOPIC_NAME_LIMIT: Final = 249
-
 
 # Maximum size of a small file; a directory of 100,000 partitions needs some 30 MB.
 SMALL_FILE_LIMIT_BYTES: Final = 64 * 1024 * 1024
 
-
 _FILE_NAME: Final = re.compile(r"([0-9]{20})(\.[a-z]+(?:\.[a-z]+)*)", re.ASCII)
-
-
 _PARTITION_DIR: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9][0-9]{0,9})", re.ASCII)
-
-
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-
-
 _TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
-
 
 # Kafka reserves these for "no id" and for its own metadata topic.
 _RESERVED_IDS: Final = (uuid.UUID(int=0), uuid.UUID(int=1))
@@ -302,9 +238,7 @@ def random_topic_id(source: random.Random) -> uuid.UUID:
 # it comes from the system's clock, which ticks every 10 ms.
 SETTLED_MS: Final = 3_000
 
-
 SETTLED_FINE_MS: Final = 100
-
 
 # Modification time in ms, and identity.
 FolderStamp = tuple[int, tuple[int, int]]

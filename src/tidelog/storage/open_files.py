@@ -81,17 +81,12 @@ class DecodedFiles:
 
 
 FILE_LIMIT: Final = 256
-
-
 MAP_LIMIT: Final = 32_768
-
 
 # Maximum bytes of copies, which replace maps for files in an object store.
 COPIED_BYTES: Final = 64 << 20
 
-
 READ_CHUNK_BYTES: Final = 4 << 20
-
 
 # Number of bytes of a frame that contain its length and magic.
 FRAME_SIZE: Final = 17

@@ -44,14 +44,10 @@ if TYPE_CHECKING:
 _Record = TypeVar("_Record", bound="DataclassInstance")
 
 CHECKPOINT_VERSION: Final = 0
-
-
 PARTITION_METADATA_VERSION: Final = 0
-
 
 # tidelog's own file: append times up to the one in it may be ahead of the clock.
 ACCEPTED_CLOCK_FILE: Final = "tidelog-accepted-clock"
-
 
 # Content that Kafka reads at start; -1 means that no KRaft controller knows this start.
 CLEAN_SHUTDOWN_TEXT: Final = b'{"version":0,"brokerEpoch":-1}'

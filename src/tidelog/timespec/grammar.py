@@ -29,12 +29,8 @@ from tidelog.types import INT64_MAX, NS_PER_MS
 # A side ends at a colon or at the end of the text. Times contain colons, so they are matched whole.
 _TIME: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?Z"
 
-
 _SIDE: Final = rf"({_TIME}|[^:]*)"
-
-
 _FORM: Final = re.compile(rf"@{_SIDE}(?::{_SIDE})?", re.ASCII)
-
 
 _FORMS: Final = (
     "after @ write 13 digits (ms), 10 digits (s), YYYY-MM-DD, YYYY-MM-DDTHH:MM:SSZ or a length"
@@ -103,7 +99,6 @@ _ABSOLUTE: Final[tuple[tuple[str, Callable[[str, int], int]], ...]] = (
     (_TIME, _read_utc),
 )
 
-
 # OPEN_START and OPEN_END stand for a missing bound. Times before 1970 are refused, so no text is
 # parsed to -1, and 1970-01-01Z is a real bound. TIME_HELP is the grammar in short, for help texts.
 TIME_HELP: Final = (
@@ -111,11 +106,7 @@ TIME_HELP: Final = (
     " now, 'yesterday UTC', 'noon UTC', or back from now (-6h, '2h ago')"
 )
 OPEN_START: Final = -1
-
-
 OPEN_END: Final = INT64_MAX
-
-
 _SEPARATOR: Final = ".."
 
 

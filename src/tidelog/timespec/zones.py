@@ -28,7 +28,6 @@ _SIMILAR: Final = 0.8
 # Upper limit for the difference between a zone and UTC, including skipped days.
 _FAR: Final = timedelta(hours=48)
 
-
 # Placeholder for the current day, which depends on a zone that is not known yet.
 TODAY: Final = _EPOCH
 

@@ -94,7 +94,6 @@ ASKS: dict[str, dict[str, str]] = {
     },
 }
 
-
 REFUSED = {
     "offsets beyond the end",
     "offsets of one partition alone",

@@ -56,7 +56,6 @@ BODY_SIZES = st.lists(
     st.sampled_from([0, 1, 3, 40, 3000, CHUNK_BYTES_MIN, 70_000, 300_000]), max_size=8
 )
 
-
 SMALL = 2500
 
 

@@ -14,8 +14,6 @@ from tidelog.record.record import Record
 from tidelog.types import Header, TimestampType
 
 NOW_MS = 1_700_000_000_123
-
-
 Column: TypeAlias = "pa.Array[pa.Scalar[pa.DataType]]"
 
 

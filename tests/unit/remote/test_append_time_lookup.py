@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tidelog.protocol.requests import ReceivedRequest
 
 REST_MS = 60_000
-
-
 leader = pytest.fixture(leader_of_twelve)
 
 

@@ -25,7 +25,6 @@ from tidelog.server.embedded import Broker
 
 TOPIC = "flights"
 
-
 # A broker with one topic of two partitions.
 broker = broker_fixture({"node.id": "7"}, topics={TOPIC: 2}, scope="module")
 

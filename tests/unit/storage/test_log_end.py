@@ -48,7 +48,6 @@ SIZE = 70
 COUNT = 8
 BAD = 3
 
-
 # Bits in the header of one batch that no checksum covers: base offset, length, magic.
 FLIPS = [
     (7, 0),

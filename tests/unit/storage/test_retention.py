@@ -16,7 +16,6 @@ from tidelog.storage.segment.retention import (
 
 NOW = 1_000_000
 
-
 CONFIG = TopicConfig(
     retention_ms=-1, retention_bytes=-1, tidelog_retention_clock=RetentionClock.RECORD
 )

@@ -27,8 +27,6 @@ from tidelog.protocol.messages.security import (
 from tidelog.server.embedded import Broker
 
 PASSWORD = "correct horse"
-
-
 SASL = "SASL_PLAINTEXT"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SETTINGS = {

@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 
 _LOOK_SECONDS: Final = 0.25
-
-
 _WORDS_SHOWN: Final = 400
 
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _LOCK: Final = ".lock"
 
-
 _NO_STATE: Final = (
     "workers on other machines need `state`, a folder that they and this machine share"
 )

@@ -46,50 +46,28 @@ if TYPE_CHECKING:
 # keys whose ranks differ count as displaced.
 BLOCK_MAX: Final = 1 << 20
 
-
 # Number of a key's records if it is unknown.
 UNKNOWN: Final = -1
-
 
 # Fields of a row of differences: the kind's number, A's row, B's row. The row of a side without the
 # key has the count 0.
 KIND: Final = 0
 
-
 A_AT: Final = 1
-
-
 B_AT: Final = 1 + key_rows.FIELDS
-
-
 FOUND_FIELDS: Final = 1 + 2 * key_rows.FIELDS
-
 
 # Fields of a pair: partition and offset of an equal key's last record on A and on B, and the
 # record's other fields from A.
 PAIR_A_PARTITION: Final = 0
 
-
 PAIR_A_OFFSET: Final = 1
-
-
 PAIR_B_PARTITION: Final = 2
-
-
 PAIR_B_OFFSET: Final = 3
-
-
 PAIR_TIME: Final = 4
-
-
 PAIR_VALUE: Final = 5
-
-
 PAIR_COUNT: Final = 6
-
-
 PAIR_FIELDS: Final = 7
-
 
 _PAIR_OF_A: Final = (
     (PAIR_A_PARTITION, key_rows.PARTITION),
@@ -98,7 +76,6 @@ _PAIR_OF_A: Final = (
     (PAIR_VALUE, key_rows.VALUE),
     (PAIR_COUNT, key_rows.COUNT),
 )
-
 
 _PAIR_OF_B: Final = ((PAIR_B_PARTITION, key_rows.PARTITION), (PAIR_B_OFFSET, key_rows.OFFSET))
 

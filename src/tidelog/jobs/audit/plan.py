@@ -128,7 +128,6 @@ def gaps(runs: Sequence[Run], start: int, end: int) -> list[tuple[int, int]]:
 
 OffsetRanges = dict[TopicPartition, tuple[int, int]]
 
-
 # Checksum that matches no bytes, for a file that was replaced during the plan.
 _NO_SUM: Final = -1
 

@@ -22,8 +22,6 @@ from tidelog.record.kernels import key_rows
 from tidelog.types import NO_TIMESTAMP
 
 _ROW_BYTES: Final = key_rows.FIELDS * 8
-
-
 _SIDES: Final = ("a", "b")
 
 

@@ -19,7 +19,6 @@ DIFFERENCES_SCHEMA: Final = (
     " b_deleted boolean"
 )
 
-
 TOPICS_SCHEMA: Final = (
     "topic string, a_keys bigint, b_keys bigint, a_records bigint, b_records bigint,"
     " a_without_key bigint, b_without_key bigint, without_key_equal boolean,"
@@ -27,12 +26,10 @@ TOPICS_SCHEMA: Final = (
     + ", ".join(f"{kind.value} bigint" for kind in Kind)
 )
 
-
 BUCKETS_SCHEMA: Final = (
     "topic string, partition int, bucket timestamp, bucket_ms bigint, span_ms bigint,"
     " a_records bigint, b_records bigint, equal boolean"
 )
-
 
 CUTS_SCHEMA: Final = "side string, topic string, partition int, start bigint, end bigint"
 

@@ -69,21 +69,16 @@ if TYPE_CHECKING:
 
 Times = tuple[int | None, int | None]
 
-
 # Reads parts of a side. From brokers, it reads only the records in a time range [start, end);
 # splits of directories contain their range.
 Read = Callable[[Sequence[ReadPart], Times], list[Run]]
-
 
 # Maximum number of rounds. Records that arrive during the last round are only seconds old. If a log
 # stores the offset up to which it was cleaned, a second round is only needed if a cleaning ended
 # during the first.
 _ROUNDS: Final = 5
 
-
 _NO_TIMES: Final[Times] = (None, None)
-
-
 _NOTHING: Final = (0, 0)
 
 
@@ -240,19 +235,15 @@ class TopicResult:
 # Maximum number of rows that a task compares: 144 MB, in addition to a table of one side's rows.
 _ROWS_PER_TASK: Final = 2_000_000
 
-
 _ROWS_WORTH_A_TASK: Final = 100_000
-
 
 # Maximum number of keys whose order the driver checks; for more keys, one task checks each pair of
 # partitions.
 _PAIRS_HERE: Final = 4 << 20
 
-
 # Maximum number of keys in a pair of partitions whose order is checked: 3.6 GB of pairs in one
 # task.
 _PAIRS_MAX: Final = 64 << 20
-
 
 _TRIES: Final = 3
 

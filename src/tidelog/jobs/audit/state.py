@@ -20,14 +20,10 @@ from tidelog.jobs.progress_file import ProgressFile
 from tidelog.lazy_dataclass import dataclass
 
 NOTE: Final = "audit.json"
-
-
 ROWS_SUFFIX: Final = ".rows"
-
 
 # Number of bytes in the seed: five words of 64 bits, written as hexadecimal digits in the file.
 SEED_BYTES: Final = 40
-
 
 PROGRESS_FILE: Final = ProgressFile(
     job="an audit",

@@ -30,29 +30,15 @@ if TYPE_CHECKING:
 
 
 CHUNK_BITS: Final = 12
-
-
 CHUNKS: Final = 1 << CHUNK_BITS
-
-
 FILE_VERSION: Final = 1
-
-
 _MAGIC: Final = b"TLKR"
-
-
 _TRAILER: Final = struct.Struct("<QII4sI")
-
-
 _CHUNK: Final = np.dtype([("rows", "<u4"), ("crc", "<u4")])
-
-
 _FOOTER_SIZE: Final = CHUNKS * _CHUNK.itemsize + _TRAILER.size
-
 
 # Maximum number of rows and of fields in a file; a reader treats more as damage.
 _ROWS_LIMIT: Final = 1 << 32
-
 
 _FIELDS_LIMIT: Final = 64
 

@@ -50,10 +50,7 @@ if TYPE_CHECKING:
 
 
 REDUCED: Final = "run string"
-
-
 _SEEDS: Final = struct.Struct("<5q")
-
 
 assert _SEEDS.size == SEED_BYTES
 
@@ -181,8 +178,6 @@ def broker_task(  # noqa: PLR0913 - what is read, of whom, and how
 
 
 COMPARED: Final = "counts string, found binary"
-
-
 PAIRS_SUFFIX: Final = ".pairs.rows"
 
 
@@ -350,13 +345,10 @@ def displaced_in(env: Env, folder: str, sections: Sequence[tuple[str, int, int, 
 
 assert key_rows.FIELDS * 2 + 1 == key_verdicts.FOUND_FIELDS
 
-
 KEYS: Final = "keys string, log_bytes bigint"
-
 
 # Maximum number of records of one partition whose keys one task reads.
 OFFSETS_AT_ONCE: Final = 500
-
 
 _COLUMNS: Final = ("offset", "createTimestamp", "key")
 

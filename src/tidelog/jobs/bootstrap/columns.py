@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 
-
 # Null fields are kept in the JSON; without them, a row could look like one of another table.
 _JSON: Final = {"ignoreNullFields": "false"}
 

@@ -135,10 +135,8 @@ def _result(
 
 _ID_MAX: Final = 200
 
-
 # The only version of each job, because each job has a writer of its own.
 _VERSION: Final = 0
-
 
 _SUMMARY: Final = (
     "topic string, partition int, first_offset long, end_offset long, records long,"

@@ -70,11 +70,9 @@ if TYPE_CHECKING:
 
 _REWRITTEN: Final = "rewritten string"
 
-
 # Number of parts in a round for each parallel task; with more parts, a single slow one delays the
 # round less.
 _ROUND: Final = 4
-
 
 # Minimum number of parts in a round, since the number of parallel tasks is unknown over Spark
 # Connect.
@@ -187,7 +185,6 @@ SCHEMA: Final = (
     " records_before bigint, records_after bigint, bytes_before bigint, bytes_after bigint,"
     " bytes_read bigint, bytes_written bigint, cleaned_to bigint, reason string, stopped string"
 )
-
 
 _CLEANED: Final = "cleaned string, attempt string"
 

@@ -266,10 +266,8 @@ def _map_reason(one: _Places, place: TargetOffset) -> str:
 
 Positions: TypeAlias = "dict[TopicPartition, Committed | None]"
 
-
 # Source topics on A, by topic on B.
 Origins: TypeAlias = Mapping[str, tuple[str, ...]]
-
 
 _AS_STATED: Final = "as stated with --at"
 

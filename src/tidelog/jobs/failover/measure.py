@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 # Maximum number of records of a topic; only the first ones of the period are measured.
 _RECORDS_MAX: Final = 1_000_000
 
-
 _LIMITS: Final = FetchLimits(max_wait_ms=100, partition_max_bytes=4 * 1024 * 1024)
 
 
@@ -151,10 +150,7 @@ def _stamped(batch: RecordBatch) -> Iterator[StampedRecord]:
 # and maximum include all records.
 _KEPT: Final = 1_000_000
 
-
 _TYPE_SETTING: Final = "message.timestamp.type"
-
-
 _POLL_S: Final = 0.1
 
 

@@ -65,7 +65,6 @@ from tidelog.types import ClockName, TimestampType, TopicPartition
 # until it is found.
 _STEP_BACK: Final = 64
 
-
 # Maximum difference in ms between this machine's clock and other clocks that is accepted.
 CLOCKS_APART_MS: Final = 60_000
 
@@ -390,7 +389,6 @@ def deleted_note(marks: Watermarks, offset: int) -> str:
 # Minimum number of keys in a sample. With two partitions, a wrong function explains the partitions
 # of this many keys by chance once in a million cases.
 KEYS_MIN: Final = 20
-
 
 _SAMPLE_PER_PARTITION: Final = 100
 

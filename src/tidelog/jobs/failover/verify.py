@@ -52,29 +52,15 @@ from tidelog.remote.view import ClusterView, Committed, RemoteRecord, Watermarks
 from tidelog.types import IsolationLevel, TimestampType, TopicPartition
 
 DIGEST_SIZE: Final = 16
-
-
 BUFFER_BYTES: Final = 64 * 1024 * 1024
-
-
 _PER_BUCKET: Final = 65_536
-
-
 _BUCKETS_MAX: Final = 4_096
-
-
 _ENTRY: Final = Struct(f">{DIGEST_SIZE}sB")
-
-
 _ENTRY_SIZE: Final = _ENTRY.size
-
-
 _READ_ENTRIES: Final = 65_536
-
 
 # Four counts share one int, with 40 bits each, which is more than the records of a log.
 _COUNT_BITS: Final = 40
-
 
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
@@ -214,21 +200,13 @@ def _unpacked(packed: int) -> Counts:
 
 
 _COMMITTED: Final = IsolationLevel.READ_COMMITTED
-
-
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
-
-
 _EXAMPLES: Final = 5
-
 
 # Earliest time of an empty set of records; and of a set in which a record has no time.
 _NOTHING: Final = math.inf
 
-
 _UNKNOWN: Final = -math.inf
-
-
 _NULL: Final = (-1).to_bytes(8, signed=True)
 
 

@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 
 _COUNTS: Final = "counts string"
-
-
 _BROKER_COLUMNS: Final = "topic,partition,offset,timestamp,timestampType"
-
 
 # Topic and partition.
 Name = tuple[str, int]
@@ -156,11 +153,9 @@ PARTITIONS_SCHEMA: Final = (
     " state string"
 )
 
-
 HOURS_SCHEMA: Final = (
     "group string, topic string, clock string, hour timestamp, hour_ms bigint, records bigint"
 )
-
 
 # Number of records by topic, clock and hour; the hour is None for records without a time on that
 # clock.

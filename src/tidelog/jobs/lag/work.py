@@ -253,10 +253,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS: Final = ("offset", "timestamp", "appendTimestamp")
-
-
 _ROWS: Final = 65_536
-
 
 # Maximum span in hours that is counted by an array index; hours further apart are sorted.
 _SPAN_MAX: Final = 1 << 20

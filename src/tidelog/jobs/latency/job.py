@@ -77,17 +77,9 @@ if TYPE_CHECKING:
 
 
 _BROKER_COLUMNS: Final = "topic,partition,offset,createTimestamp,appendTimestamp"
-
-
 _REDUCED: Final = "facts string, by_append binary, by_create binary, late binary, head binary"
-
-
 _BROKER_REDUCED: Final = f"topic string, partition bigint, {_REDUCED}"
-
-
 _CELLS: Final = ("facts", "by_append", "by_create", "late", "head")
-
-
 _STAMPED: Final = TimestampType.LOG_APPEND_TIME.config_name
 
 
@@ -259,8 +251,6 @@ def _row(name: tuple[str, int], counter: "TimesCounter") -> "pa.RecordBatch":
 
 
 _COLUMNS: Final = ("offset", "createTimestamp", "appendTimestamp")
-
-
 _RECOUNTED: Final = "alone_lost string, alone binary, behind_lost string, behind binary"
 
 

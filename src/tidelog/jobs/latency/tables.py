@@ -22,12 +22,10 @@ HOURS_SCHEMA: Final = (
     " skew_ms_max bigint, percentile_error double"
 )
 
-
 TOPICS_SCHEMA: Final = (
     "topic string, records bigint, without_create_time bigint, without_both_times bigint,"
     " out_of_order bigint, late_ms_max bigint, skew_ms_max bigint"
 )
-
 
 WATERMARKS_SCHEMA: Final = (
     "topic string, delay_ms bigint, lost bigint, records bigint, lost_share double"

@@ -384,7 +384,6 @@ class Batches:
 
 STARTS: Final = 10
 
-
 _LATE: Final = (
     "waiting for the Python worker to connect",
     "Python worker failed to connect back",
@@ -451,14 +450,10 @@ class RestartingQuery:
 
 
 LOCK_FILE: Final = "mirror.batch.lock"
-
-
 DONE_FILE: Final = "batches.json"
-
 
 # Maximum number of batches in the list; the client reads it every second.
 _DONE_KEPT: Final = 1_000
-
 
 _LOOK_SECONDS: Final = 0.2
 

@@ -295,10 +295,8 @@ def grown(offset_map: OffsetMap, targets: Mapping[str, TopicFacts]) -> OffsetMap
 
 _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
-
 # Prefixes of settings that Kafka doesn't know, or not in every configuration.
 _OURS: Final = ("tidelog.", "internal.")
-
 
 # Settings for a cluster's own brokers and tiers, which have no meaning elsewhere.
 _OF_A_CLUSTER: Final = frozenset(
@@ -564,7 +562,6 @@ def _load(plan: MirrorPlan, number: int, source: TopicFacts, *, is_new: bool) ->
 # Minimum interval in ms of reading all topics' settings, which would be most of the cost of a small
 # batch.
 SETTINGS_EVERY_MS: Final = 60_000
-
 
 # Setting whose value may be empty: then nothing is deleted.
 _MAY_BE_EMPTY: Final = "cleanup.policy"

@@ -31,10 +31,8 @@ from tidelog.types import IsolationLevel
 
 PROGRESS_FILE: Final = ProgressFile(job="a mirror", version=1)
 
-
 # Maximum number of topics in the title of a query.
 TITLE_TOPICS: Final = 3
-
 
 # Options of the sources that affect neither the records that a task writes nor their order.
 _SOURCE_OPTIONS: Final = (
@@ -43,7 +41,6 @@ _SOURCE_OPTIONS: Final = (
     "failOnDataLoss",
     *("maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
 )
-
 
 _OF_MIRROR: Final = (
     dict.fromkeys(("path", "kafka.bootstrap.servers"), "would read elsewhere: name another source")
@@ -80,7 +77,6 @@ _OF_MIRROR: Final = (
     }
 )
 
-
 # With brokers, a repeated batch runs again only those tasks that have not written, identified by
 # their numbers. If a partition's records were deleted meanwhile, other tasks would get these
 # numbers.
@@ -89,10 +85,8 @@ _OF_MIRROR_TO_BROKERS: Final = {
     " and begin after lost records with a new checkpoint and start='latest'"
 }
 
-
 # Options of a sink that determine where a repeated batch finds its markers.
 _MARKER_OPTIONS: Final = {name.lower(): name for name in ("markerTopic", "transactionalIdPrefix")}
-
 
 # Internal topics of brokers and of writers, which patterns never match.
 _INTERNAL: Final = (
@@ -437,9 +431,5 @@ def _state(fields: Mapping[str, Any]) -> MirrorState:
 
 
 STATE_FILE: Final = "mirror.json"
-
-
 MAP_FILE: Final = "offsets.map"
-
-
 SPARK_DIR: Final = "spark"

@@ -73,10 +73,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS: Final = (*RECORD, "topic", "partition", "offset", "timestampType")
-
-
 _CREATE_TIME: Final = "createTimestamp"
-
 
 # Split size, in bytes, with which one task reads a whole partition. From a directory to brokers,
 # this keeps the order of records; with a directory as target, the commit orders the segments.

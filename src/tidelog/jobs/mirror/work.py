@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 # Maximum number of runs of consecutive offsets in a record batch that get separate rows.
 RUNS_MAX: Final = 32
 
-
 # Maximum number of rows that a task returns to the driver; if it has more, the oldest are merged.
 TASK_ROWS_MAX: Final = 512
-
 
 _VERSION: Final = 1
 
@@ -272,13 +270,8 @@ def join_ledger_rows(parts: Iterable[LedgerRows]) -> LedgerRows:
 # Columns that a transform must keep, because the offset map needs the offsets at the source.
 ORIGIN: Final = ("source", "topic", "partition", "offset")
 
-
 TARGET_PARTITION: Final = "targetPartition"
-
-
 RECORD: Final = ("key", "value", "headers", "timestamp")
-
-
 REPORT_SCHEMA: Final = "report string"
 
 

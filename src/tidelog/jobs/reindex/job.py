@@ -48,12 +48,10 @@ PARTITIONS_SCHEMA: Final = (
     " repaired int, maps_there int, maps_built int, problems array<string>"
 )
 
-
 FINDINGS_SCHEMA: Final = (
     "severity string, state string, file string, position bigint, offset bigint, damage string,"
     " remedy string"
 )
-
 
 _DONE: Final = "done string"
 

@@ -26,19 +26,10 @@ if TYPE_CHECKING:
 
 
 _US_PER_HOUR: Final = 3_600_000_000
-
-
 RECORD: Final = "record"
-
-
 APPEND: Final = "append"
-
-
 _SIZES: Final = "bytes"
-
-
 _RESULT: Final = "partition int, kind string, hour long, count long"
-
 
 _FIELDS: "Final[list[pa.Field[pa.DataType]]]" = [
     pa.field("partition", pa.int32()),
@@ -46,7 +37,6 @@ _FIELDS: "Final[list[pa.Field[pa.DataType]]]" = [
     pa.field("hour", pa.int64()),
     pa.field("count", pa.int64()),
 ]
-
 
 _SCHEMA: Final = pa.schema(_FIELDS)
 

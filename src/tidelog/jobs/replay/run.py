@@ -81,11 +81,7 @@ if TYPE_CHECKING:
 
 
 PROGRESS_FILE: Final = ProgressFile(job="a replay", version=1)
-
-
 _COUNTS: Final = ("number", "records", "size_bytes")
-
-
 _Kind = TypeVar("_Kind")
 
 
@@ -221,10 +217,8 @@ class Journal:
 
 _COLUMNS: Final = ("key", "value", "headers", "topic", "partition", "timestamp", "offset")
 
-
 # Maximum number of tasks for ordering rows.
 _TASKS_MAX: Final = 64
-
 
 # Largest time in ms that Spark can read: its times are 64 bits of microseconds.
 _SPARK_MS_MAX: Final = (2**63 - 1) // 1000

@@ -25,13 +25,8 @@ if TYPE_CHECKING:
 
 
 Print: TypeAlias = Callable[[str], None]
-
-
 CONSOLE: Final = "console"
-
-
 _PARQUET: Final = "parquet:"
-
 
 # Number of records in a chunk for a console, since its rows pass through the driver.
 CONSOLE_RECORDS: Final = 10_000

@@ -117,19 +117,11 @@ class ConsumerProtocolAssignment:
 
 
 SUBSCRIPTION: Final = DataMessage(ConsumerProtocolSubscription, 0, 3, open_ended=True)
-
-
 ASSIGNMENT: Final = DataMessage(ConsumerProtocolAssignment, 0, 3, open_ended=True)
-
 
 # The version of a key is the kind of its record.
 OFFSET_COMMIT_KEY: Final = DataMessage(OffsetCommitKey, 0, 1)
 
-
 GROUP_METADATA_KEY: Final = DataMessage(GroupMetadataKey, 2, 2)
-
-
 OFFSET_COMMIT_VALUE: Final = DataMessage(OffsetCommitValue, 0, 4, flexible=4)
-
-
 GROUP_METADATA_VALUE: Final = DataMessage(GroupMetadataValue, 0, 4, flexible=4)

@@ -296,109 +296,83 @@ class ShareGroupStatePartitionMetadataValue:
 
 CONSUMER_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ConsumerGroupMetadataKey, 3, 3)
 
-
 CONSUMER_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
     ConsumerGroupMetadataValue, 0, 0, flexible=0
 )
-
 
 PARTITION_METADATA_KEY: Final[DataMessage[GroupKey]] = DataMessage(
     ConsumerGroupPartitionMetadataKey, 4, 4
 )
 
-
 CONSUMER_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ConsumerGroupMemberMetadataKey, 5, 5
 )
 
-
 CONSUMER_MEMBER_VALUE: Final = DataMessage(ConsumerGroupMemberMetadataValue, 0, 0, flexible=0)
-
 
 TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
     ConsumerGroupTargetAssignmentMetadataKey, 6, 6
 )
 
-
 TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
     ConsumerGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
 )
-
 
 MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ConsumerGroupTargetAssignmentMemberKey, 7, 7
 )
 
-
 MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
     ConsumerGroupTargetAssignmentMemberValue, 0, 0, flexible=0
 )
-
 
 CURRENT_ASSIGNMENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ConsumerGroupCurrentMemberAssignmentKey, 8, 8
 )
 
-
 CURRENT_ASSIGNMENT_VALUE: Final = DataMessage(
     ConsumerGroupCurrentMemberAssignmentValue, 0, 0, flexible=0
 )
 
-
 REGULAR_EXPRESSION_KEY: Final = DataMessage(ConsumerGroupRegularExpressionKey, 16, 16)
-
-
 REGULAR_EXPRESSION_VALUE: Final = DataMessage(ConsumerGroupRegularExpressionValue, 0, 0, flexible=0)
-
 
 SHARE_MEMBER_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ShareGroupMemberMetadataKey, 10, 10
 )
 
-
 SHARE_MEMBER_VALUE: Final = DataMessage(ShareGroupMemberMetadataValue, 0, 0, flexible=0)
-
-
 SHARE_GROUP_KEY: Final[DataMessage[GroupKey]] = DataMessage(ShareGroupMetadataKey, 11, 11)
-
 
 SHARE_GROUP_VALUE: Final[DataMessage[EpochValue]] = DataMessage(
     ShareGroupMetadataValue, 0, 0, flexible=0
 )
 
-
 SHARE_TARGET_KEY: Final[DataMessage[GroupKey]] = DataMessage(
     ShareGroupTargetAssignmentMetadataKey, 12, 12
 )
-
 
 SHARE_TARGET_VALUE: Final[DataMessage[TargetEpochValue]] = DataMessage(
     ShareGroupTargetAssignmentMetadataValue, 0, 0, flexible=0
 )
 
-
 SHARE_MEMBER_TARGET_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ShareGroupTargetAssignmentMemberKey, 13, 13
 )
-
 
 SHARE_MEMBER_TARGET_VALUE: Final[DataMessage[MemberTargetValue]] = DataMessage(
     ShareGroupTargetAssignmentMemberValue, 0, 0, flexible=0
 )
 
-
 SHARE_CURRENT_KEY: Final[DataMessage[GroupMemberKey]] = DataMessage(
     ShareGroupCurrentMemberAssignmentKey, 14, 14
 )
 
-
 SHARE_CURRENT_VALUE: Final = DataMessage(ShareGroupCurrentMemberAssignmentValue, 0, 0, flexible=0)
-
 
 SHARE_STATE_PARTITIONS_KEY: Final[DataMessage[GroupKey]] = DataMessage(
     ShareGroupStatePartitionMetadataKey, 15, 15
 )
-
 
 SHARE_STATE_PARTITIONS_VALUE: Final = DataMessage(
     ShareGroupStatePartitionMetadataValue, 0, 0, flexible=0

@@ -182,18 +182,8 @@ class ClientQuotaRecord:
 
 
 TRANSACTION_LOG_KEY: Final = DataMessage(TransactionLogKey, 0, 0)
-
-
 TRANSACTION_LOG_VALUE: Final = DataMessage(TransactionLogValue, 0, 1, flexible=1)
-
-
 SHARE_SNAPSHOT_KEY: Final = DataMessage(ShareSnapshotKey, 0, 0)
-
-
 SHARE_SNAPSHOT_VALUE: Final = DataMessage(ShareSnapshotValue, 0, 0, flexible=0)
-
-
 SHARE_UPDATE_KEY: Final = DataMessage(ShareUpdateKey, 1, 1)
-
-
 SHARE_UPDATE_VALUE: Final = DataMessage(ShareUpdateValue, 0, 0, flexible=0)

@@ -42,10 +42,8 @@ from tidelog.types import INT32_MAX, TimestampType
 # Maximum size of the kept pages: the columns of several record batches.
 FREE_BYTES_MAX: Final = 64 << 20
 
-
 # Smaller pages are cheaper to allocate than to reuse.
 PAGE_BYTES_MIN: Final = 32 << 10
-
 
 # Page sizes increase by quarters of a power of two: few sizes, little waste.
 _STEPS: Final = 4
@@ -123,28 +121,13 @@ if TYPE_CHECKING:
 
 
 Number = TypeVar("Number", bound=np.generic)
-
-
 MISSING: Final = -1
-
-
 NO_TYPE: Final = TimestampType.NO_TIMESTAMP_TYPE.value
-
-
 TIME: Final = pa.timestamp("ms", "UTC")
-
-
 _HEADER_KEY: Final = pa.field("key", pa.string(), nullable=False)
-
-
 _HEADER_VALUE: Final = pa.field("value", pa.binary())
-
-
 _HEADER: Final = pa.struct([_HEADER_KEY, _HEADER_VALUE])
-
-
 HEADERS: Final = pa.list_(_HEADER)
-
 
 COLUMN_TYPES: Final[dict[str, pa.DataType]] = {
     "offset": pa.int64(),
@@ -222,13 +205,8 @@ def _all_valid(rows: int) -> "Bytes":
 # Placeholders for columns that aren't requested.
 NO_LONGS: Final[Longs] = np.empty(0, np.int64)
 
-
 NO_INTS: Final[Ints] = np.empty(0, np.int32)
-
-
 _NO_BYTES: Final[Bytes] = np.empty(0, np.uint8)
-
-
 NO_BINARY: Final = Binary(NO_INTS, _NO_BYTES, _NO_BYTES, NO_INTS)
 
 
@@ -402,6 +380,5 @@ _BUILDERS: Final[dict[str, Callable[[Chunk], "Column"]]] = {
     "sequence": _sequences,
     "leaderEpoch": lambda c: _per_batch(pa.int32(), layout.LEADER_EPOCH, c),
 }
-
 
 assert _BUILDERS.keys() == COLUMN_TYPES.keys()

@@ -137,25 +137,19 @@ if TYPE_CHECKING:
 # Headers to read at a time: many, since their table is small compared to the batches.
 SCAN_BATCHES: Final = 4096
 
-
 # Bytes to checksum and then decode: they are still in a CPU cache for decoding. Each group costs
 # about 0.1 ms in Python, so smaller groups cost more than cache misses.
 GROUP_BYTES: Final = 4 << 20
-
 
 # Bytes to decode at a time if the decoder checks each batch just before it decodes it: then caches
 # don't matter.
 LEFT_GROUP_BYTES: Final = 8 << 20
 
-
 # A table is split between plain batches and others. With more changes between them than this,
 # groups would be too small.
 _CHANGES_MAX: Final = 8
 
-
 _SOUND: Final = (layout.DONE, layout.FULL, layout.PARTIAL)
-
-
 DropBatch = Callable[["Longs"], "Mask"]
 
 

@@ -324,10 +324,8 @@ def _fold(  # noqa: PLR0913 - see `fold_group`
 
 ALL_COLUMNS: Final = tuple(COLUMN_TYPES)
 
-
 # Spark's default number of rows in an Arrow batch.
 ROWS: Final = 10_000
-
 
 # Counting allocates no rows, so only bytes limit a group.
 _TALLY_ROWS: Final = 1 << 30
@@ -486,11 +484,9 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 # Key, value, offset, and the offset of the key's last record with a null value, -1 for none.
 LatestRecord: TypeAlias = tuple[bytes, bytes | None, int, int]
 
-
 # Data with more records is processed by plain Python code. The limit bounds the memory for rows, 64
 # bytes for each record; 16 MiB of ordinary records are below it.
 RECORDS_MAX: Final = 1 << 19
-
 
 SECRET_BYTES: Final = 16
 

@@ -49,33 +49,20 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-
 # Bytes and batches written by one call of the kernel: enough to amortize the call, few enough that
 # they are still in the cache when they are checksummed and copied.
 _OUT_BYTES: Final = 1 << 19
 
-
 _OUT_BATCHES: Final = 256
-
 
 # Initial size of the memory for one batch; extended if its records need more.
 _BATCH_ROOM: Final = 1 << 24
 
-
 _NO_INTS: Final = np.frombuffer(b"", np.int32)
-
-
 _NO_BYTES: Final = np.frombuffer(b"", np.uint8)
-
-
 _ALL_NULL: Final = BinarySource(_NO_INTS, _NO_BYTES, _NO_BYTES, 0)
-
-
 _NO_HEADERS: Final = (_NO_INTS, _ALL_NULL, _ALL_NULL)
-
-
 _COLUMNS: Final = ("key", "value", "timestamp", "headers")
-
 
 # Units per millisecond, by the timestamp's unit.
 PER_MS: Final = {"us": 1_000, "ns": 1_000_000}

@@ -33,31 +33,19 @@ if TYPE_CHECKING:
 
 Number = TypeVar("Number", bound=np.generic)
 
-
 # 128 MB of rows, and 16 MB of index: the maximum memory of a task; 144 MB more while it returns
 # rows.
 ROWS_MAX: Final = 1 << 21
 
-
 _INDEX_MIN: Final = 1 << 12
-
-
 _LINE_BYTES: Final = 64
-
-
 _COPY_ROWS: Final = 1 << 14
-
 
 # Value for the last time of the initial span, which is empty.
 _NO_SPAN_YET: Final = -1
 
-
 COLUMNS: Final = ("offset", "createTimestamp", "key", "value")
-
-
 _SEED: Final = struct.Struct("<qq")
-
-
 _ADDED_PAIRS: Final = 16
 
 

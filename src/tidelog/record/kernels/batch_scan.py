@@ -73,7 +73,6 @@ from tidelog.types import INT64_MAX
 # A message of magic 1 also has a timestamp, unlike magic 0.
 _TIMESTAMP_SIZE: Final = 8
 
-
 _UINT32_MASK: Final = 2**32 - 1
 
 

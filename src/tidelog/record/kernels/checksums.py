@@ -40,8 +40,6 @@ from tidelog.record.kernels.memory import (
 from tidelog.types import UINT32_MAX
 
 WORD_SIZE: Final = 8
-
-
 _X86: Final = ("x86_64", "AMD64")
 
 
@@ -104,7 +102,6 @@ def _stepper(x86_name, arm_name, bits):
 
 _step_word = _stepper("llvm.x86.sse42.crc32.64.64", "llvm.aarch64.crc32cx", 64)
 
-
 _step_byte = _stepper(
     "llvm.x86.sse42.crc32.32.8",
     "llvm.aarch64.crc32cb",
@@ -148,11 +145,7 @@ def _choose_add_byte(crc, data, at):
 
 
 _TOP: Final = 1 << 31
-
-
 _LENGTH_BYTES: Final = 4
-
-
 _VALUES: Final = 256
 
 
@@ -283,35 +276,25 @@ def chain_rows(rows: Bytes, row_size: int, crc: int, table: Longs) -> int:
 # distant runs (with runs of 1024 bytes, reading from memory is half as fast).
 FAR: Final = 256
 
-
 NEAR: Final = 128
-
 
 # A table has a row of 256 for each byte of the register; the table for NEAR follows the one for
 # FAR.
 TABLE_SIZE: Final = 4 * 256
 
-
 SHIFTS_SIZE: Final = 2 * TABLE_SIZE
-
-
 _NEAR_AT: Final = TABLE_SIZE
-
 
 # Bytes of a cache line; both run sizes are multiples of it.
 _LINE: Final = 64
 
-
 # Bytes of a body to prefetch at once; they fit into the L1 cache.
 _BODY_MAX: Final = 32 << 10
-
 
 # Distance in bytes by which cache lines are prefetched ahead of the runs.
 _AHEAD: Final = 1024
 
-
 NONE_BAD: Final = -1
-
 
 # Value instead of `shifts()` if checksums are not checked.
 NO_SHIFTS: Final = np.empty(0, np.int64)

@@ -24,41 +24,17 @@ from tidelog.record.kernels.memory import Bytes, Ints, Longs, get_long, load_byt
 from tidelog.types import INT32_MAX, UINT32_MAX
 
 SIPHASH: Final = 0
-
-
 MD5: Final = 1
-
-
 SOMEPSEU: Final = 0x736F6D6570736575
-
-
 DORANDOM: Final = 0x646F72616E646F6D
-
-
 LYGENERA: Final = 0x6C7967656E657261
-
-
 TEDBYTES: Final = 0x7465646279746573
-
-
 _WORD_32: Final = 0xFFFFFFFF
-
-
 _SIGN_32: Final = 1 << 31
-
-
 _BLOCK: Final = 64
-
-
 _MD5_A: Final = 0x67452301
-
-
 _MD5_B: Final = 0xEFCDAB89
-
-
 _MD5_C: Final = 0x98BADCFE
-
-
 _MD5_D: Final = 0x10325476
 
 
@@ -296,36 +272,21 @@ def _join_words(low: int, high: int) -> int:
 # Places in the secret words of the hashes.
 KEY_SEED: Final = 0  # of keys' hashes
 
-
 VALUE_SEED: Final = 2  # of SipHash over sums
-
-
 MIX_SEED: Final = 4
-
-
 SEEDS: Final = 5
-
 
 # Words that are added to values, two for each 16 bytes; derived from the seeds.
 PAIR_SEEDS: Final = 5
 
-
 PAIRS: Final = 16
-
-
 WORDS: Final = PAIR_SEEDS + 2 * PAIRS
-
-
 PAIR_BYTES: Final = 16
-
-
 _WORD_BYTES: Final = 8
-
 
 # SipHash's last word has the value's size in its lower 7 bytes, and SipHash's own message size in
 # the top byte.
 _TOP: Final = 56
-
 
 _SIZE_BYTES: Final = 7
 
@@ -402,8 +363,6 @@ def _signed_byte(value: int) -> int:
 
 
 _M: Final = 0x5BD1E995
-
-
 _SEED: Final = 0x9747B28C
 
 

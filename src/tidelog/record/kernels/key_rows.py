@@ -59,56 +59,28 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP
 # Fields of a row.
 HASH_HIGH: Final = 0
 
-
 HASH_LOW: Final = 1
-
-
 OFFSET: Final = 2  # of the last record
-
-
 TIME: Final = 3  # its create time in ms, -1 if unknown
-
-
 VALUE: Final = 4  # digest of its value, 0 for null
-
-
 COUNT: Final = 5  # records
-
-
 SET: Final = 6
-
-
 ORDER: Final = 7
-
-
 PARTITION: Final = 8  # bitwise complement (~partition) if others have the key, too
-
-
 FIELDS: Final = 9
-
 
 # Places in `state` of `merge`.
 NEXT: Final = 0  # next row to add
 
-
 END: Final = 1  # end of the rows
-
-
 USED: Final = 2  # rows in the table
-
-
 STATE: Final = 3
-
 
 # Distances in rows at which a row's index entry is prefetched, and then its row of the table.
 _FAR: Final = 24
 
-
 _NEAR: Final = 12
-
-
 NO_SPAN: Final = -(1 << 62)  # of records without a create time
-
 
 # An odd number without a pattern (2^64 / golden ratio), the base of the polynomial `ORDER`.
 STEP: Final = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -245,78 +217,44 @@ def match(rows: Longs, table: Longs, index: Ints, out: Ints) -> None:
 # Words of a row: the fields up to the partition, exclusive.
 ROW_WORDS: Final = PARTITION
 
-
 # Words of a row of the window, and the number of its rows.
 _DIGEST: Final = COUNT
 
-
 WINDOW_WORDS: Final = _DIGEST + 1
-
-
 WINDOW_ROWS: Final = 64
-
 
 # Places in `state`.
 ROW_USED: Final = 0  # rows in the table
 
-
 WAITING: Final = 1  # rows in the window
-
-
 TAKEN: Final = 2  # rows of the window that are already in the table
-
-
 RECORDS: Final = 3
-
-
 UNKEYED: Final = 4  # records without a key
-
-
 UNKEYED_SUM: Final = 5  # sum of their digests
-
-
 UNTIMED: Final = 6  # records without a create time
-
-
 END_OFFSET: Final = 7  # after the last record
-
 
 # Span of time of the last record: its slot, and its first and last time; no span if last < first.
 SPAN_SLOT: Final = 8
 
-
 SPAN_FIRST: Final = 9
-
-
 SPAN_LAST: Final = 10
-
-
 ROW_STATE: Final = 11
-
 
 # Fields of a span of time; a count of 0 marks a free slot.
 SPAN: Final = 0
 
-
 SPAN_COUNT: Final = 1
-
-
 SPAN_SUM: Final = 2
-
-
 SPAN_FIELDS: Final = 3
-
 
 # Slots for spans, a power of two; the caller takes the spans away when too many are used.
 SPANS: Final = 1024
 
-
 _SPANS_USED_MAX: Final = 512
-
 
 # Constants of a usual hash finalizer.
 _MIX_1: Final = 0xBF58476D1CE4E5B9 - (1 << 64)
-
 
 _MIX_2: Final = 0x94D049BB133111EB - (1 << 64)
 

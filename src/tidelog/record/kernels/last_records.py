@@ -43,13 +43,8 @@ from tidelog.record.record import RECORD_SIZE_MIN
 # Places in `used`: entries, and bytes of keys.
 ENTRIES: Final = 0
 
-
 KEY_BYTES: Final = 1
-
-
 USED_FIELDS: Final = 2
-
-
 NOTHING: Final = -1
 
 
@@ -222,48 +217,25 @@ def link_slots(into: WinnerMap, count: int) -> None:
 # Columns of a row: places of key and value of the key's last record, and its offset.
 KEY_AT: Final = 0
 
-
 KEY_END: Final = 1
-
-
 VALUE_AT: Final = 2
-
-
 VALUE_END: Final = 3  # below VALUE_AT for null
-
-
 OFFSET: Final = 4
-
-
 DEAD_OFFSET: Final = 5  # of the key's last record with a null value, -1 for none
-
-
 HASH: Final = 6
-
-
 ROW_FIELDS: Final = 7
-
 
 # Places in `facts`.
 ROWS: Final = 0  # rows in use
 
-
 UNKEYED: Final = 1  # records without a key
-
-
 FACT_FIELDS: Final = 2
-
 
 # Places in `seeds`.
 SEED_LOW: Final = 0
 
-
 SEED_HIGH: Final = 1
-
-
 SEED_FIELDS: Final = 2
-
-
 _NONE: Final = -1
 
 

@@ -73,56 +73,28 @@ from tidelog.record.record import RECORD_SIZE_MIN
 # Columns of the window.
 HASH_LOW: Final = 0
 
-
 HASH_HIGH: Final = 1
-
-
 SLOT: Final = 2
-
-
 NUMBER: Final = 3
-
-
 OFFSET: Final = 4
-
-
 VERSION: Final = 5
-
-
 KEY_AT: Final = 6
-
-
 KEY_SIZE: Final = 7
-
-
 _THIRD: Final = 8
-
-
 _FOURTH: Final = 9
-
-
 _WORD: Final = 10
-
-
 _FIELDS: Final = 11
-
 
 # Records of a half: enough that the prefetch of their slots is done when the other half is full.
 HALF_ROWS: Final = 64
 
-
 _ROWS: Final = 2 * HALF_ROWS
-
-
 WINDOW_SIZE: Final = _FIELDS * _ROWS
-
 
 # Value instead of a slot if the record has no key.
 NO_SLOT: Final = -1
 
-
 _WORD_SIZE: Final = 8
-
 
 # Keys are hashed in parallel if that takes at most this factor of the necessary steps.
 _WASTE_MAX: Final = 2
@@ -240,16 +212,11 @@ def _take_word(row: int, step: int, window: Longs) -> None:
 # Strategies: which record of a key wins.
 BY_OFFSET: Final = 0
 
-
 BY_TIMESTAMP: Final = 1
-
-
 BY_HEADER: Final = 2
-
 
 # Version of a record without a version; lower than all others.
 NO_VERSION: Final = -(2**63)
-
 
 _VERSION_SIZE: Final = 8
 
@@ -312,29 +279,15 @@ def _is_named(data: Bytes, at: int, size: int, name: Bytes) -> bool:
 # Value instead of a record's number if the winner is before the mapped records.
 OUTSIDE: Final = -1
 
-
 # Places in `state`.
 KEYS: Final = 0  # keys in the map
 
-
 ARENA_USED: Final = 1  # bytes of keys
-
-
 STOP_OFFSET: Final = 2  # with FULL: the first record that is not in the map
-
-
 BAD_SLOT: Final = 3  # with a BAD_ status: the damaged batch, as a row of the table
-
-
 TOO_LONG: Final = 4  # records whose keys exceed any arena; they are kept
-
-
 WAITING: Final = 5  # rows of the window's other half that are hashed, but not in the map yet
-
-
 STATE_FIELDS: Final = 6
-
-
 _LENGTH_SIZE: Final = 4
 
 
@@ -650,26 +603,15 @@ def _compare(row: int, slot: int, rules: KeyRules, keys: KeyMap, marks: Marks) -
 # Columns of the sample.
 HASH: Final = 0
 
-
 SAMPLE_OFFSET: Final = 1
-
-
 SIZE: Final = 2
-
-
 SAMPLE_FIELDS: Final = 3
-
 
 # Places in `totals`.
 RECORDS: Final = 0
 
-
 RECORD_BYTES: Final = 1
-
-
 SAMPLED: Final = 2
-
-
 TOTALS: Final = 3
 
 

@@ -56,82 +56,43 @@ from tidelog.types import INT64_MAX, NO_TIMESTAMP, Buffer
 
 RECORD_HEADER_SIZE_MIN: Final = 2
 
-
 # Value instead of the position of the header count if the count is 0.
 NO_HEADERS: Final = -1
-
 
 # A constant: creating it from `np.uint8` takes as long as creating an array.
 _BYTE: Final = np.dtype(np.uint8)
 
-
 # Places in `progress`: where to continue, used bytes of the columns, and counts.
 BATCH: Final = 0
 
-
 AT: Final = 1
-
-
 RECORD: Final = 2
-
-
 LAST_DELTA: Final = 3
-
-
 ROWS: Final = 4
-
-
 KEY_BYTES: Final = 5
-
-
 VALUE_BYTES: Final = 6
-
-
 KEY_NULLS: Final = 7
-
-
 VALUE_NULLS: Final = 8
-
-
 TIME_NULLS: Final = 9
-
-
 CREATE_NULLS: Final = 10
-
-
 WITH_HEADERS: Final = 11
-
-
 WITHOUT_TIME: Final = 12
-
-
 PROGRESS_FIELDS: Final = 13
-
 
 # Value of `progress[AT]` if the batch was not begun.
 UNOPENED: Final = -1
 
-
 # Modes of keys and of values: left out, a column of copies, or a column of views.
 LEFT_OUT: Final = 0
 
-
 COPIED: Final = 1
-
-
 VIEWED: Final = 2
-
 
 # Arrow's view of a value: four words of 4 bytes, with values of up to 12 bytes inside.
 VIEW_WORDS: Final = 4
 
-
 _INSIDE_SIZE_MAX: Final = 12
-
-
 _WORD_SIZE: Final = 4
-
-
 _SIGN: Final = 1 << 31
 
 

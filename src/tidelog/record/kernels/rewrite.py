@@ -79,86 +79,42 @@ from tidelog.types import NO_TIMESTAMP
 # Actions for a batch.
 DROP: Final = 0
 
-
 COPY: Final = 1
-
-
 FILTER: Final = 2
-
-
 EMPTY: Final = 3
-
 
 # Columns of the plan, one row for each batch of the table.
 ACTION: Final = 0
 
-
 NUMBER: Final = 1  # the first record's number in `lost`; -1: none has lost
-
-
 HORIZON: Final = 2  # delete horizon to set if a tombstone is left, -1 for none
-
-
 FORCES_HORIZON: Final = 3  # 1: set the horizon in any case
-
-
 DROPS_TOMBSTONES: Final = 4  # 1: remove tombstones, too
-
-
 KEEPS_EMPTY: Final = 5  # 1: if no record is left, keep an empty batch
-
-
 PLAN_FIELDS: Final = 6
-
 
 # Columns of the table of written batches.
 WRITTEN_AT: Final = 0
 
-
 WRITTEN_SIZE: Final = 1
-
-
 WRITTEN_BASE: Final = 2
-
-
 WRITTEN_LAST: Final = 3
-
-
 WRITTEN_MAX_TIMESTAMP: Final = 4
-
-
 WRITTEN_SLOT: Final = 5  # its row in the table
-
-
 WRITTEN_RECORDS: Final = 6
-
-
 WRITTEN_TOMBSTONES: Final = 7  # 0 for a copy, whose caller knows the number
-
-
 IS_NEW: Final = 8  # 1: not a copy, so it needs a checksum, and compression by its codec
-
-
 WRITTEN_FIELDS: Final = 9
-
 
 # A timestamp delta may grow from 1 byte to 10, and then the record's length field by one.
 GROWTH_MAX: Final = 10
 
-
 # Facts about the remaining records of a batch.
 _RECORDS_LEFT: Final = 0
 
-
 _LEFT_TOMBSTONES: Final = 1
-
-
 _FIRST_TIMESTAMP: Final = 2
-
-
 _LAST_TIMESTAMP: Final = 3  # the largest
-
-
 FACT_FIELDS: Final = 4
 
 
@@ -451,22 +407,11 @@ def _write_header(
 # Places in the state of `index_batches`.
 INDEXED_POSITION: Final = 0
 
-
 LARGEST_TIMESTAMP: Final = 1
-
-
 LARGEST_OFFSET: Final = 2
-
-
 ENTRY_TIMESTAMP: Final = 3  # of the last time index entry
-
-
 OFFSET_ENTRIES: Final = 4  # entries in the whole index
-
-
 TIME_ENTRIES: Final = 5
-
-
 INDEX_FIELDS: Final = 6
 
 

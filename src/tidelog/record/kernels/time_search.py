@@ -45,17 +45,9 @@ from tidelog.record.kernels.memory import Bytes, load_byte, load_int32, load_int
 from tidelog.types import INT64_MAX
 
 OFFSET_ENTRY_SIZE: Final = 8
-
-
 TIME_ENTRY_SIZE: Final = 12
-
-
 _POSITION_IN_ENTRY: Final = 4
-
-
 _OFFSET_IN_ENTRY: Final = 8
-
-
 NOTHING: Final = -1
 
 

@@ -120,50 +120,23 @@ def _all_creates_equal(data: Bytes, table: Longs, slot: int) -> bool:
 # span's number determines its slot.
 SLOTS: Final = 256
 
-
 _PROBES: Final = 16
-
-
 SPAN: Final = 0
-
-
 SPAN_MIN: Final = 1
-
-
 SPAN_MAX: Final = 2
-
-
 SPAN_COUNT: Final = 3  # 0 marks a free slot
-
-
 SPAN_FIELDS: Final = 4
-
 
 # Places in `facts`: the next record, and counts.
 AT: Final = 0
 
-
 BOTH: Final = 1  # records with both times
-
-
 TIMED: Final = 2  # records with a create time
-
-
 LATE: Final = 3  # records with an earlier create time than some record before
-
-
 LATE_MIN: Final = 4
-
-
 LATE_MAX: Final = 5
-
-
 LARGEST: Final = 6  # create times; initially that of the records before
-
-
 SMALLEST: Final = 7
-
-
 FACTS: Final = 8
 
 

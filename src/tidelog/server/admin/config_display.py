@@ -38,10 +38,8 @@ TYPES: Final = {
     "password": 9,
 }
 
-
 # Not shown, as in Kafka, because only tests use it.
 HIDDEN: Final = frozenset({"internal.segment.bytes"})
-
 
 # Settings changed at run time, by source, the one with the highest precedence first.
 Changed: TypeAlias = Sequence[tuple[ConfigSource, Mapping[str, str]]]

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 State = TypeVar("State")
 
-
 # Starts a change as a task that runs to its end even if the client disconnects.
 Begin: TypeAlias = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 

@@ -39,12 +39,8 @@ Record: TypeAlias = (
     | ClientQuotaRecord
 )
 
-
 FRAME_VERSION: Final = 1
-
-
 _VERSION: Final = 0
-
 
 _KINDS: Final[Mapping[int, type[Record]]] = {
     11: UserScramCredentialRecord,
@@ -53,7 +49,6 @@ _KINDS: Final[Mapping[int, type[Record]]] = {
     19: RemoveAccessControlEntryRecord,
     22: RemoveUserScramCredentialRecord,
 }
-
 
 _KEYS: Final = {kind: key for key, kind in _KINDS.items()}
 

@@ -31,11 +31,7 @@ if TYPE_CHECKING:
 
 
 USER = "user"
-
-
 CLIENT_ID = "client-id"
-
-
 IP = "ip"
 
 
@@ -89,10 +85,7 @@ def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None,
 
 
 WINDOWS: Final = 11
-
-
 WINDOW_MS: Final = 1000
-
 
 # Time without use after which a client's use is 0 again.
 FORGOTTEN_MS: Final = WINDOWS * WINDOW_MS
@@ -174,23 +167,17 @@ class Rate:
 
 
 PRODUCED: Final = "producer_byte_rate"
-
-
 FETCHED: Final = "consumer_byte_rate"
-
 
 # The quota is a percentage of one thread's time; the broker has one thread.
 REQUESTS: Final = "request_percentage"
 
-
 # Quotas that are enforced, in the order in which Kafka lists the quotas of an entity.
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
-
 
 # Maximum number of remembered uses, because clients choose their ids freely. Beyond it, the use
 # that was last charged longest ago is forgotten.
 RATES_MAX: Final = 100_000
-
 
 _Who: TypeAlias = tuple[str | None, str | None]
 
@@ -291,7 +278,6 @@ def most_at_once(limit: Quota) -> int:
 
 TYPES: Final = frozenset({USER, CLIENT_ID, IP})
 
-
 # Kafka's quotas that this broker does not enforce. It refuses to set them, so that no one relies on
 # them.
 NOT_ENFORCED: Final = {
@@ -299,28 +285,18 @@ NOT_ENFORCED: Final = {
     IP: frozenset({"connection_creation_rate"}),
 }
 
-
 # Maximum number of entities with quotas, and maximum length of a name. Kafka limits both by memory
 # only.
 ENTITIES_MAX: Final = 100_000
 
-
 NAME_BYTES_MAX: Final = 1024
-
 
 # Allowed difference of a value from a whole number.
 _EPSILON: Final = 1e-6
 
-
 EXACT: Final = 0
-
-
 DEFAULT: Final = 1
-
-
 ANY: Final = 2
-
-
 _Kept: TypeAlias = dict[Entity, Mapping[str, float]]
 
 

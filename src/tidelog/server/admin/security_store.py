@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # Maximum numbers of ACLs and of SCRAM credentials. Kafka limits them by memory only.
 ACLS_MAX: Final = 100_000
 
-
 USERS_MAX: Final = 100_000
 
 

@@ -17,10 +17,7 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.server.runtime.errors import Refusal
 
 NAME_CHARACTERS_MAX: Final = 249
-
-
 NEW_PARTITIONS_MAX: Final = 10_000
-
 
 _NAME_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"

@@ -64,21 +64,13 @@ from tidelog.server.security.operations import Operation, ResourceType
 from tidelog.types import INT32_MAX, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 TRANSACTION_KEY_TYPE: Final = 1
-
-
 SHARE_KEY_TYPE: Final = 2
-
-
 SHARE_FIRST_VERSION: Final = 6
-
-
 BATCHED_KEYS_FIRST_VERSION: Final = 4
-
 
 # Maximum number of keys in a request whose partitions are opened before the response; the
 # partitions of further keys are opened by their first write.
 OPENED_KEYS_MAX: Final = 100
-
 
 # GROUP:TOPIC_ID:PARTITION as Kafka's classes parse it: a group that isn't blank, 16 bytes in
 # base64, a number that Java parses as an int. Trailing colons are ignored.
@@ -247,24 +239,17 @@ def _key_code(access: Access, kind: int, key: str) -> int:
 # JoinGroup
 MEMBER_ID_FIRST_VERSION: Final = 4
 
-
 NULL_NAMES_FIRST_VERSION: Final = 7
-
-
 SKIPPING_FIRST_VERSION: Final = 9
-
 
 # SyncGroup
 NAMED_PROTOCOL_FIRST_VERSION: Final = 5
 
-
 # LeaveGroup
 BATCHED_LEAVE_FIRST_VERSION: Final = 3
 
-
 # DescribeGroups
 NOT_FOUND_FIRST_VERSION: Final = 6
-
 
 # Operations of Kafka's AclOperation that apply to groups: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS,
 # ALTER_CONFIGS, as bits by the operation's code.

@@ -73,25 +73,16 @@ from tidelog.storage.files import CLUSTER_METADATA_TOPIC
 from tidelog.types import TopicPartition
 
 METADATA_VERSION: Final = "metadata.version"
-
-
 _NOT_HERE: Final = "This server does not host this topic-partition."
-
 
 # The usual name of the controllers' listener; this broker has no such listener.
 _LISTENER: Final = "CONTROLLER"
 
-
 # The only epoch: the broker elected itself, without other voters.
 _EPOCH: Final = 1
 
-
 _UPGRADE: Final = 1
-
-
 _DOWNGRADE: Final = 2
-
-
 _DOWNGRADE_WITH_LOSS: Final = 3
 
 
@@ -284,7 +275,6 @@ def _invalid(update: FeatureUpdate, why: str) -> Refusal:
 
 # Election of the preferred replica, and of any replica (unclean).
 ELECTION_TYPES: Final = (0, 1)
-
 
 _NO_PARTITION: Final = "This server does not host this topic-partition."
 

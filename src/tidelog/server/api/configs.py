@@ -607,8 +607,6 @@ def _changes_of(resource: _AlterResource) -> ConfigChanges:
 
 
 _Parts: TypeAlias = tuple[tuple[str, str | None], ...]
-
-
 _TWICE: Final = "Ignoring duplicate entity"
 
 

@@ -71,10 +71,7 @@ def api_name(key: int) -> str:
 
 
 _NAMES: Final = {key: api.name for key, api in BY_KEY.items()}
-
-
 Response: TypeAlias = "DataclassInstance"
-
 
 # Maximum number of items of a response that is encoded on the event loop.
 MANY: Final = 1000
@@ -133,14 +130,11 @@ class EncodedResponse:
 # A finished response; None for a producer that requests no acknowledgement.
 Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 
-
 # A handler's result: a response, or a coroutine or reply that gives it later.
 Answer: TypeAlias = "Ready | Awaitable[Ready]"
 
-
 # A handler's result whose coroutine has been started.
 Started: TypeAlias = "Ready | Reply[Ready]"
-
 
 # Handler of one API. It takes the API's own request, which this type can't express, so `handler_of`
 # casts.
@@ -159,7 +153,6 @@ def may_topic(node: Node, connection: ClientInfo, operation: Operation, topic: s
 # A topic of a request that matches a template: its name, its id if the request names it by id, and
 # its rows.
 TopicRows: TypeAlias = tuple[str, UUID | None, Sequence[Row]]
-
 
 # The facts and the records of the response's rows, and a function or None. The function is called
 # before the response is sent, with the response's size in bytes without its header, or 0 if no

@@ -63,7 +63,6 @@ def _write_long(request: ReceivedRequest, long: LargeResponse) -> Pieces:
 
 Outcome: TypeAlias = "Pieces | Reply[Pieces | None] | None"
 
-
 # Function that turns a connection's frame into its response: `answer`, or a function that
 # authenticates the client first.
 Answering: TypeAlias = Callable[[Node, ClientInfo, Buffer], Outcome]

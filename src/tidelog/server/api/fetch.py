@@ -411,9 +411,7 @@ def topics_of(
 # Maximum number of partitions in one Fetch: each takes some 500 bytes while the Fetch waits.
 PARTITIONS_MAX: Final = 30_000
 
-
 _SLICE: Final = 100
-
 
 # Number of bytes of a partition in the response besides its records, for quotas.
 _PARTITION_BYTES: Final = 40

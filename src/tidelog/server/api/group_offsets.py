@@ -50,16 +50,9 @@ from tidelog.server.runtime.loop import Slices
 from tidelog.server.security.operations import Operation
 
 TOP_ERROR_FIRST_VERSION: Final = 2
-
-
 BATCHED_FIRST_VERSION: Final = 8
-
-
 MEMBERS_FIRST_VERSION: Final = 9
-
-
 TOPIC_IDS_FIRST_VERSION: Final = 10
-
 
 # Number of groups that are answered before the event loop is yielded.
 GROUPS_AT_ONCE: Final = 100
@@ -338,7 +331,6 @@ def _guard_single(access: Access, request: OffsetFetchRequest) -> Guarded[Offset
 
 GROUP_NOT_FOUND_FIRST_VERSION: Final = 9
 
-
 # A partition as the client named it: topic name, topic id and number.
 NamedPartition = tuple[str, UUID, int]
 
@@ -482,7 +474,6 @@ async def offset_delete(
 # First version in which a client knows the errors after which it must abort, and first version in
 # which a commit adds the group's partition to the transaction.
 ABORTABLE_SINCE: Final = 4
-
 
 ADDS_SINCE: Final = 5
 

@@ -39,19 +39,10 @@ DENIED_TEXT: Final[dict[int, str]] = {
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Transactional Id authorization failed.",
 }
 
-
 TOPIC_DENIED_TEXT: Final = DENIED_TEXT[ErrorCode.TOPIC_AUTHORIZATION_FAILED]
-
-
 Item = TypeVar("Item")
-
-
 Element = TypeVar("Element", bound="DataclassInstance")
-
-
 Request = TypeVar("Request", bound="DataclassInstance")
-
-
 Response = TypeVar("Response", bound="DataclassInstance")
 
 
@@ -351,15 +342,11 @@ _AddTo: TypeAlias = (
     "Callable[[DataclassInstance | None], DataclassInstance | Reply[DataclassInstance]]"
 )
 
-
 # The request for the handler (None if the handler is not called), and the denial (None if nothing
 # is denied).
 Guarded: TypeAlias = tuple[Request | None, Denied | None]
 
-
 Guard: TypeAlias = Callable[[Access, Request], Guarded[Request]]
-
-
 AnyGuard: TypeAlias = "Guard[DataclassInstance]"
 
 

@@ -37,28 +37,17 @@ if TYPE_CHECKING:
 
 
 _Result = TypeVar("_Result")
-
-
 Answering = Callable[[RequestContext, "DataclassInstance"], Started]
-
-
 PART_ITEMS: Final = 32
-
 
 # Maximum number of nested list elements in an element that can't be split.
 ITEM_MAX: Final = 5000
 
-
 # Number of text characters that take about as long to process as one element.
 TEXT_CHARACTERS: Final = 256
 
-
 PART_ITEMS_MAX: Final = 512
-
-
 _PART_NS: Final = 4_000_000
-
-
 _FIELDS: Final = "__dataclass_fields__"
 
 
@@ -345,8 +334,6 @@ def _texts_in(item: object) -> int:
 
 
 _TEXTS: Final[dict[type, tuple[str, ...]]] = {}
-
-
 _NESTED: Final[dict[type, tuple[str, ...]]] = {}
 
 

@@ -60,19 +60,15 @@ from tidelog.types import TopicPartition
 # First version in which names may be null and topics may be named by id.
 FIRST_WITH_IDS: Final = 12
 
-
 # Operations of Kafka's AclOperation that apply to a topic (READ .. ALTER_CONFIGS) and to a cluster,
 # as bits by the operation's code. Without an authorizer all are allowed.
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 
-
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-
 
 # Maximum number of topics for which a response for all topics is made at once; a longer one is made
 # in slices. Requests that name many topics are answered in parts (`long_requests`).
 TOPICS_AT_ONCE: Final = 1000
-
 
 # Maximum number of leader epochs that are read on the event loop.
 EPOCHS_AT_ONCE: Final = 16
@@ -316,10 +312,7 @@ def _partition(node: Node, topic: str, number: int) -> MetadataPartition:
 
 
 BROKERS: Final = 1
-
-
 CONTROLLERS: Final = 2
-
 
 # Maximum number of partitions in a response, as Kafka's `max.request.partition.size.limit`.
 PARTITIONS_MAX: Final = 2000
@@ -488,13 +481,10 @@ def _described_partition(node: Node, topic: str, number: int) -> DescribedPartit
 # 4.3, and the lowest.
 METADATA_VERSION_LEVEL: Final = 30
 
-
 METADATA_VERSION_FIRST: Final = 7
-
 
 # At level 2 a client adds partitions by producing, and each transaction has its own epoch.
 TRANSACTION_VERSION: Final = 2
-
 
 # Names with the lowest and the highest level; the highest is in force. Level 1 of group.version is
 # the consumer protocol, level 1 of share.version is share groups.
@@ -505,10 +495,8 @@ FEATURES: Final = (
     ("transaction.version", 0, TRANSACTION_VERSION),
 )
 
-
 # Clients of Kafka 3.3 to 3.7 reject a feature that begins at 0; they use versions below this one.
 FEATURES_FROM_ZERO_SINCE: Final = 4
-
 
 # Characters that Kafka allows in a client's software name and version.
 _NAME_CHARACTERS: Final = frozenset(

@@ -56,11 +56,7 @@ if TYPE_CHECKING:
 
 
 CLASSIC_MEMBER: Final = 0
-
-
 CONSUMER_MEMBER: Final = 1
-
-
 Beaten = TypeVar("Beaten", bound=HeartbeatResponse)
 
 
@@ -157,10 +153,7 @@ class Described(Protocol):
 
 
 Group = TypeVar("Group", bound=Described)
-
-
 DescribeRequest = TypeVar("DescribeRequest", bound=GroupDescribeRequest)
-
 
 GuardedHeartbeat = TypeVar(
     "GuardedHeartbeat", ConsumerGroupHeartbeatRequest, ShareGroupHeartbeatRequest
@@ -174,8 +167,6 @@ if TYPE_CHECKING:
 
 
 Kept = TypeVar("Kept", ConsumerGroup, ShareGroup)
-
-
 Names = Mapping[UUID, str]
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 LOGGER: Final = logging.getLogger("tidelog.server")
 
-
 # Maximum number of requests with long lists that are read at the same time.
 LONG_REQUESTS: Final = 2
 

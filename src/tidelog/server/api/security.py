@@ -65,8 +65,6 @@ from tidelog.server.security.sasl import (
 from tidelog.storage.directory.broker_files import ScramCredential
 
 _NONE: Final = "No Authorizer is configured."
-
-
 _Filter: TypeAlias = DescribeAclsRequest | DeleteAclsFilter
 
 
@@ -294,17 +292,11 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
 
 NAME_BYTES_MAX: Final = 1024
 
-
 # Maximum length of a salt and of a salted password, in bytes; the event loop hashes the password.
 SALT_BYTES_MAX: Final = 1024
 
-
 _TWICE: Final = "A user credential cannot be altered twice in the same request"
-
-
 _Change: TypeAlias = ScramCredentialDeletion | ScramCredentialUpsertion
-
-
 _Kept: TypeAlias = dict[tuple[str, int], ScramCredential]
 
 

@@ -60,10 +60,7 @@ if TYPE_CHECKING:
 
 
 RENEW_SINCE: Final = 2
-
-
 MEMBER_CHARACTERS_MAX: Final = 36
-
 
 TEXTS: Final[dict[int, str]] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "The broker could not process the request.",
@@ -208,7 +205,6 @@ def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: b
 
 
 Answers = dict[SharedPartition, SharePartitionData]
-
 
 # Number of partitions whose logs are opened before the event loop is yielded.
 AT_ONCE: Final = 500
@@ -493,10 +489,8 @@ def _code_of(error: Exception) -> int:
 
 STRICT: Final = 1
 
-
 # Number of partitions above which a response is encoded in a thread.
 LONG: Final = 500
-
 
 Replies = Mapping[SharedPartition, Reply[int]]
 

@@ -50,13 +50,8 @@ from tidelog.server.security.operations import Operation
 from tidelog.server.shares.state_topic import UNKNOWN_COUNT, UNKNOWN_START, PersistedState, ShareKey
 
 _UNKNOWN: Final = "This server does not host this topic-partition."
-
-
 _BELOW: Final = "The start offset is below 0."
-
-
 _NOTHING: Final = "There is no offset information to delete."
-
 
 # Start offsets by topic and partition; -1 for the position in the group's settings.
 _Starts: TypeAlias = Mapping[str, Mapping[int, int]]

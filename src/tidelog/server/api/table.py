@@ -105,7 +105,6 @@ class Row(NamedTuple):
 # Lists of partitions by topic, in a request and in its response.
 _TOPICS: Final = ("topics/partitions=topics/partitions",)
 
-
 ROWS: Final = (
     # Version 0 is announced, as in Kafka, because librdkafka compresses only for brokers that
     # announce it.
@@ -310,24 +309,17 @@ ROWS: Final = (
     ),
 )
 
-
 BY_KEY: Final = {row.key: row for row in ROWS}
-
-
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
-
 
 # Elements with long texts take longer: of a frame longer than this, only this many are processed
 # without yielding the event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
-
 _LONG_TEXTS: Final = 16
-
 
 # APIs whose frames may be long, because they contain records.
 _WITH_RECORDS: Final = frozenset({0})
-
 
 _SPLIT: Final = frozenset(row.key for row in ROWS if row.parts) - _WITH_RECORDS
 
@@ -345,22 +337,13 @@ _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
 
-
 # Modules whose import takes a tenth of a second, so that a thread imports them.
 _GROUPS: Final = "tidelog.server.groups.coordinator"
 
-
 _CONSUMER_GROUPS: Final = "tidelog.server.groups.consumer_heartbeat"
-
-
 _SHARE_GROUPS: Final = "tidelog.server.groups.share_heartbeat"
-
-
 _TRANSACTIONS: Final = "tidelog.server.transactions.coordinator"
-
-
 _SHARES: Final = "tidelog.server.shares.share_partitions"
-
 
 _COORDINATORS: Final = {
     **dict.fromkeys((8, 9, 11, 12, 13, 14, 15, 16, 42, 47), (_GROUPS,)),
@@ -370,18 +353,14 @@ _COORDINATORS: Final = {
     **dict.fromkeys((76, 77, 78, 79, 90, 91, 92), (_GROUPS, _SHARE_GROUPS, _SHARES)),
 }
 
-
 # APIs whose coordinator depends on the request: FindCoordinator on the type of its key,
 # InitProducerId on whether it has a transactional id.
 _FIND_COORDINATOR, _INIT_PRODUCER_ID = 10, 22
 
-
 _BY_KEY_TYPE: Final = {0: (_GROUPS,), 1: (_TRANSACTIONS,), 2: (_GROUPS, _SHARE_GROUPS, _SHARES)}
-
 
 # APIs that members of a consumer group use, in the order of their requests.
 _OF_MEMBERS: Final = (_FIND_COORDINATOR, 11, 14, 12, 9, 2, 1, 8, 13)
-
 
 # Names of the imported modules of coordinators and handlers.
 _imported: Final = set[str]()
@@ -405,18 +384,14 @@ def _handler_of(key: int) -> Handler:
 # After it the request gets an error.
 LOAD_WAIT_S: Final = 2.0
 
-
 # Key types of FindCoordinator.
 _GROUP, _TRANSACTION = 0, 1
 
-
 _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
-
 
 # OffsetCommit and TxnOffsetCommit. A request without topics, for example because all were denied,
 # commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
-
 
 # APIs about stored state of share partitions, which wait for all of it; ShareFetch and
 # ShareAcknowledge wait only for the partitions that they name.

@@ -72,13 +72,8 @@ from tidelog.storage.log.deletion import HIGH_WATERMARK
 # request has an item that it could change; otherwise each refused item gets its own error.
 AT_ONCE: Final = 8
 
-
 NOT_HOSTED: Final = "This server does not host this topic-partition."
-
-
 _NAMED_TWICE: Final = "The provided topic name maps to an ID that was already supplied."
-
-
 _ID_NOT_HOSTED: Final = "This server does not host this topic ID."
 
 

@@ -77,11 +77,9 @@ from tidelog.types import NO_OFFSET, OFFSETS_TOPIC, TopicPartition
 # First version in which brokers send the request, for several transactions at once.
 BATCHED_FIRST_VERSION: Final = 4
 
-
 # First version with PRODUCER_FENCED; older clients know only INVALID_PRODUCER_EPOCH, the fencing
 # error of partitions.
 FENCED_FIRST_VERSION: Final = 2
-
 
 EPOCH_BUMP_FIRST_VERSION: Final = 5
 
@@ -247,8 +245,6 @@ async def _end(context: RequestContext, end_request: EndRequest) -> EndTxnRespon
 
 
 _STATES: Final = {state.title: state for state in TransactionState}
-
-
 Filter = Callable[[TransactionMetadata], bool]
 
 
@@ -407,8 +403,6 @@ def _topics(codes: Mapping[TopicPartition, ErrorCode]) -> list[WritableTxnMarker
 
 
 INIT_FENCED_FIRST_VERSION: Final = 4
-
-
 NONE: Final = -1
 
 

@@ -23,14 +23,10 @@ if TYPE_CHECKING:
 
 
 _INT32_SIGN: Final = 1 << 31
-
-
 _INT32_SPAN: Final = 1 << 32
-
 
 # Powers of 31 modulo 2**32, descending to 31**0: the weights of a name's last characters.
 _POWERS: Final = tuple(pow(31, power, _INT32_SPAN) for power in reversed(range(64)))
-
 
 # Weights for the characters of the longest names, computed when such a name occurs.
 _long_powers: list[int] = []
@@ -72,14 +68,8 @@ def partition_for(group_id: str, partition_count: int) -> int:
 
 
 T = TypeVar("T")
-
-
 SMALLEST_TABLE: Final = 16
-
-
 _LOAD_PERCENT: Final = 75
-
-
 _INT64: Final = (1 << 64) - 1
 
 

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 # passed on once for each.
 KERNEL_PIECE_BYTES: Final = 16 << 20
 
-
 # Maximum number of batches that are scanned together.
 TABLE_BATCHES: Final = 1 << 15
-
 
 _NOT_PLAIN: Final = CODEC_MASK | CONTROL_BIT | TRANSACTIONAL_BIT
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 FindKernels: TypeAlias = "Callable[[], KernelPieces | None]"
 
-
 # Number of bytes that are read before other work can proceed.
 PIECE_BYTES: Final = 1 << 20
 

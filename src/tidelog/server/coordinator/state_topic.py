@@ -86,8 +86,6 @@ def is_accepted(written: Reply[ErrorCode]) -> bool:
 
 
 Loaded = TypeVar("Loaded")
-
-
 Loaded_co = TypeVar("Loaded_co", covariant=True)
 
 
@@ -140,20 +138,16 @@ class TopicSpec(NamedTuple):
 # Minimum time in ms between two attempts to load a partition that failed to load.
 RETRY_MS: Final = 30_000
 
-
 # Maximum size of a gathered batch, in bytes. A log that accepts a single request's batch accepts
 # such a batch, too, and it is compressed and written quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
-
 
 # Maximum number of writes in a gathered batch. A lower number means earlier responses, whose
 # clients continue while the broker works on the other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
-
 # Upper limit of a record's size besides key and value: lengths, deltas and attributes.
 _RECORD_BYTES: Final = 32
-
 
 # Errors of an invalid write; every other error means that the log failed.
 _REFUSALS: Final[dict[type[TidelogError], ErrorCode]] = {

@@ -57,11 +57,7 @@ class GroupSpec:
 
 
 NOTHING: Final[frozenset[int]] = frozenset()
-
-
 Targets: TypeAlias = dict[str, Target]
-
-
 Assignor: TypeAlias = Callable[[GroupSpec], Targets]
 
 
@@ -217,11 +213,7 @@ def _joined(had: Target, gets: Mapping[UUID, set[int]]) -> Target:
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}
-
-
 SIMPLE: Final = "simple"
-
-
 TopicPartition: TypeAlias = tuple[UUID, int]
 
 

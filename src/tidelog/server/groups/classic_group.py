@@ -39,7 +39,6 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 CONSUMER_PROTOCOL: Final = "consumer"
 
-
 # Estimated memory for a protocol besides its name and metadata, in bytes; with it, many empty
 # protocols count, too.
 PROTOCOL_BYTES: Final = 128

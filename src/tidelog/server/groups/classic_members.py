@@ -30,19 +30,15 @@ if TYPE_CHECKING:
 # limits, but it could not write the record of a group that is near them.
 MEMBER_METADATA_BYTES: Final = 8 << 20
 
-
 GROUP_METADATA_BYTES: Final = 128 << 20
-
 
 # Maximum number of generated member ids per group that no member has joined with yet. Kafka has no
 # such limit.
 PENDING_MAX: Final = 10_000
 
-
 # Maximum length of a member id. Member ids appear in responses to other members, and old versions
 # encode at most 32,767 bytes.
 MEMBER_ID_BYTES: Final = 32_767
-
 
 _UUID_BYTES: Final = 37  # a UUID with a hyphen before it
 

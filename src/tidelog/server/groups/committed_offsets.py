@@ -16,8 +16,6 @@ from tidelog.protocol.wire import NO_UUID
 from tidelog.types import NO_LEADER_EPOCH
 
 NO_EXPIRY: Final = -1
-
-
 NO_RECORD: Final = -1
 
 

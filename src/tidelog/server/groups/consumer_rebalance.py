@@ -41,8 +41,6 @@ from tidelog.server.runtime.errors import Refusal
 from tidelog.storage.files import encode_topic_id
 
 ConsumerUpdate: TypeAlias = GroupUpdate[ConsumerGroup]
-
-
 _LOGGER = logging.getLogger("tidelog.server")
 
 
@@ -294,8 +292,6 @@ def drop_regex(update: ConsumerUpdate, regex: str) -> None:
 
 
 _NONE: Final[frozenset[int]] = frozenset()
-
-
 _NOTHING: Final[Mapping[int, int]] = {}
 
 

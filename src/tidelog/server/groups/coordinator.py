@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 # deleted while a partition is loaded.
 TOPICS_MAX: Final = 10_000
 
-
 # Interval for checking whether transactions that delay a deletion have ended.
 PENDING_CHECK_MS: Final = 1000
 

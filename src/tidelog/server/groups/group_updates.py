@@ -41,17 +41,11 @@ from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
 KeptGroup = TypeVar("KeptGroup", ConsumerGroup, ShareGroup)
-
-
 Answer = TypeVar("Answer")
-
-
 HASH_BYTES: Final = 8
-
 
 # Maximum number of entries in each cache; beyond it, the cache is cleared.
 KNOWN_MAX: Final = 1024
-
 
 # Maximum number of characters in the cached names, because members may subscribe to topics that do
 # not exist.

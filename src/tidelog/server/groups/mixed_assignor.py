@@ -95,7 +95,6 @@ class Balancer:
 # Maximum number of rounds over all topics; the first few do nearly all the work.
 ROUNDS_MAX: Final = 16
 
-
 NOBODY: Final = -1
 
 

@@ -25,28 +25,19 @@ if TYPE_CHECKING:
 
 AssignmentT = TypeVar("AssignmentT")
 
-
 # Assigned partitions by topic id, each with the epoch in which the member got it.
 Assigned: TypeAlias = Mapping[UUID, Mapping[int, int]]
-
 
 # Target partitions of a member, by topic id.
 Target: TypeAlias = Mapping[UUID, frozenset[int]]
 
-
 JOINING: Final = 0
-
-
 LEAVING: Final = -1
-
 
 # A static member leaves temporarily and keeps its assignment.
 LEAVING_FOR_A_WHILE: Final = -2
 
-
 NO_TIMEOUT: Final = -1
-
-
 UNKNOWN_EPOCH: Final = -1
 
 
@@ -162,16 +153,9 @@ class ModernMember(NamedTuple, Generic[AssignmentT]):
 
 
 ConsumerMember: TypeAlias = ModernMember[MemberAssignment]
-
-
 ShareMember: TypeAlias = ModernMember[ShareAssignment]
-
-
 NO_TARGET: Final[Target] = {}
-
-
 NO_OWNERS: Final[Mapping[int, str]] = {}
-
 
 # Epoch of a new group and of its target, before the first member joins.
 FIRST_EPOCH: Final = 1

@@ -126,7 +126,6 @@ _GROUP_KEYS: Final = {
     )
 }
 
-
 MEMBER_KEYS: Final = {
     key.first: key
     for key in (

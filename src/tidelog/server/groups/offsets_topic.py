@@ -56,20 +56,15 @@ from tidelog.storage.log.append import COORDINATED
 from tidelog.types import NO_LEADER_EPOCH, NO_SEQUENCE, OFFSETS_TOPIC, Codec, TopicPartition
 
 LOGGER: Final = logging.getLogger("tidelog.server.groups")
-
-
 _UUID_BITS: Final = 128
-
 
 # Number of offsets that are imported in one batch, far below the limit of a batch.
 RECORDS_PER_BATCH: Final = 500
-
 
 _UNREADABLE: Final = (
     "%s can't be read: %s. No group is served until it can. Rewrite it with `tidelog follow`, or"
     " repair it; if you delete it, groups resume at their offsets in __consumer_offsets"
 )
-
 
 Taken = tuple[AnyGroup, GroupOffset, CommittedOffset]
 

@@ -31,16 +31,9 @@ if TYPE_CHECKING:
 
 
 _OFFSET_KEY: Final = 1
-
-
 _GROUP_KEY: Final = 2
-
-
 _GROUP_VALUE: Final = 3
-
-
 _OFFSET_VALUE: Final = 4
-
 
 # The only version that contains an expiry time of the commit.
 _EXPIRING_OFFSET_VALUE: Final = 1

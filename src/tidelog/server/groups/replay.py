@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
-
-
 Value = tuple[bytes | None, int]
 
 

@@ -8,7 +8,6 @@ from tidelog.error_codes import ErrorCode
 
 NO_GENERATION = -1
 
-
 # Assignment protocols of a member with its metadata for each, in its order of preference.
 Protocols = tuple[tuple[str, bytes], ...]
 

@@ -53,8 +53,6 @@ from tidelog.server.runtime.reply import Reply
 from tidelog.storage.directory.topic_registry import TopicInfo
 
 ShareUpdates: TypeAlias = GroupUpdates[ShareGroup]
-
-
 Shared: TypeAlias = Mapping[UUID, SharedTopic]
 
 

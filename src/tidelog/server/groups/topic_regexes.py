@@ -32,10 +32,8 @@ LOGGER: Final = logging.getLogger("tidelog.server.groups")
 # Minimum interval between two resolutions of one group's expressions.
 LOOK_UP_MIN_INTERVAL_MS: Final = 10_000
 
-
 # Topics that each expression matches; expressions that can't be resolved are left out.
 Meanings: TypeAlias = Mapping[str, frozenset[str]]
-
 
 # Whether an expression may match a topic; None if all topics are visible.
 MaySee: TypeAlias = Callable[[str], bool] | None

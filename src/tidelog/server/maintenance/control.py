@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 
 _Result = Mapping[str, object]
-
-
 _Verb = Callable[[Mapping[str, object]], Awaitable[_Result]]
 
 

@@ -65,10 +65,7 @@ if TYPE_CHECKING:
 # Time in ms after which a lent job without a result is ended.
 LEND_MS: Final = 24 * 3_600_000
 
-
 Hold = Callable[[TopicPartition], AbstractContextManager[object]]
-
-
 _Answer = TypeVar("_Answer")
 
 
@@ -246,7 +243,6 @@ def check(job: CleaningJob, cleaned: CleaningResult) -> None:
 
 
 RETRY_MAX_MS: Final = 3_600_000
-
 
 # Interval in ms at which a partition without newly finished segments is inspected again.
 LOOK_AGAIN_MS: Final = 60_000

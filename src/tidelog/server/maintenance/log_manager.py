@@ -25,14 +25,10 @@ if TYPE_CHECKING:
 
 PAUSE_MS: Final = 10
 
-
 # Interval in ms of checking logs for `flush.ms`, which appends alone would miss.
 FLUSH_CHECK_MS: Final = 1000
 
-
 RETRY_MS: Final = 1000
-
-
 NEVER_MS: Final = INT64_MAX
 
 

@@ -152,24 +152,16 @@ def _known(ms: int) -> int | None:
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-
 # Maximum number of partitions, topics, groups and group commits in one scrape.
 PARTITIONS_MAX: Final = 10_000
 
-
 TOPICS_MAX: Final = 2_000
-
-
 GROUPS_MAX: Final = 5_000
-
-
 COMMITS_MAX: Final = 10_000
-
 
 # Number of partitions that are examined before the event loop is yielded. Ten times as many samples
 # are written at a time.
 _AT_ONCE: Final = 20
-
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
@@ -201,64 +193,45 @@ def _counter(name: str, text: str) -> Family:
 
 
 BUILD: Final = _gauge("build_info", "Always 1; the label is the version of the broker.")
-
-
 CONNECTIONS: Final = _gauge("connections", "Open connections.")
-
 
 OPENED: Final = _counter(
     "connections_opened_total", "Connections accepted since the broker started."
 )
 
-
 REFUSED: Final = _counter(
     "connections_refused_total", "Connections refused since the broker started."
 )
-
 
 MALFORMED: Final = _counter(
     "malformed_requests_total", "Malformed requests, whose connections were closed."
 )
 
-
 LOGINS: Final = _counter(
     "logins_total", "Authentications by SASL mechanism and outcome, and failed TLS handshakes."
 )
 
-
 LEFT_OUT: Final = _gauge("metrics_left_out", "Series omitted because of the limit on series.")
-
 
 REQUEST_SECONDS: Final = Family(
     "request_seconds", "histogram", "Time from the last byte of a request to its response, by API."
 )
 
-
 REQUEST_BYTES: Final = _counter("request_bytes_total", "Bytes of requests, by API.")
-
-
 RESPONSE_BYTES: Final = _counter("response_bytes_total", "Bytes of responses, by API.")
-
-
 RECORDS_IN: Final = _counter("topic_records_in_total", "Records appended by clients.")
-
-
 BYTES_IN: Final = _counter("topic_bytes_in_total", "Bytes of batches appended by clients.")
-
 
 RECORDS_OUT: Final = _counter(
     "topic_records_out_total",
     "Records fetched by clients (offsets passed) and acquired by share groups.",
 )
 
-
 BYTES_OUT: Final = _counter("topic_bytes_out_total", "Bytes of batches sent to clients.")
-
 
 SKIPPED: Final = _counter(
     "topic_writes_skipped_total", "Numbered writes skipped because they were already committed."
 )
-
 
 LATENCY: Final = Family(
     "topic_latency_seconds",
@@ -266,118 +239,79 @@ LATENCY: Final = Family(
     "Append time minus create time of each record; negative if the producer's clock is ahead.",
 )
 
-
 LOG_START: Final = _gauge("partition_log_start_offset", "First offset that can be read.")
-
 
 HIGH_WATERMARK: Final = _gauge(
     "partition_high_watermark",
     "High watermark: end offset (exclusive) of the records that consumers may read.",
 )
 
-
 LAST_STABLE: Final = _gauge(
     "partition_last_stable_offset", "Last stable offset: no transaction is open below it."
 )
 
-
 LOG_END: Final = _gauge("partition_log_end_offset", "Log end offset: offset of the next record.")
-
-
 PRODUCERS: Final = _gauge("partition_producers", "Producers with an id whose state is stored.")
-
-
 OPEN: Final = _gauge("partition_open_transactions", "Open transactions.")
-
-
 SEGMENTS: Final = _gauge("partition_segments", "Segments, including those in a tier.")
-
-
 SIZE: Final = _gauge("partition_size_bytes", "Bytes of log files.")
-
 
 OFFLINE: Final = _gauge(
     "partition_offline",
     "1 if the partition is offline after a disk failure and rejects appends, else 0.",
 )
 
-
 OLDEST: Final = _gauge(
     "partition_oldest_time_seconds", "Unix time of the first batch, by the label's clock."
 )
 
-
 NEWEST: Final = _gauge(
     "partition_newest_time_seconds", "Largest Unix time of any record, by the label's clock."
 )
-
 
 LAST_ROLL: Final = _gauge(
     "partition_last_roll_time_seconds",
     "Unix time at which the active segment got its first record.",
 )
 
-
 LAST_DELETION: Final = _gauge(
     "partition_last_deletion_time_seconds",
     "Unix time of the last deletion by retention since the broker started; absent before one.",
 )
 
-
 CLEANER_RUNS: Final = _counter("cleaner_runs_total", "Successful compactions.")
-
-
 CLEANER_FAILURES: Final = _counter("cleaner_failures_total", "Compactions that failed.")
-
-
 CLEANER_AT_WORK: Final = _gauge("cleaner_at_work", "Partitions that are being compacted now.")
-
-
 CLEANER_SECONDS: Final = _counter("cleaner_busy_seconds_total", "Total time of compactions.")
-
-
 CLEANER_READ: Final = _counter("cleaner_read_bytes_total", "Log bytes that compactions read.")
-
-
 CLEANER_WRITTEN: Final = _counter("cleaner_written_bytes_total", "Bytes that compactions wrote.")
-
 
 CLEANER_REMOVED: Final = _counter(
     "cleaner_removed_records_total", "Records removed by compactions."
 )
-
 
 DIRTY_RATIO: Final = _gauge(
     "partition_dirty_ratio",
     "Dirty ratio of the compactable part of the log, at the last inspection.",
 )
 
-
 COMPACTION_FAILING: Final = _gauge(
     "partition_compaction_failing", "1 if the last compaction failed; it is retried."
 )
-
 
 LAST_COMPACTION: Final = _gauge(
     "partition_last_compaction_time_seconds",
     "Unix time of the last compaction since the broker started; absent before one.",
 )
 
-
 GROUP_MEMBERS: Final = _gauge("group_members", "Members of a consumer group.")
-
-
 COMMITTED: Final = _gauge("group_committed_offset", "Next offset that a group will read.")
-
-
 LAG: Final = _gauge("group_lag", "High watermark minus the committed offset.")
-
 
 BEHIND: Final = _gauge(
     "group_behind_seconds",
     "Current time minus the append time of the first unread record; 0 if none is unread.",
 )
-
 
 FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(one, Family))
 

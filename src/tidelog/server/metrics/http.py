@@ -32,26 +32,16 @@ if TYPE_CHECKING:
 # Limits of a request's size and time, and of the number of connections.
 REQUEST_BYTES_MAX: Final = 8192
 
-
 TIMEOUT_S: Final = 10.0
-
-
 CONNECTIONS_MAX: Final = 16
-
 
 # Maximum number of scrapes, running or waiting. It is less than the number of connections, so that
 # probes can connect during scrapes.
 SCRAPES_MAX: Final = 8
 
-
 GZIP_BYTES_MIN: Final = 1024
-
-
 _METHODS: Final = ("GET", "HEAD")
-
-
 _PLAIN: Final = "text/plain; charset=utf-8"
-
 
 _REASONS: Final = {
     200: "OK",

@@ -32,19 +32,15 @@ if TYPE_CHECKING:
 
 BOUNDS_MS: Final = tuple(round(1000 * bound) for bound in LATENCY_BUCKETS_S)
 
-
 # Number of bytes that a thread reads at a time.
 _BYTES_AT_ONCE: Final = 4 << 20
-
 
 # Maximum time that the response to a scrape waits for the counts; the remaining records are counted
 # for the next scrape.
 _BUDGET_MS: Final = 2_000
 
-
 # Number of partitions examined before the event loop is yielded.
 _PARTITIONS_AT_ONCE: Final = 256
-
 
 _LATENCY_MAX: Final = 1 << 46
 

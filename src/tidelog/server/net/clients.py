@@ -22,10 +22,7 @@ from tidelog.server.runtime.loop import SLICE_MS
 from tidelog.server.runtime.reply import Arrivals
 
 NO_BOUND: Final = -1
-
-
 SMALL_PART: Final = 10_000
-
 
 # Callback of a connection that has paused reading: it may continue.
 GoOn: TypeAlias = Callable[[], None]
@@ -230,24 +227,19 @@ def _tell_nobody() -> None:
 
 IDLE_CHECK_MS: Final = 1000
 
-
 # Limits, in ms, for clients that keep other connections waiting for memory. A client is
 # disconnected if it sends nothing of a begun request for `STALLED_MS`, or takes longer than
 # `SENDING_MS` for the request. At the bound, the same holds for a client that reads nothing of a
 # response.
 STALLED_MS: Final = 5000
 
-
 SENDING_MS: Final = 30_000
-
 
 # Time in ms without data after which a connection's read buffer is freed until data arrives.
 REST_MS: Final = 5000
 
-
 # Number of connections examined between two checks of the clock.
 LOOKS_IN_A_ROW: Final = 64
-
 
 # Total bytes of buffers of large requests that are kept for reuse.
 SPARE_BYTES: Final = 16 << 20

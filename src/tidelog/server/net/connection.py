@@ -127,21 +127,17 @@ def _tell_nobody(*_: object) -> None:
 # client that sends less in `clients.STALLED_MS` seems to send nothing.
 WAKE_BYTES_MAX: Final = 256 << 10
 
-
 # With TLS, data that is unread at the end of the connection is lost; so up to this number of bytes
 # of waiting requests is read in advance.
 TLS_AHEAD_BYTES: Final = 64 << 10
-
 
 # Time in ms for which a pending Fetch is kept after a half-close, because the client may still be
 # reading; then it is cancelled.
 ENDED_WAIT_MS: Final = 60_000
 
-
 # Time in seconds from which on a request is logged as slow, except requests that wait for records
 # or for other members.
 SLOW_S: Final = 1.0
-
 
 _WAITING: Final = frozenset({1, 11, 14, 78})
 

@@ -31,13 +31,10 @@ if TYPE_CHECKING:
 # Number of connections accepted at a time, before the event loop is yielded.
 ACCEPTS: Final = 64
 
-
 # Delay in ms before accepting again if the system has no resources.
 PAUSE_MS: Final = 1000
 
-
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
 
 # Errors of a connection that was closed before it was accepted. Source: accept(2).
 _GONE: Final = frozenset(
@@ -232,17 +229,13 @@ def _listening(
 
 SEND_BUFFER: Final = "socket.send.buffer.bytes"
 
-
 # This option exists only on Linux.
 _CONGESTION: Final[int | None] = getattr(socket, "TCP_CONGESTION", None)
 
-
 _NAME_BYTES_MAX: Final = 16
-
 
 # A congestion control that delays sends by timers, by the estimated rate of the path.
 PACING: Final = b"bbr"
-
 
 # A congestion control without pacing, which Linux always has and lets every process select.
 WITHOUT_PACING: Final = b"reno"

@@ -37,18 +37,13 @@ from tidelog.types import Buffer
 # Maximum frame size before authentication.
 FRAME_BYTES_MAX: Final = 64 * 1024
 
-
 # Timeout for authentication, including TLS.
 DEADLINE_MS: Final = 10_000
-
 
 # Minimum interval between re-authentications in ms, as in Kafka.
 RENEWAL_INTERVAL_MS: Final = 1000
 
-
 _TOO_LATE: Final = "SaslAuthenticate request received after successful authentication"
-
-
 _SERVED: Final = {SASL_HANDSHAKE.key: (0, 1), SASL_AUTHENTICATE.key: (0, 2)}
 
 

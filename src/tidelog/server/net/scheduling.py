@@ -23,9 +23,7 @@ from tidelog.server.api.node import LOGGER
 # ones the time; the turn ends after the request that exceeds a limit.
 TURN_REQUESTS: Final = 16
 
-
 TURN_NS: Final = 1_000_000
-
 
 # Time in ns for queued connections before the loop polls for new events.
 LINE_NS: Final = 4_000_000
@@ -96,16 +94,13 @@ class FairQueue:
 # not poll, because the client has work to do before its next request.
 SMALL_BYTES: Final = 4096
 
-
 # Number of requests in quick succession before the loop polls for the next one, so that an
 # unsuccessful poll takes a small part of the working time.
 ROW: Final = 16
 
-
 # If the thread was suspended for this time between two polls, the processor is needed for other
 # work. Then the loop does not poll after the next `CROWDED_ROW` requests.
 CROWDED_NS: Final = 500_000
-
 
 CROWDED_ROW: Final = 256
 
@@ -192,14 +187,11 @@ class BusyPoll:
 # responses are each sent at once, before a response is held again as a trial.
 CROWD: Final = 4
 
-
 AT_ONCE: Final = 64
-
 
 # Time in ns after which held responses are sent when another one is ready: twice the time of a
 # hundred small requests.
 HELD_NS: Final = 4_000_000
-
 
 _NEVER: Final = 1 << 63
 

@@ -53,32 +53,25 @@ def send_at_once(to: socket.socket, buffers: list[Buffer], flags: int) -> list[B
 
 Piece: TypeAlias = Buffer | FilePiece
 
-
 # Number of unsent bytes above which the transport pauses this queue. A piece that was already given
 # to the transport is still accepted whole.
 WRITE_HIGH_BYTES: Final = 1 << 20
 
-
 # Number of bytes read at a time where sendfile can't be used.
 CHUNK_BYTES: Final = 256 << 10
 
-
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
-
 
 # Number of bytes, after a part that was not in memory, in which pages are probed at short
 # distances, because more may be missing.
 WARY_BYTES: Final = 64 << 20
 
-
 # Maximum number of bytes sent before the event loop is yielded.
 TURN_BYTES: Final = 4 << 20
 
-
 # Maximum size of consecutive small responses that are sent together, in bytes.
 GATHER_BYTES: Final = 64 << 10
-
 
 # Flag by which a header is not sent in a packet of its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
 
 
 HEADER_KEY: Final = "tidelog.append.time"
-
-
 _VALUE_BYTES: Final = 8
 
 
@@ -99,17 +97,11 @@ def _with_header(batch: RecordBatch, append_ms: int) -> Buffer:
 
 
 _LOGGER: Final = logging.getLogger(__name__)
-
-
 _AGAIN_MS: Final = 60_000
-
-
 _TOLD_MAX: Final = 1000
-
 
 # Times of the last log lines, by directory and reason; the oldest first.
 _TOLD: Final[OrderedDict[tuple[str, str], int]] = OrderedDict()
-
 
 _LOCK: Final = threading.Lock()
 
@@ -132,19 +124,13 @@ def tell_failure(log: "Log", error: Exception) -> None:
 # KAFKA_STORAGE_ERROR exists; the response names the current leader.
 WHOLE_FIRST_SINCE: Final = 3
 
-
 _STORAGE_ERROR_SINCE: Final = 6
-
-
 _LEADER_SINCE: Final = 16
-
 
 # Limit per partition if append times are requested: each batch may add one.
 TIMED_BYTES: Final = 4 << 20
 
-
 Records: TypeAlias = "Buffer | FilePiece"
-
 
 # Empty parts shared by all responses; never changed.
 _NOTHING: Final = PartitionData()

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 # exactly.
 PARTITIONS_MAX: Final = 10_000
 
-
 # Number of remembered partitions from which on deleted ones are removed, because each keeps its log
 # in memory.
 LOOK_MIN: Final = 64

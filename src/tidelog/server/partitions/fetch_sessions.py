@@ -22,29 +22,19 @@ from tidelog.server.partitions.partition import Partition
 from tidelog.types import INT32_MAX
 
 NO_SESSION: Final = 0
-
-
 FIRST_EPOCH: Final = 0
-
-
 LAST_EPOCH: Final = -1
-
-
 UNKNOWN: Final = -1
-
 
 # Maximum number of partitions of all sessions together, about 100 MB; clients can name any number.
 PARTITIONS_MAX: Final = 250_000
-
 
 # Maximum number of partitions of one session: each of its requests, however short, reads all of
 # them at once.
 SESSION_PARTITIONS_MAX: Final = 8000
 
-
 # A topic's name, or its id from version 13 on, and the partition's number.
 PartitionKey: TypeAlias = tuple[str | UUID, int]
-
 
 RequestedPartition: TypeAlias = tuple[PartitionKey, FetchPartition]
 
@@ -79,8 +69,6 @@ class PartitionResult(Protocol):
 
 
 ResultT = TypeVar("ResultT", bound=PartitionResult)
-
-
 Results: TypeAlias = Sequence[tuple["CachedPartition", ResultT]]
 
 

@@ -16,8 +16,6 @@ from tidelog.record.record import Record
 from tidelog.types import NO_TIMESTAMP, Buffer, Codec, TimestampType
 
 MAGIC_2_SINCE: Final = 4
-
-
 MAGIC_1_SINCE: Final = 2
 
 

@@ -213,10 +213,7 @@ def _check_sequence(guard: Guard, batch: Batch, *, is_known: bool) -> None:
 
 
 _Result = TypeVar("_Result")
-
-
 ALL_REPLICAS: Final = -1
-
 
 # Number of opened partitions after which their objects are moved to the oldest generation of the
 # garbage collector, because they live as long as the broker.

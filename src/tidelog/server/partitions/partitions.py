@@ -108,7 +108,6 @@ class Holds:
 # Maximum number of partitions that are being opened in threads.
 OPENINGS: Final = 3
 
-
 _UNKNOWN: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -49,12 +49,8 @@ from tidelog.types import INT64_MAX, Buffer
 # only both ends of each part that is sent at once are probed.
 PROBE_BYTES: Final = 256 << 10
 
-
 PROBE_RARELY_BYTES: Final = 1 << 20
-
-
 _NEVER_SEEN: Final = -1
-
 
 # Minimum size of a `FilePiece`, in bytes; smaller ranges are read at once. It must not be less than
 # the size up to which writers join buffers.
@@ -263,31 +259,20 @@ class SegmentBytes:
 # Maximum distance of two index entries, in bytes: 4 KiB and one batch by default.
 WINDOW_BYTES: Final = 4096 + HEADER_SIZE
 
-
 # Maximum size of bytes read from a store, or rebuilt: they stay in memory until the client reads
 # them.
 TIER_BYTES: Final = 1 << 20
 
-
 # Maximum number of reads of one partition whose ends are remembered.
 READ_ENDS_MAX: Final = 256
 
-
 _FRAME: Final = Struct(">qiiB")
-
-
 _FRAME_START: Final = Struct(">qi")
-
-
 _LAST_DELTA: Final = Struct(">i")
-
-
 _LAST_DELTA_AT: Final = 23
-
 
 # Header of format 2: base offset, length, magic, last offset delta.
 _HEADER: Final = Struct(">qi4xB6xi")
-
 
 assert _HEADER.size == _LAST_DELTA_AT + _LAST_DELTA.size
 

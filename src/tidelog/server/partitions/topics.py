@@ -132,7 +132,6 @@ class Topics:
 # Number of waiting directories above which deletions wait for removals.
 WAITING_LIMIT: Final = 10_000
 
-
 _LOGGER: Final = logging.getLogger("tidelog.server")
 
 

@@ -22,7 +22,6 @@ REQUEST_BUCKETS_S: Final = (
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0),
 )
 
-
 # Upper bounds, in seconds, of latencies: append time minus create time. Negative latencies (the
 # producer's clock is ahead) count in the first bucket.
 LATENCY_BUCKETS_S: Final = (

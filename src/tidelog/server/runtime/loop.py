@@ -17,11 +17,7 @@ from typing import Final, Generic, TypeVar
 from tidelog.env import Clock
 
 _LOGGER: Final = logging.getLogger("tidelog.server")
-
-
 SLICE_MS: Final = 3
-
-
 _Item = TypeVar("_Item")
 
 

@@ -10,14 +10,10 @@ from hashlib import sha256
 from typing import Final, ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
-
-
 _Result = TypeVar("_Result")
-
 
 # Maximum length of all names of one key together, in ASCII characters of one byte.
 NAME_CHARACTERS: Final = 128
-
 
 # Maximum number of entries of one cache: some 8 MB if all names have the maximum length.
 NAMES_KEPT: Final = 16_384

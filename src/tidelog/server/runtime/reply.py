@@ -22,8 +22,6 @@ from typing import Final, Generic, Protocol, TypeVar, cast, overload
 from tidelog.errors import Closed
 
 T = TypeVar("T")
-
-
 R = TypeVar("R")
 
 

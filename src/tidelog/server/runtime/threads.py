@@ -28,14 +28,10 @@ from tidelog.storage.log.segment_swaps import SegmentSwaps
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
 _Target_co = TypeVar("_Target_co", covariant=True)
-
-
 THREADS: Final = 4
-
 
 # Maximum number of calls handed to the threads; further calls wait, in order.
 CALL_LIMIT: Final = 64
-
 
 # Maximum number of things that a function processes on the event loop.
 FEW: Final = 1000

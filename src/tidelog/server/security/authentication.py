@@ -24,9 +24,7 @@ from tidelog.server.security.sasl import LoginFailed
 # Subject of a certificate as from `getpeercert` of a TLS socket: parts of one or more named values.
 Subject: TypeAlias = Iterable[Iterable[tuple[str, str]]]
 
-
 _SETTING: Final = "ssl.principal.mapping.rules"
-
 
 _WORDS: Final = {
     "commonName": "CN",
@@ -41,7 +39,6 @@ _WORDS: Final = {
     "UID": "UID",
 }
 
-
 # Object identifier and string type (IA5, printable, UTF-8) of attributes without a name.
 _NUMBERS: Final = {
     "emailAddress": ("1.2.840.113549.1.9.1", 0x16),
@@ -52,18 +49,13 @@ _NUMBERS: Final = {
     "dnQualifier": ("2.5.4.46", 0x13),
 }
 
-
 _SPECIAL: Final = re.compile(r'([,+"\\<>;=])')
-
 
 _RULE: Final = re.compile(
     r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,|\n|$)"
 )
 
-
 _GROUP: Final = re.compile(r"\\(.)|\$(\d)")
-
-
 _DER_SHORT_MAX: Final = 127
 
 
@@ -163,17 +155,13 @@ def short_name(rules: Sequence[Rule], name: str) -> str:
 # Maximum delay in ms, less than the time that a connection has to log in.
 DELAY_MAX_MS: Final = 5000
 
-
 # Time in ms after which one failure is forgotten; several are forgotten one after the other.
 FORGOTTEN_MS: Final = 30_000
-
 
 # Maximum number of addresses; beyond it, the one whose last failure is oldest is forgotten.
 ADDRESSES_MAX: Final = 10_000
 
-
 _STEPS_MAX: Final = 16
-
 
 # IPv6 addresses are counted by their /64 network, because one client usually has all of it.
 _PREFIX_BITS: Final = 64

@@ -35,7 +35,6 @@ REMEMBERED_MAX: Final = 10_000
 # 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-
 # Operations that imply another operation if they are allowed, by the implied one.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(

@@ -21,16 +21,9 @@ from tidelog.server.security.tls import WatchedFiles
 from tidelog.storage.files import read_file
 
 ITERATIONS: Final = 4096
-
-
 ITERATIONS_MAX: Final = 10_000_000
-
-
 SALT_BYTES: Final = 16
-
-
 PREFIX: Final = "{pbkdf2-sha256}"
-
 
 # Maximum length of a password in bytes; a longer one is refused before hashing.
 PASSWORD_BYTES_MAX: Final = 4096
@@ -138,8 +131,6 @@ def _kept(secret: str, name: str, number: int, salt: bytes) -> HashedPassword:
 
 
 SETTING: Final = "tidelog.sasl.plain.users.file"
-
-
 FILE_BYTES_MAX: Final = 1 << 20
 
 

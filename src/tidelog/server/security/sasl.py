@@ -28,14 +28,10 @@ from tidelog.storage.directory.broker_files import ScramCredential
 # Maximum number of shapes, the most frequent ones; more would slow down each login.
 SHAPES_MAX: Final = 16
 
-
 # Salts of Kafka's own clients: a number of 130 bits in base 36, with lower-case letters.
 _TEXT_BITS: Final = 130
 
-
 _TEXT: Final = re.compile(rb"[0-9a-z]{1,26}")
-
-
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -97,7 +93,6 @@ def _in_base_36(number: int) -> bytes:
 
 FOR_ANOTHER: Final = "a client that wants to act for another user"
 
-
 FOR_ANOTHER_TOLD: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
@@ -121,21 +116,15 @@ class LoginFailed(TidelogError):
 
 
 ITERATIONS_MIN: Final = 4096
-
-
 ITERATIONS_MAX: Final = 16_384
-
 
 # Maximum length of a client's message in bytes; names and nonces are short.
 MESSAGE_BYTES_MAX: Final = 8192
 
-
 SALT_BYTES: Final = 24
-
 
 # Shape for unknown users if there is no credential that they could resemble.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
-
 
 _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
 
@@ -310,20 +299,13 @@ def _decoded(text: str) -> bytes:
 
 
 PLAIN: Final = "PLAIN"
-
-
 OAUTHBEARER: Final = "OAUTHBEARER"
-
 
 # Valid values of sasl.enabled.mechanisms.
 KNOWN: Final = (PLAIN, *BY_SASL_NAME, OAUTHBEARER)
 
-
 NONCE_BYTES: Final = 24
-
-
 _SEPARATOR: Final = "\x01"
-
 
 # The client's reply to an error, after which the exchange ends.
 _LAST_WORD: Final = b"\x01"

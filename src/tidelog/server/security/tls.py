@@ -86,8 +86,6 @@ def reason_of(error: ssl.SSLError) -> str:
 
 
 _LOGGER: Final = logging.getLogger("tidelog.server")
-
-
 Content = TypeVar("Content")
 
 
@@ -145,7 +143,6 @@ class WatchedFiles(Generic[Content]):
 
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-
 
 _CLIENT_AUTH: Final = {
     "none": ssl.CERT_NONE,

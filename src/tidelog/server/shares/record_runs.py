@@ -143,8 +143,6 @@ class ReadBatches:
 
 
 NOBODY: Final = ""
-
-
 NO_TOKEN: Final = 0
 
 

@@ -167,10 +167,7 @@ _BECOMES: Final = {
     AckType.REJECT: RecordState.ARCHIVED,
 }
 
-
 _TYPES: Final = frozenset(AckType)
-
-
 _TYPES_BY_NUMBER: Final = {int(kind): kind for kind in AckType}
 
 

@@ -226,7 +226,6 @@ def _after(epoch: int) -> int:
 # (share.coordinator.write.timeout.ms).
 LOAD_MS: Final = 5000
 
-
 # Maximum number of open share partitions: a client may name as many as there are partitions.
 LIVE_MAX: Final = 250_000
 

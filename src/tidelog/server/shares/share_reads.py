@@ -35,17 +35,9 @@ if TYPE_CHECKING:
 
 
 _ATTRIBUTES: Final = Struct(">h")
-
-
 _PRODUCER_ID: Final = Struct(">q")
-
-
 _TRANSACTIONAL: Final = 0x10
-
-
 _CONTROL: Final = 0x20
-
-
 _ABORT: Final = b"\0\0\0\0"
 
 

@@ -56,10 +56,8 @@ from tidelog.types import SHARE_STATE_TOPIC
 # Start offset in an update that does not change it.
 UNCHANGED: Final = -1
 
-
 # Start offset in a persisted state before a member has read.
 UNKNOWN_START: Final = -1
-
 
 UNKNOWN_COUNT: Final = -1
 
@@ -188,11 +186,7 @@ def _joined(batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
 
 
 SNAPSHOT: Final = 0
-
-
 UPDATE: Final = 1
-
-
 _VALUE: Final = 0
 
 
@@ -386,14 +380,11 @@ class ShareReplay:
 
 LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 
-
 # Number of obsolete records from which on the log start is moved.
 USELESS_MAX: Final = 10_000
 
-
 # Number of checks of the log start while `USELESS_MAX` records are written.
 LOOKS: Final = 10
-
 
 # Maximum number of old snapshots that are rewritten at a time.
 COLD_MAX: Final = 100

@@ -35,14 +35,11 @@ if TYPE_CHECKING:
 # Initial and maximum delay before a marker that could not be written is retried.
 RETRY_MS: Final = 100
 
-
 RETRY_MS_MAX: Final = 10_000
-
 
 _LATER_ONE: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
-
 
 _DONE: Final = _LATER_ONE | {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -154,7 +151,6 @@ _NOT_SERVED: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-
 
 # Result of a marker, known at once or when the marker is durable.
 _Ended: TypeAlias = ErrorCode | Reply[ErrorCode]

@@ -59,7 +59,6 @@ _ENDED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
 
-
 # States that may precede a state. Fencing a producer and aborting its transaction is one transition
 # here, so nothing leads to the last state.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
@@ -235,7 +234,6 @@ class Transaction:
 
 
 Step: TypeAlias = TransactionMetadata | ErrorCode
-
 
 # Transaction version that the broker uses when it aborts a transaction itself.
 SERVER_VERSION: Final = EPOCH_BUMP_VERSION

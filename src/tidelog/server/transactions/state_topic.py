@@ -47,10 +47,7 @@ if TYPE_CHECKING:
 
 
 _KEY: Final = 0
-
-
 _VALUE: Final = 1
-
 
 # States that appear in a log. DEAD is a tombstone, and fencing is never written.
 _WRITTEN: Final = frozenset(TransactionState) - {

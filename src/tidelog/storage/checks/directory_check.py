@@ -68,9 +68,7 @@ _REMEDY: Final = {
     ),
 }
 
-
 _ANY: Final = "--repair keeps the lines with possible offsets; the others are determined again"
-
 
 # The log end of each partition, an upper bound of a checkpoint's offsets; None if unknown.
 LogEnds = Mapping[TopicPartition, int | None]
@@ -121,7 +119,6 @@ OFFSET_CHECKPOINTS: Final = (
     files.CLEANER_CHECKPOINT_FILE,
 )
 
-
 # A broker's files at the top of the directory that only have to be readable: decoder and remedy.
 _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str], ...]] = (
     (GROUPS_FILE, read_group_offsets, "remove it; `tidelog follow` writes a new one"),
@@ -137,10 +134,8 @@ _BROKER_FILES: Final[tuple[tuple[str, Callable[[FileSystem, str], object], str],
     ),
 )
 
-
 # Socket of `tidelog.control`: it exists while the lock's holder serves it, and after a crash.
 CONTROL_SOCKET_FILE: Final = "tidelog-control.sock"
-
 
 _KNOWN: Final = frozenset(
     (
@@ -160,7 +155,6 @@ _KNOWN: Final = frozenset(
         text_files.ACCEPTED_CLOCK_FILE,
     )
 )
-
 
 _NEEDED_PROPERTIES: Final = ("version", "cluster.id", "node.id")
 

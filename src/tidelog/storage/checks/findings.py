@@ -71,8 +71,6 @@ class Finding:
 
 
 REPAIR: Final = "--repair rebuilds it from the log"
-
-
 RESTORE_LOG_FIRST: Final = "restore the log first; until then readers don't use this file"
 
 

@@ -218,7 +218,6 @@ def _time_problem(batch: RecordBatch, largest: int) -> str | None:
 
 _RESTORE: Final = "restore the file from a replica or a backup"
 
-
 _EPOCH_REMEDY: Final = (
     "epochs never decrease along a log; the records are intact (their checksum matches);"
     f" {_RESTORE} to get the epoch back"

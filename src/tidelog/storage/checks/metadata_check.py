@@ -35,14 +35,10 @@ from tidelog.storage.directory.broker_files import LIMIT_BYTES, METADATA_FILE, b
 # Receives a record's value; raises CorruptFile or UnsupportedVersion if it is no metadata record.
 Replay = Callable[[bytes], object]
 
-
 # The length field counts neither the base offset nor itself.
 _BEFORE_LENGTH: Final = LENGTH_AT + 4
 
-
 _SHUT: Final = "the broker does not start with this damage"
-
-
 _RESTORE: Final = f"restore the file from a backup: {_SHUT}"
 
 

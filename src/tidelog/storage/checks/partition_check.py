@@ -210,7 +210,6 @@ _KNOWN: Final = frozenset(
     )
 )
 
-
 _LEFT_OVER: Final = {
     files.DELETED_SUFFIX: "a deletion is in progress or was interrupted",
     files.CLEANED_SUFFIX: "a compaction was interrupted",

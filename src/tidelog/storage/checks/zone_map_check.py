@@ -19,13 +19,8 @@ from tidelog.storage.checks.log_check import LogFacts
 from tidelog.storage.clocks.zone_map import FileSum, Zone, ZoneMap
 
 ReadBytes = Callable[[int, int], bytes]
-
-
 READ_BYTES: Final = 4 << 20
-
-
 _STALE: Final = "--repair rebuilds it"
-
 
 _OUTSIDE: Final = (
     (LENGTH_AT, "base offset"),

@@ -20,12 +20,10 @@ from tidelog.types import INT64_MAX
 
 NEVER: Final = -1
 
-
 _WAY_OUT: Final = (
     "appends are refused; set the clock right, or accept it with `tidelog accept-clock --data DIR`"
     " (or --accept-clock of serve and produce, or LogDir.accept_clock)"
 )
-
 
 _LOGGER: Final = logging.getLogger(__name__)
 

@@ -30,10 +30,8 @@ ROW_TYPE: Final = np.dtype(
     [("ms", ">i8"), ("relative", ">i4"), ("batch_crc", ">u4"), ("crc", ">u4")]
 )
 
-
 # The same value as in `segment.append_time_trust.fingerprint_of`.
 _NAMED: Final = np.dtype([("crc", ">u4"), ("epoch", ">i4"), ("base", ">i8")])
-
 
 assert ROW_TYPE.itemsize == ROW_SIZE
 

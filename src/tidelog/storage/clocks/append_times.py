@@ -40,10 +40,7 @@ from tidelog.types import INT32_MAX, INT64_MAX, UNKNOWN_MS, Buffer
 # From this many rows on, columns are extracted by byte slices, ten times faster.
 _MANY_ROWS: Final = 64
 
-
 _TOPIC_ID_AT: Final = slice(8, 24)
-
-
 _NO_TOPIC_ID: Final = UUID(int=0)
 
 
@@ -137,32 +134,15 @@ def owner_of(data: Buffer, topic_id: UUID) -> UUID:
 
 
 MAGIC: Final = b"TLAT"
-
-
 VERSION: Final = 1
-
-
 _HEADER: Final = Struct(">4shh16sI")
-
-
 _ROW: Final = Struct(">qiII")
-
-
 _ROW_FACTS: Final = Struct(">qiI")
-
-
 _BASE_OFFSET: Final = Struct(">q")
-
-
 HEADER_SIZE: Final = 28
-
-
 ROW_SIZE: Final = 20
-
-
 _FACTS_SIZE: Final = 16
 _CRC_SIZE: Final = ROW_SIZE - _FACTS_SIZE
-
 
 assert (_HEADER.size, _ROW.size, _ROW_FACTS.size) == (HEADER_SIZE, ROW_SIZE, _FACTS_SIZE)
 

@@ -21,17 +21,13 @@ from tidelog.types import HOUR_MS, INT64_MAX, INT64_MIN, MINUTE_MS, Buffer
 
 HOURS_LIMIT: Final = 2048
 
-
 # Half a bucket's width, relative to the smallest value in it.
 RELATIVE_ERROR: Final = 1 / 64
-
 
 # Columns of latency reports: percentiles, and shares of records that a watermark may lose.
 PERCENTS: Final = (50.0, 90.0, 99.0, 99.9)
 
-
 LOST_SHARES: Final = (0.0, 0.0001, 0.001, 0.01)
-
 
 # Common watermark delays, from none to a day.
 DELAYS_MS: Final = (
@@ -44,38 +40,23 @@ DELAYS_MS: Final = (
     24 * 60 * MINUTE_MS,
 )
 
-
 # Steps of joined hours: hours that divide a day, then days and weeks.
 _JOINED_MS: Final = tuple(
     HOUR_MS * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24, 48, 168, 336, 672)
 )
 
-
 EXACT_LIMIT: Final = 64
-
-
 PER_DOUBLING: Final = 32
-
 
 # Bucket of INT64_MAX; buckets of negative values are mirrored, with negative numbers.
 BUCKET_MAX: Final = 57 * PER_DOUBLING + 63
 
-
 _HEAD: Final = struct.Struct(">qI")
-
-
 _SPAN: Final = struct.Struct(">qqqqI")
-
-
 HEAD_SIZE: Final = 12
-
-
 SPAN_SIZE: Final = 36
 
-
 assert _HEAD.size == HEAD_SIZE
-
-
 assert _SPAN.size == SPAN_SIZE
 
 

@@ -33,25 +33,17 @@ from tidelog.storage.clocks.latency import LatencyByHour
 from tidelog.types import INT64_MAX, INT64_MIN, ClockName
 
 MAGIC: Final = b"TLZM"
-
-
 END_MAGIC: Final = b"TLZE"
-
-
 VERSION: Final = 1
-
 
 # Maximum size of a zone with several batches, about 16 KB; a larger batch is a zone of its own.
 ZONE_BYTES: Final = 20 << 10
 
-
 # Maximum records of a zone: small batches may expand to very many, and their number takes 32 bits.
 ZONE_RECORDS: Final = 1 << 30
 
-
 # Rows of a block, the minimum that a search reads.
 BLOCK_ROWS: Final = 64
-
 
 # Fields of a row: the number of each in the header, and its format code.
 ROW_FIELDS: Final = (
@@ -71,77 +63,34 @@ ROW_FIELDS: Final = (
     ("crc", 14, "I"),
 )
 
-
 HEAD: Final = struct.Struct(">4sHHHH")
-
-
 FIELD: Final = struct.Struct(">HH")
-
-
 CRC: Final = struct.Struct(">I")
-
-
 ROW: Final = struct.Struct(">" + "".join(code for _, _, code in ROW_FIELDS))
-
 
 # A zone with fields of full width, its number of rows, and the checksum of these rows.
 ENTRY: Final = struct.Struct(">qqqqqqq?qqqqqqIII")
 
-
 SECTION: Final = struct.Struct(">HI")
-
-
 SIBLING: Final = struct.Struct(">B16sQI")
-
-
 TRAILER: Final = struct.Struct(">qqqqqqq?qqqqqqI16sqqqqIIIIIIIHHHI4s")
-
-
 ROW_SIZE: Final = 69
-
-
 ENTRY_SIZE: Final = 117
-
-
 HEAD_SIZE: Final = 12
-
-
 FIELD_SIZE: Final = 4
-
-
 HEADER_SIZE: Final = HEAD_SIZE + FIELD_SIZE * len(ROW_FIELDS) + 4
-
-
 SECTION_HEAD_SIZE: Final = 6
-
-
 TRAILER_SIZE: Final = 199
 
-
 assert ROW.size == ROW_SIZE
-
-
 assert ENTRY.size == ENTRY_SIZE
-
-
 assert HEAD.size == HEAD_SIZE
-
-
 assert FIELD.size == FIELD_SIZE
-
-
 assert SECTION.size == SECTION_HEAD_SIZE
-
-
 assert TRAILER.size == TRAILER_SIZE
 
-
 TRAILER_CRC_AT: Final = TRAILER_SIZE - 8
-
-
 SIBLINGS_SECTION: Final = 1
-
-
 LATENCY_SECTION: Final = 2
 
 
@@ -355,7 +304,6 @@ def _encode_siblings(siblings: Mapping[str, FileSum]) -> bytes:
 
 # Size of the first read: all of a small map, the end of a large one.
 TAIL_BYTES: Final = 8 << 10
-
 
 # Like `File.pread`: reads at most this many bytes from a position.
 ReadBytes: TypeAlias = Callable[[int, int], bytes]

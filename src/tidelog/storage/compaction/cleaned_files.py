@@ -165,11 +165,7 @@ class CleanedTimes:
 
 
 _WRITE_BYTES: Final = 4 << 20
-
-
 _OFFSET_ENTRY: Final = np.dtype([("offset", ">i4"), ("position", ">i4")])
-
-
 _TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("offset", ">i4")])
 
 

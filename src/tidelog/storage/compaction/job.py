@@ -32,25 +32,12 @@ from tidelog.storage.text_files import Fields, parse_number, read_json, read_rec
 from tidelog.types import INT32_MAX, INT64_MAX, INT64_MIN
 
 OFFSET_STRATEGY: Final = "offset"
-
-
 TIMESTAMP_STRATEGY: Final = "timestamp"
-
-
 HEADER_STRATEGY: Final = "header"
-
-
 STRATEGIES: Final = (OFFSET_STRATEGY, TIMESTAMP_STRATEGY, HEADER_STRATEGY)
-
-
 SIPHASH: Final = "siphash"
-
-
 MD5: Final = "md5"
-
-
 HASH_NAMES: Final = (SIPHASH, MD5)
-
 
 # Kafka's minimum: a smaller map holds so few keys that the log has to be read many times.
 DEDUPE_BUFFER_BYTES_MIN: Final = 1 << 20

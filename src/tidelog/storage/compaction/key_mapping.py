@@ -62,22 +62,14 @@ if TYPE_CHECKING:
 # Maximum memory of the bits of mapped records and the notes on their batches, together.
 NOTES_BYTES_MAX: Final = 64 << 20
 
-
 _FIRST_BITS_BYTES: Final = 1 << 16
-
 
 # Slots per key of a map for few keys, and the slots added to them.
 _SLOTS_PER_KEY: Final = 2
 
-
 _SLOTS_MIN: Final = 16
-
-
 _WORD_BYTES: Final = 8
-
-
 _HASH_BYTES: Final = 16
-
 
 _STRATEGIES: Final = {
     words.OFFSET_STRATEGY: offset_map.BY_OFFSET,
@@ -321,10 +313,8 @@ class TransactionWalk:
 # Value of a record count if the batch was not mapped.
 LEFT_OUT: Final = -1
 
-
 # Bytes of the notes on a batch, and of those on a run of batches.
 _BATCH_NOTE_BYTES: Final = 12
-
 
 _RUN_NOTE_BYTES: Final = 500
 

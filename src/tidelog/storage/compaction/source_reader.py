@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 # Bytes to read at a time, so that the fixed cost of a piece (0.3 ms in both passes) is small.
 PIECE_BYTES: Final = 16 << 20
 
-
 # Maximum rows in the table of a piece; more batches make more pieces.
 PIECE_BATCHES: Final = 8192
 

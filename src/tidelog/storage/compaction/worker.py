@@ -42,22 +42,15 @@ from tidelog.types import MS_PER_SECOND
 # to exit does so promptly.
 _WAIT_MAX_S: Final = 0.5
 
-
 _PLACE: Final = ("reason", "at", "offset", "path", "position")
-
-
 _FAILURE: Final = ("path", "operation", "reason")
-
 
 _CORRUPT: Final = {
     kind.__name__: kind
     for kind in (CorruptData, CorruptBatch, CorruptRecord, CorruptIndex, CorruptFile)
 }
 
-
 _CLOSE_S: Final = 5.0
-
-
 _NICENESS: Final = 10
 
 

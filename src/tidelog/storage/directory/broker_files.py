@@ -52,22 +52,15 @@ from tidelog.storage.text_files import Fields, read_versioned
 from tidelog.types import INT64_MAX, Buffer, NewRecord
 
 CLUSTER_FILE: Final = "tidelog-cluster.json"
-
-
 CLUSTER_VERSION: Final = 1
-
 
 # Key of the settings of all brokers, which apply unless a broker has its own.
 ALL_BROKERS: Final = ""
 
-
 # Parts of an entity by type, sorted: ("client-id", "app"), ("user", None).
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 
-
 Quotas: TypeAlias = Mapping[Entity, Mapping[str, float]]
-
-
 Settings: TypeAlias = Mapping[str, Mapping[str, str]]
 
 
@@ -220,8 +213,6 @@ def write_cluster(fs: FileSystem, directory: str, state: ClusterState) -> None:
 
 
 GROUPS_FILE: Final = "tidelog-groups.json"
-
-
 GROUPS_VERSION: Final = 1
 
 
@@ -317,18 +308,12 @@ def write_group_offsets(files: FileSystem, directory: str, offsets: GroupOffsets
 
 
 PRODUCER_IDS_FILE: Final = "tidelog-producer-ids.json"
-
-
 BLOCK_SIZE: Final = 1000
-
-
 _VERSION: Final = 1
-
 
 # Range of random starts: above the ids that Kafka reaches in practice, below the limits of 64 bits
 # and of JSON's readers.
 _RANDOM_FIRST: Final = 1 << 40
-
 
 _RANDOM_LAST: Final = 1 << 52
 
@@ -389,17 +374,13 @@ def _first_free(env: Env, directory: str, *, is_new: bool) -> int:
 
 METADATA_FILE: Final = "tidelog-metadata.log"
 
-
 # Records of one batch when a file is replaced; a change is one batch of any size.
 _BATCH_RECORDS: Final = 1_000
 
-
 _MAGIC: Final = 2
-
 
 # Maximum size of the file, far above twice the size of all users and rules that are allowed.
 LIMIT_BYTES: Final = 1 << 30
-
 
 # Type, name, pattern, principal, host, operation, permission; the numbers as on the wire.
 AclRow: TypeAlias = tuple[int, str, int, str, str, int, int]

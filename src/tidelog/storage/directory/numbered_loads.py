@@ -21,10 +21,7 @@ from tidelog.storage.open_files import FilePool, typed_failures
 from tidelog.types import INT64_MAX, Codec, NewRecord, TopicPartition
 
 ROWS_AT_ONCE: Final = 5_000
-
-
 _ID_BITS: Final = 128
-
 
 # Shorter than the limit of a writer's name, which also includes the topic.
 SOURCE_CHARACTERS_MAX: Final = 200

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
-
 # Starts a call in another thread.
 Submit: TypeAlias = "Callable[[Callable[[], Log]], Future[Log]]"
 

@@ -55,10 +55,8 @@ from tidelog.types import (
 
 STAGING_SUFFIX: Final = ".staging"
 
-
 # Jobs may run for days; a file older than this is from a job that crashed.
 STAGING_AGE_MS: Final = 7 * 24 * 3_600_000
-
 
 # Batches are collected into writes of this size.
 WRITE_BYTES: Final = 1 << 20

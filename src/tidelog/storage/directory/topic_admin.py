@@ -48,14 +48,10 @@ from tidelog.storage.segment.segment_notes import begin_notes, has_notes
 from tidelog.types import TopicPartition
 
 _Result = TypeVar("_Result")
-
-
 DELETED_DIR_SUFFIX: Final = "-delete"
-
 
 # Only these names are removed; other files beside the partitions belong to the user.
 _DELETED_DIR: Final = re.compile(r".+-[0-9]{1,10}\.[0-9a-f]{32}-delete", re.ASCII)
-
 
 # Gives up the open logs of topics; returns a function for any thread that waits until no thread
 # uses them.

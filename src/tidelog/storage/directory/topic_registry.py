@@ -66,7 +66,6 @@ from tidelog.types import Buffer, TopicPartition
 
 TOPICS_VERSION: Final = 1
 
-
 # Each partition is a directory. A larger number in one topic is almost certainly a typing error.
 PARTITION_COUNT_LIMIT: Final = 100_000
 
@@ -435,7 +434,6 @@ class NewTopic(NamedTuple):
 
 # A new topic, and notes on its settings.
 Made: TypeAlias = tuple[TopicInfo, list[ConfigNote]]
-
 
 # Creates directories; returns, by topic, why some could not be created.
 Make: TypeAlias = Callable[[Collection[TopicInfo]], Mapping[str, OSError]]

@@ -32,7 +32,6 @@ _Result = TypeVar("_Result")
 
 Work: TypeAlias = Callable[[], None]
 
-
 # Called with the error that the work raised, None on success.
 Done: TypeAlias = Callable[[Exception | None], None]
 

@@ -56,13 +56,8 @@ def unknown_times_note(name: TopicPartition, count: int) -> str:
 # replaced.
 _REPLACED_MAX: Final = 20
 
-
 _View = TypeVar("_View", bound="LogView")
-
-
 _Args = ParamSpec("_Args")
-
-
 _Answer = TypeVar("_Answer")
 
 

@@ -49,32 +49,17 @@ from tidelog.storage.segment.txn_index import AbortedTxn
 from tidelog.types import INT32_MAX, NO_OFFSET, NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, Buffer
 
 VERSION: Final = 1
-
-
 _HEADER: Final = Struct(">hIi")
-
-
 _ENTRY: Final = Struct(">qhiqiqiq")
-
-
 SNAPSHOT_HEADER_SIZE: Final = 10
-
-
 ENTRY_SIZE: Final = 46
-
-
 CRC_START_AT: Final = 6
 
-
 assert _HEADER.size == SNAPSHOT_HEADER_SIZE
-
-
 assert _ENTRY.size == ENTRY_SIZE
-
 
 # Java's HashMap: it starts with 16 buckets and doubles them when more than 3/4 as many are used.
 _FIRST_BUCKETS: Final = 16
-
 
 # If fewer than 1 in this many buckets are used, the used ones are sorted, not all of them walked.
 _SPARSE: Final = 64
@@ -164,7 +149,6 @@ def in_hash_order(producer_ids: Iterable[int], peak_count: int) -> list[int]:
 
 # Number of batches kept to detect duplicates: a producer has at most so many in flight.
 BATCHES_KEPT: Final = 5
-
 
 NO_COORDINATOR_EPOCH: Final = -1
 

@@ -28,7 +28,6 @@ from tidelog.types import INT64_MAX, INT64_MIN, NO_TIMESTAMP, Buffer, TimestampT
 # Maximum refused records that an error lists: a compressed batch can have millions of them.
 RECORD_ERROR_LIMIT: Final = 1000
 
-
 # Maximum uncompressed messages of magic 0 and 1 in an append, because they are written one by one.
 # It is twice the number that librdkafka puts into a request by default.
 SINGLE_MESSAGES_MAX: Final = 20_000

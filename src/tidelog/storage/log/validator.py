@@ -85,13 +85,11 @@ from tidelog.types import (
 # client in use needs it.
 RENUMBERED_MAX: Final = 10_000
 
-
 # Buffers of bodies, which are not kept after the check.
 _SCRATCH: Final = Scratch()
 # Buffers for one block of lz4, usually a whole batch. A caller removes one from the list while it
 # uses it, so that no two threads share one.
 _BLOCKS: Final[list[memoryview]] = []
-
 
 # Codecs by their numbers, and origins: an enum lookup costs as much as the CRC of a small batch.
 _UNCOMPRESSED: Final = int(Codec.NONE)

@@ -29,10 +29,8 @@ from tidelog.storage.segment.segment import Segment, iterate_batches
 
 NOTHING: Final = 0
 
-
 # The last field was added later; in a checkpoint without it the last append time is unknown.
 _FIELD_COUNTS: Final = (3, 4)
-
 
 _NAMED: Final = struct.Struct(">Iiq")
 

@@ -28,27 +28,15 @@ from tidelog.storage import files, text_files
 from tidelog.types import UNKNOWN_MS, Buffer, ClockName
 
 HISTORY_FILE: Final = "compaction-history"
-
-
 HISTORY_VERSION: Final = 0
-
 
 # A table as of any time is exact: no record was ever removed.
 ALWAYS_MS: Final = 0
 
-
 _HEAD_FIELDS: Final = 4
-
-
 _SEGMENT_FIELDS: Final = 2
-
-
 _HORIZONS: Final = "horizons"
-
-
 _SEGMENT: Final = "segment"
-
-
 _CRC: Final = "crc"
 
 

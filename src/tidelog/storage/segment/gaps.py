@@ -35,7 +35,6 @@ GAP_REASON: Final = (
     " or its end is gone"
 )
 
-
 _INTERNAL: Final = "__"
 
 

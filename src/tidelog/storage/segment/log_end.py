@@ -49,24 +49,15 @@ from tidelog.types import INT32_MAX, INT64_MAX
 
 CHUNK_BYTES: Final = 1 << 20
 
-
 # Maximum number of positions that look like batches, each of which costs a checksum.
 CANDIDATE_LIMIT: Final = 20_000
-
 
 # Limit for a check or a repair that a user waits for: some seconds.
 PATIENT_LIMIT: Final = 1_000_000
 
-
 CHECKED_LIMIT_BYTES: Final = 1 << 32
-
-
 _HIGH_SIZE: Final = 4
-
-
 _LEGACY_HEADS: Final = (18, 26)  # size by magic, up to but not including a key's length
-
-
 _KEY_LENGTH: Final = 4
 
 

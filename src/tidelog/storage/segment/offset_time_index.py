@@ -35,7 +35,6 @@ from tidelog.types import INT32_MAX, NO_TIMESTAMP, Buffer
 DEFAULT_INDEX_BYTES: Final = 10_485_760
 _FIRST_CAPACITY: Final = 4096
 
-
 # Maximum number of interpolation probes: offsets and times mostly grow evenly, so interpolation
 # finds a slot in 2 or 3 probes. After this many, bisection limits the rest.
 _PROPORTIONAL_PROBES: Final = 4

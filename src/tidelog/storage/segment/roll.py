@@ -128,19 +128,12 @@ def _waited_ms(facts: RollFacts) -> int:
 # are filled to less than this part.
 STORM_ROLLS: Final = 10
 
-
 STORM_WINDOW_MS: Final = 3_600_000
-
-
 SIZE_STORM_WINDOW_MS: Final = 60_000
-
-
 SMALL_PART: Final = 10
-
 
 # Segments that were rolled by size count as small below this size.
 TINY_BYTES: Final = 4 << 20
-
 
 _BY_APPEND: Final = (
     RollReason.SIZE,
@@ -149,7 +142,6 @@ _BY_APPEND: Final = (
     RollReason.TIME_INDEX_FULL,
     RollReason.OFFSET_OVERFLOW,
 )
-
 
 _SETTINGS: Final = {
     RollReason.SIZE: ("segment.bytes",),

@@ -52,12 +52,8 @@ if TYPE_CHECKING:
 # The last segment is read in pieces of this size.
 TAIL_CHUNK_BYTES: Final = 256 << 10
 
-
 _GONE: Final = (files.REMOVED_SUFFIX, files.DELETED_SUFFIX)
-
-
 APPENDTIME_DAMAGED: Final = "append times unknown"
-
 
 # Maximum bytes of one append that an event loop verifies, or of one batch that it opens: some 20 ms
 # of gunzip.

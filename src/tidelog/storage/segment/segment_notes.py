@@ -49,13 +49,8 @@ from tidelog.storage.segment.segment import Segment, SegmentContext
 from tidelog.types import UNKNOWN_MS, Buffer
 
 SEGMENT_NOTES_FILE: Final = "segment-notes"
-
-
 NOTES_VERSION: Final = 0
-
-
 _FIELD_COUNT: Final = 7
-
 
 # Maximum number of obsolete lines before the file is rewritten.
 _STALE_LINES: Final = 64
@@ -238,11 +233,7 @@ class NotesFile:
 
 
 _LOGGER: Final = logging.getLogger(__name__)
-
-
 _NO_BATCH: Final = 0
-
-
 _NAMED: Final = Struct(">Iiq")
 
 

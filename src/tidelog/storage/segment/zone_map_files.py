@@ -24,17 +24,12 @@ from tidelog.storage.segment.zone_map_builder import build_plain, sum_head
 from tidelog.types import Buffer, ClockName
 
 NOT_USED: Final = "not used"
-
-
 _CHUNK_BYTES: Final = 1 << 20
-
 
 # Sizes up to which the plain code is faster than loading kernels, or than calling loaded ones.
 UNLOADED_BYTES: Final = 256 << 10
 
-
 LOADED_BYTES: Final = 16 << 10
-
 
 # A segment of this size gets its map in a few ms with or without kernels, so an append may wait for
 # it.

@@ -53,19 +53,10 @@ from tidelog.storage.segment.zone_map_builder import BatchFacts, fits_segment, i
 from tidelog.types import NO_TIMESTAMP
 
 Bytes = npt.NDArray[np.uint8]
-
-
 Longs = npt.NDArray[np.int64]
-
-
 Slots = npt.NDArray[np.intp]
-
-
 _NUMPY_CODES: Final = {"I": ">u4", "q": ">i8", "?": "?"}
-
-
 ROW_TYPE: Final = np.dtype([(name, _NUMPY_CODES[code]) for name, _, code in ROW_FIELDS])
-
 
 assert ROW_TYPE.itemsize == ROW_SIZE
 

@@ -29,19 +29,10 @@ from tidelog.types import INT64_MAX, INT64_MIN, UNKNOWN_MS
 # Possible files of a segment in the tier; `.snapshot` is the one at its base offset.
 _SUFFIXES: Final = frozenset(files.LOG_FIRST)
 
-
 _UID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
 _ZONE_TYPES: Final[list[type]] = [bool if n == "is_transactional" else int for n in Zone._fields]
-
-
 _TIMES_TYPES: Final[list[type]] = [int, int, int, int, int, bool, int]
-
-
 _REASONS: Final[Mapping[str, RollReason]] = {str(reason): reason for reason in RollReason}
-
-
 _BASES: Final[Mapping[str, TimeBasis]] = {str(basis): basis for basis in TimeBasis}
 
 
@@ -247,14 +238,10 @@ def _note(value: object, what: str) -> TierNote:
 
 MANIFEST_VERSION: Final = 1
 
-
 # Returns the part of a segment below an offset, None if nothing remains.
 Clip = Callable[[TierSegment, int], TierSegment | None]
 
-
 _HEAD: Final = b'{"crc32c": '
-
-
 _MIDDLE: Final = b', "manifest": '
 
 

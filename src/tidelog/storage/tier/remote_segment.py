@@ -32,12 +32,8 @@ from tidelog.types import ClockName
 # Bytes of the log that a walk reads at a time.
 WALK_BYTES: Final = 1 << 20
 
-
 _Index = TypeVar("_Index", bound=Index)
-
-
 CheckMap = Callable[[ZoneMap], None]
-
 
 _OF_FOOTER: Final = frozenset(
     {"identity", "zone_count", "_trailer", "_table", "_sections", "_rows_end"}

@@ -46,25 +46,14 @@ if TYPE_CHECKING:
 FOLDER_BYTES: Final = 1 << 30
 MEMORY_BYTES: Final = 64 << 20
 
-
 # Minimum bytes of a request, because reading a header alone would cost as much.
 BLOCK_BYTES: Final = 256 << 10
 
-
 _MARK: Final = "!!"
-
-
 _OWN: Final = "tier_"
-
-
 _OWN_NAMES: Final = frozenset({"tier_cache_dir", "tier_cache_bytes", "tier_memory_bytes"})
-
-
 _SUM: Final = re.compile(r"(.*)#([0-9]{1,19})-([0-9a-f]{8})", re.DOTALL)
-
-
 TIER_FILE: Final = "tidelog-tier.json"
-
 
 # Maximum size of a record; 100,000 segments take about 80 MB.
 RECORD_LIMIT_BYTES: Final = 1 << 30
@@ -300,11 +289,7 @@ def _parsed(path: str) -> TierPath:
 
 
 _shared: Final[OrderedDict[tuple[object, ...], TierFiles]] = OrderedDict()
-
-
 _shared_lock: Final = threading.Lock()
-
-
 _SHARED_MAX: Final = 8
 
 

@@ -46,10 +46,7 @@ from tidelog.storage.tier.remote_segment import RemoteContext, RemoteSegment
 from tidelog.storage.tier.tier_files import TIER_FILE, TierAccess, read_record_bytes, record_path
 
 RECORD_VERSION: Final = 1
-
-
 _MIDDLE: Final = b', "tier": '
-
 
 # Maximum number of consecutive changes without a response from the store.
 _PENDING_MAX: Final = 64
@@ -243,8 +240,6 @@ def write_record(fs: FileSystem, directory: str, record: TierRecord) -> None:
 
 
 DELETED_FILE: Final = "tidelog-tier-deleted.json"
-
-
 _VERSION: Final = 1
 
 

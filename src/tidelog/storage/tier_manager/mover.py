@@ -197,10 +197,8 @@ def _fits(row: TierSegment, local: Sequence[Segment], same_bytes: SameBytes) -> 
 # Grace period in which readers with a plan from an older manifest can read its objects.
 GRACE_MS: Final = 3_600_000
 
-
 # Changes one manifest into the next.
 PureChange = Callable[[Manifest], Manifest]
-
 
 # Number of copied segments that are added to the manifest together.
 _ROWS_PER_SWAP: Final = 16

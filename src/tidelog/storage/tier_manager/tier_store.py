@@ -48,13 +48,10 @@ if TYPE_CHECKING:
 
 MANIFEST_KEY: Final = "manifest.json"
 
-
 # Maximum number of attempts if another writer changes the manifest each time.
 _TRIES: Final = 10
 
-
 READ_BYTES: Final = 8 << 20
-
 
 # Returns the next manifest, given the one in the store (None if there is none yet).
 Change = Callable[[Manifest | None], Manifest]

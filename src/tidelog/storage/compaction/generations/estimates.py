@@ -74,7 +74,6 @@ class SegmentFacts:
 # Neighbors' keys that count beside a segment's own, and the number of neighbors on each side.
 PRIOR_SAMPLES: Final = 128
 
-
 NEIGHBOURS: Final = 4
 
 
@@ -132,20 +131,14 @@ def _live_bytes(segments: Sequence[SegmentEstimate], prior: float) -> Iterator[f
 # live part to some 5 %, and that of the whole log to 0.5 %.
 SAMPLES_MIN: Final = 1024
 
-
 SAMPLES_MAX: Final = 32_768
-
-
 KEYS_PER_SAMPLE: Final = 16
-
 
 # When reading one segment yields this many samples, the sample is thinned before the end.
 SAMPLES_ROOM: Final = 4 * SAMPLES_MAX
 
-
 # Largest valid shift: no sample needs more zero bits; a file with a larger one is invalid.
 SHIFT_MAX: Final = 32
-
 
 # Bits of a hash that are kept: among so few keys, more bits would add only size.
 HASH_MASK: Final = (1 << 48) - 1

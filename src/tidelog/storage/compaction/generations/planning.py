@@ -61,16 +61,13 @@ from tidelog.types import INT32_MAX
 # and cause no wear; with a cost of 0 the log would be read for every small cleaning.
 READ_PRICE: Final = 0.01
 
-
 # Minimum part of the live size that a cleaning frees. With less, the map is filled too often; with
 # more, segments are cleaned too early.
 BATCH_PART: Final = 0.2
 
-
 # Part of the live size: minimum expected lifetime of a new record, in bytes appended, so that the
 # order does not depend on age alone.
 AGE_FLOOR: Final = 2.0
-
 
 # Maximum number of first offsets of the map that are compared.
 MAP_STARTS_MAX: Final = 512
@@ -190,21 +187,16 @@ def _best_prefix(
 # Maximum number of segments, relative to the number that the live bytes would fill.
 SEGMENTS_PER_LIVE: Final = 8
 
-
 # Parts of that maximum at which merging starts and stops.
 MERGE_FROM: Final = 0.85
 
-
 MERGE_TO: Final = 0.72
-
 
 # Number of segments that is always allowed: merging a small log has no benefit.
 SEGMENTS_MIN: Final = 8
 
-
 # Fill limit of a group: expected sizes are only estimates.
 FILL: Final = 0.95
-
 
 # Fixed cost of a rewritten segment (files, syncs, renames), as a part of a full segment's cost.
 _COPY_FLOOR: Final = 0.02
@@ -369,14 +361,11 @@ def with_drops(
 # maximum part by which it may be.
 ERRORS_KEPT: Final = 2.0
 
-
 ERROR_MAX: Final = 0.1
-
 
 # If the number of keys is more uncertain than this, all keys are mapped: reading the log once costs
 # about as much as half a percent of its space saves while the live size is appended once.
 COUNT_FROM: Final = 0.005
-
 
 # Part of the map to plan for, so that it does not fill up if there are more keys than expected.
 COUNT_FILL: Final = 0.9

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # Bytes to read at a time.
 CHUNK_BYTES: Final = 4 << 20
 
-
 NO_HORIZON: Final = -1
 
 

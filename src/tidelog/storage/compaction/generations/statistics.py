@@ -41,19 +41,10 @@ from tidelog.storage.text_files import Fields, read_json
 from tidelog.types import INT64_MAX
 
 STATISTICS_FILE: Final = "compaction-statistics"
-
-
 STATISTICS_VERSION: Final = 1
-
-
 UNKNOWN: Final = -1
-
-
 LINE_END: Final = b"\n"
-
-
 _CRC_DIGITS: Final = 8
-
 
 # A sample is the hash of a key, followed by two varints: the distance of its last record's offset
 # from that of the previous sample, and that record's size, negative for a tombstone.
