@@ -139,9 +139,7 @@ def test_nothing_that_matches_names_the_newest_time(hours: Cli, place: tuple[str
 def test_nothing_that_matches_names_deleted_offsets(hours: Cli, place: tuple[str, ...]) -> None:
     early = ("read", "flights", "--offset", "0..2")
     hours.ok("delete-records", "flights:0", "--offset", "3", "--yes", *place)
-    note = (
-        "note: earlier offsets were deleted by retention or delete-records: flights-0 starts at 3"
-    )
+    note = "earlier offsets were deleted by retention or delete-records: flights-0 starts at 3"
     for clock, time in (("record", ""), ("append", ", a record of 2023-11-15T04:13:20.000Z")):
         said = hours.ok(*early, "--partition", "0", "--clock", clock, *place).err
         assert said.endswith(f"note: {note}{time}\n"), "it has no record time"
