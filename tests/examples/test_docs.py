@@ -73,6 +73,14 @@ _BROKER: Final = {
     "localhost:9092": "BOOTSTRAP",
     "127.0.0.1:9092": "BOOTSTRAP",
 }
+
+# Runs a block that is a file of pytest.
+_PYTEST: Final = """
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__, "-q"]))
+"""
+
 RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("cli.md", 1): Setting(),
     ("cli.md", 2): Setting("tidelog create notes\n"),
@@ -96,6 +104,7 @@ RUN: Final[Mapping[tuple[str, int], Setting]] = {
     ("notebooks.md", 2): Setting(_FLIGHTS),
     ("security.md", 2): Setting(),
     ("serve.md", 2): Setting(),
+    ("serve.md", 3): Setting(instead={"    consumer.close()": f"    consumer.close()\n{_PYTEST}"}),
     ("tables.md", 1): Setting(_AIRCRAFT),
     ("tables.md", 2): Setting(_AIRCRAFT),
     ("tiers.md", 1): Setting(_FLIGHTS, {"s3://bucket/logs": "file://$PWD/store"}),
