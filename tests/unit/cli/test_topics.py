@@ -34,6 +34,14 @@ def test_topics_of_an_empty_directory_says_how_to_go_on(cli: Cli) -> None:
     assert "`tidelog create TOPIC` creates one" in result.err
 
 
+def test_topics_of_a_partitions_directory_names_what_is_needed(flights: Cli) -> None:
+    partition = flights.data / "flights-0"
+    flights.append(at(NOW))
+    result = flights.ok("topics", "--data", str(partition))
+    assert f"{partition} is the directory of one partition" in result.err
+    assert "creates one" not in result.err
+
+
 def test_delete_needs_yes_and_says_what_would_go(flights: Cli) -> None:
     flights.append(at(NOW))
     result = flights.run("delete", "flights")
