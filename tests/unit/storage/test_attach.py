@@ -217,7 +217,7 @@ def test_file_that_has_gone(env: SeededEnv) -> None:
     make_directory(env)
     staged = [*stage(env, 0, "a"), *stage(env, 1, "b")]
     env.files.remove(staging_path(ROOT, TopicPartition(TOPIC, 1), staged[-1].name))
-    with pytest.raises(InvalidRequest, match="gone"):
+    with pytest.raises(InvalidRequest, match="is missing"):
         attach_all(env, staged)
     assert values(env, 0) == [b"0"]
 

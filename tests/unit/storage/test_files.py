@@ -185,7 +185,7 @@ def test_reading_beyond_the_end_names_the_position() -> None:
     file = ShortFile(9)
     files.write_fully(file, b"012", 0)
     assert files.read_exactly(file, 2, 1) == b"12"
-    with pytest.raises(CorruptFile, match="after 1 of 5 bytes") as caught:
+    with pytest.raises(CorruptFile, match="after 1 of 5 requested bytes") as caught:
         files.read_exactly(file, 5, 2)
     assert caught.value.position == 2
 
