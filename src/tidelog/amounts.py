@@ -17,7 +17,7 @@ _MINUTE_S: Final = 60
 # An estimate of at least this number of a unit is given in that unit alone. A smaller number of the
 # unit is given with the next smaller unit, rounded to these steps (one for each unit).
 _MANY: Final = 10
-_STEPS_S: Final = (5 * 3_600.0, 5 * 60.0, 5.0, 0.1)
+_STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 
 
 def duration_text(seconds: float, *, rounded: Callable[[float], int] = round) -> str:

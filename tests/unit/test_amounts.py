@@ -66,7 +66,8 @@ def test_a_duration_is_rounded_up_where_a_shorter_one_would_be_wrong(
         (2_850, "48m"),
         (11_400, "3h10m"),
         (77_700, "22h"),
-        (293_760, "3d8h"),
+        (293_760, "3d10h"),
+        (132_772, "1d12h"),
     ],
 )
 def test_an_estimate_has_no_false_digits(seconds: float, text: str) -> None:

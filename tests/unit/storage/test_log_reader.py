@@ -346,7 +346,7 @@ class TestDamageUnderLostIndexes:
         assert [deletion.base_offset for deletion in log.apply_retention()] == [0]
 
     @pytest.mark.parametrize(
-        ("has_map", "says"), [(True, "its zone map knows; rebuilt"), (False, "or none; rebuilt")]
+        ("has_map", "says"), [(True, "checksum in its zone map"), (False, "or none; rebuilt")]
     )
     def test_an_index_of_another_file_is_not_used(self, has_map: bool, says: str) -> None:
         """The index follows all rules but points into the middle of batches."""

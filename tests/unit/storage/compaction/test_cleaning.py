@@ -322,7 +322,7 @@ def test_a_job_goes_through_json() -> None:
     job = make_job(sources, active_producers={4: (7, 1)})
     assert CleaningJob.from_json(job.to_json()) == job
     assert job.seed.hex() not in repr(job)
-    with pytest.raises(CorruptFile, match="`seed` is no 16 bytes"):
+    with pytest.raises(CorruptFile, match="`seed` must be 16 bytes"):
         CleaningJob.from_json(job.to_json().replace(job.seed.hex(), "no digits"))
 
 
