@@ -27,6 +27,7 @@ def add_partitions(broker: Broker, topic: str, count: int) -> None:
     asked = dict.fromkeys((TopicPartition(topic, number) for number in range(count)), latest)
 
     def do_answer() -> bool:
+        admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)  # else its cache may lack the new ones
         answers = admin.list_offsets(asked, request_timeout=REQUEST_TIMEOUT_S).values()
         return not any(answer.exception(timeout=REQUEST_TIMEOUT_S) for answer in answers)
 
