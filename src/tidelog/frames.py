@@ -23,9 +23,16 @@ from tidelog.scan.source import RecordSource
 from tidelog.storage.directory.log_dir import LogDir
 from tidelog.storage.directory.topic_registry import TopicInfo
 from tidelog.timespec import time_text
-from tidelog.timespec.calendar import CalendarUnit
+from tidelog.timespec.calendar import CalendarUnit, ensure_countable
 from tidelog.timespec.zones import zone_of
-from tidelog.types import ClockName, IsolationLevel, RecordCount, TopicChoice, TopicPartition
+from tidelog.types import (
+    INT64_MAX,
+    ClockName,
+    IsolationLevel,
+    RecordCount,
+    TopicChoice,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     import duckdb
@@ -258,6 +265,9 @@ class Scan(ArrowSource):
         """
         calendar_unit = choice(CalendarUnit, unit, "unit")
         in_zone = zone_of(zone) or UTC
+        start_ms, end_ms = self.wanted.start_ms, self.wanted.end_ms
+        if start_ms is not None and end_ms is not None and end_ms != INT64_MAX:
+            ensure_countable(start_ms, end_ms, calendar_unit)  # before the records are read
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
         stats = ScanStats()
         reader = replace(self, columns=(column,)).to_arrow(stats=stats)

@@ -11,7 +11,8 @@ from tidelog.errors import InvalidRequest
 from tidelog.timespec.calendar import CalendarUnit, next_start, unit_start, unit_starts
 
 HOUR = 3_600_000
-# Clock changes of an hour, at midnight, of half an hour, and a day that a zone skipped.
+# Clock changes of an hour, at midnight, of half an hour, at 2:45, back across midnight, of three
+# hours, at 0:30 and of seven hours, and a day that a zone skipped.
 ZONES = (
     "UTC",
     "America/New_York",
@@ -19,6 +20,11 @@ ZONES = (
     "America/Havana",
     "Australia/Lord_Howe",
     "Asia/Kathmandu",
+    "Pacific/Chatham",
+    "America/St_Johns",
+    "Antarctica/Casey",
+    "Asia/Hong_Kong",
+    "Antarctica/Vostok",
     "Pacific/Apia",
 )
 
@@ -66,6 +72,50 @@ def test_each_instant_is_in_the_unit_that_begins_before_it(
     assert unit_start(start, unit, zone) == start
     assert unit_start(end - 1, unit, zone) == start
     assert unit_start(end, unit, zone) == end
+
+
+@pytest.mark.parametrize(
+    ("unit", "start", "end"),
+    [
+        (CalendarUnit.DAY, "2010-03-04T13:00", "2010-03-05T16:00"),  # 27 hours
+        (CalendarUnit.WEEK, "2010-02-28T13:00", "2010-03-07T16:00"),
+        (CalendarUnit.MONTH, "2010-02-28T13:00", "2010-03-31T16:00"),
+    ],
+)
+def test_units_end_if_the_clock_goes_back_by_three_hours(
+    unit: CalendarUnit, start: str, end: str
+) -> None:
+    assert next_start(ms(start), unit, ZoneInfo("Antarctica/Casey")) == ms(end)
+
+
+def test_a_quarter_of_an_hour_after_a_clock_change_is_an_hour() -> None:
+    zone = ZoneInfo("Pacific/Chatham")
+    change = ms("2013-09-28T14:00")  # from 02:45 to 03:45
+    starts = unit_starts(change - 1, change + HOUR // 2, CalendarUnit.HOUR, zone)
+    assert starts == [change - 3 * HOUR // 4, change, change + HOUR // 4]
+
+
+def test_a_day_ends_at_its_first_midnight() -> None:
+    zone = ZoneInfo("America/St_Johns")
+    midnight = ms("2010-11-07T02:30")  # a minute later the clock goes back to 23:01
+    assert unit_start(midnight - 1, CalendarUnit.DAY, zone) == midnight - 24 * HOUR
+    assert unit_start(midnight + HOUR // 2, CalendarUnit.DAY, zone) == midnight
+
+
+@pytest.mark.parametrize("unit", [CalendarUnit.DAY, CalendarUnit.WEEK, CalendarUnit.MONTH])
+def test_years_before_the_calendar_are_refused(unit: CalendarUnit) -> None:
+    start = -62_135_596_800_000  # 0001-01-01
+    with pytest.raises(InvalidRequest, match=f"no {unit}s are known before the year 2"):
+        unit_starts(start, start + HOUR, unit, ZoneInfo("America/New_York"))
+    with pytest.raises(InvalidRequest, match="no months are known before the year 2"):
+        unit_starts(-157_680_000_000_000, 0, CalendarUnit.MONTH)
+
+
+def test_the_number_of_refused_days_is_theirs() -> None:
+    day = 24 * HOUR
+    assert len(unit_starts(0, 100_000 * day, CalendarUnit.DAY)) == 100_000
+    with pytest.raises(InvalidRequest, match="100,001 days are more than 100,000"):
+        unit_starts(0, 100_001 * day, CalendarUnit.DAY)
 
 
 @pytest.mark.parametrize("end", [ms("2013-01-01"), 2**62])

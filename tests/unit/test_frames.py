@@ -33,7 +33,7 @@ from tidelog.errors import (
 )
 from tidelog.frames import Scan
 from tidelog.report import CELL_LIMIT, html_table
-from tidelog.scan import parallel
+from tidelog.scan import count_by_time, parallel
 from tidelog.scan.parallel import to_parallel_reader
 from tidelog.scan.split import ScanStats
 from tidelog.types import ClockName, IsolationLevel, NewRecord, TopicPartition
@@ -327,3 +327,23 @@ def test_manual_clocks_say_what_now_is(tmp_path: Path) -> None:
         directory.create_topic("t")
         directory.append("t", [NewRecord(timestamp=T0 + at) for at in (0, 5000, 9000)])
         assert directory.scan("t", during="-6s..now").count() == 2
+
+
+def test_a_range_with_too_many_hours_is_refused_before_records_are_read(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_reads(*_arguments: object, **_options: object) -> None:
+        raise AssertionError("records are read")
+
+    wide = directory.scan(TOPIC, start=0, end=2**41)
+    monkeypatch.setattr(Scan, "to_arrow", no_reads)
+    with pytest.raises(InvalidRequest, match="610,839 hours are more than 100,000"):
+        wide.counts_by("hour")
+
+
+def test_scattered_times_are_not_tallied_without_a_limit(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(count_by_time, "_QUARTERS_MAX", 1)
+    with pytest.raises(InvalidRequest, match="times in more than 1 quarters of an hour; use a sho"):
+        directory.scan(TOPIC).counts_by("hour")

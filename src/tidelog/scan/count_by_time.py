@@ -1,8 +1,9 @@
 """Exact counts of records by hour, day, week or month of a zone; reads the times of all records.
 
 Times are tallied by quarters of an hour first, so memory grows with the range of time and not with
-the number of records. All units begin at whole quarters: offsets of zones from UTC are multiples of
-15 minutes (Liberia's was not before 1972, which is refused).
+the number of records. Units begin at whole quarters: offsets of zones from UTC are multiples of 15
+minutes. Exceptions are refused: Liberia before 1972, Kiritimati before 1979, and the hours between
+which the clocks of Newfoundland changed at 0:01 until 2011.
 """
 
 from bisect import bisect_right
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUARTER_MS: Final = 15 * 60_000
+# Maximum number of quarters with records: 114 years of them, in about half a gigabyte.
+_QUARTERS_MAX: Final = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,11 @@ class TimeTally:
         self.without_time = 0
 
     def add(self, batches: "Iterable[pa.RecordBatch]") -> None:
-        """Add the times in the only column of some batches."""
+        """Add the times in the only column of some batches.
+
+        Raises:
+            InvalidRequest: The times are too scattered to be tallied in memory.
+        """
         import numpy as np
         import pyarrow as pa
 
@@ -78,6 +85,11 @@ class TimeTally:
             )
             for quarter, count in zip(quarters.tolist(), counts.tolist(), strict=True):
                 self._quarters[quarter] = self._quarters.get(quarter, 0) + count
+            if len(self._quarters) > _QUARTERS_MAX:
+                raise InvalidRequest(
+                    f"the records have times in more than {_QUARTERS_MAX:,} quarters of an hour;"
+                    " use a shorter range"
+                )
 
     def by(
         self, unit: CalendarUnit, zone: tzinfo = UTC, *, wanted: RequestedRange
@@ -85,7 +97,7 @@ class TimeTally:
         """Return the counts by a unit, in the requested range of time.
 
         Raises:
-            InvalidRequest: There would be too many ranges, or the zone's offset from UTC is no
+            InvalidRequest: There would be too many ranges, or not all of them would begin at a
                 multiple of 15 minutes.
         """
         first_ms = wanted.start_ms
@@ -100,7 +112,8 @@ class TimeTally:
         )
         if any(start % _QUARTER_MS for start in starts):
             raise InvalidRequest(
-                f"the offset of {zone} from UTC is no multiple of 15 minutes at that time; use UTC"
+                f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range;"
+                " use UTC"
             )
         records = [0] * len(starts)
         for quarter, count in self._quarters.items():

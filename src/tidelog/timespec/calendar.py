@@ -13,7 +13,8 @@ from tidelog.types import HOUR_MS, MS_PER_SECOND
 
 # Maximum number of units in one list: 11 years of hours.
 UNITS_MAX: Final = 100_000
-# Python's calendar ends with the year 9999, and the end of each unit must be in it.
+# The calendar of Python has the years 1 to 9999, and the bounds of each unit must be in it.
+_FIRST_MS: Final = int(datetime(2, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _LAST_MS: Final = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp()) * MS_PER_SECOND
 _DAY_MS: Final = 24 * HOUR_MS
 
@@ -27,43 +28,57 @@ class CalendarUnit(StrEnum):
     MONTH = "month"
 
 
-# From the start of a unit, a step leads into the next one: past its longest length, and by less
-# than the length of the next one.
-_STEPS_MS: Final = {
+# Usual lengths, for the number of units in a range.
+_LENGTHS_MS: Final = {
     CalendarUnit.HOUR: HOUR_MS,
-    CalendarUnit.DAY: _DAY_MS + 2 * HOUR_MS,
-    CalendarUnit.WEEK: 7 * _DAY_MS + 2 * HOUR_MS,
-    CalendarUnit.MONTH: 31 * _DAY_MS + 2 * HOUR_MS,
+    CalendarUnit.DAY: _DAY_MS,
+    CalendarUnit.WEEK: 7 * _DAY_MS,
+    CalendarUnit.MONTH: 146_097 * _DAY_MS // 4_800,  # 4800 months in 400 years
 }
 
 
 def unit_start(ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
     """Return the first instant of the hour, day, week or month in a zone with an instant, in ms."""
-    local = datetime.fromtimestamp(ms // MS_PER_SECOND, zone)
+    local = _local(ms, zone)
     if unit is CalendarUnit.HOUR:
-        start = ms - ms % MS_PER_SECOND - (local.minute * 60 + local.second) * MS_PER_SECOND
-        return _after_clock_change(start, ms, zone)
-    day = local.replace(hour=0, minute=0, second=0, fold=0)
+        start = ms - ms % MS_PER_SECOND - _ms_past_hour(local)
+        return _clock_change(start, ms, zone) or start
+    first = local.replace(hour=0, minute=0, second=0, fold=0)
     if unit is CalendarUnit.WEEK:
-        day -= timedelta(days=day.weekday())
+        first -= timedelta(days=first.weekday())
     elif unit is CalendarUnit.MONTH:
-        day = day.replace(day=1)
-    return round(day.timestamp()) * MS_PER_SECOND
+        first = first.replace(day=1)
+    # If the clock is put back across midnight, the next unit has already begun.
+    following = _instant(_following(first, unit))
+    return following if following <= ms else _instant(first)
+
+
+def ensure_countable(first_ms: int, end_ms: int, unit: CalendarUnit) -> None:
+    """Check that the units with instants in [first_ms, end_ms) can be listed.
+
+    Raises:
+        InvalidRequest: There are more than `UNITS_MAX`, or some are before the year 2 or after the
+            year 9998.
+    """
+    if end_ms > _LAST_MS:
+        raise InvalidRequest(f"no {unit}s are known after the year 9998; use an earlier end")
+    count = (end_ms - first_ms) // _LENGTHS_MS[unit]
+    if count > UNITS_MAX:
+        raise InvalidRequest(
+            f"{count:,} {unit}s are more than {UNITS_MAX:,}; use a shorter range or a larger unit"
+        )
+    if first_ms < _FIRST_MS:
+        raise InvalidRequest(f"no {unit}s are known before the year 2; use a later start")
 
 
 def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> list[int]:
     """Return the starts of all units with instants in [first_ms, end_ms), in ms.
 
     Raises:
-        InvalidRequest: There are more than `UNITS_MAX`, or they end after the year 9998.
+        InvalidRequest: There are more than `UNITS_MAX`, or some are before the year 2 or after the
+            year 9998.
     """
-    if end_ms > _LAST_MS:
-        raise InvalidRequest(f"no {unit}s are known after the year 9998; use an earlier end")
-    count = (end_ms - first_ms) // _STEPS_MS[unit]
-    if count > UNITS_MAX:
-        raise InvalidRequest(
-            f"{count:,} {unit}s are more than {UNITS_MAX:,}; use a shorter range or a larger unit"
-        )
+    ensure_countable(first_ms, end_ms, unit)
     starts = [unit_start(first_ms, unit, zone)]
     while (start := next_start(starts[-1], unit, zone)) < end_ms:
         starts.append(start)
@@ -72,22 +87,43 @@ def unit_starts(first_ms: int, end_ms: int, unit: CalendarUnit, zone: tzinfo = U
 
 def next_start(start_ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
     """Return the start of the unit after that which begins at `start_ms`."""
-    return unit_start(start_ms + _STEPS_MS[unit], unit, zone)
+    local = _local(start_ms, zone)
+    if unit is CalendarUnit.HOUR:
+        end = start_ms + HOUR_MS - _ms_past_hour(local)
+        return _clock_change(start_ms, end, zone) or end
+    first = local.replace(hour=0, minute=0, second=0, fold=0)
+    return _instant(_following(first, unit))
 
 
-def _after_clock_change(start_ms: int, ms: int, zone: tzinfo) -> int:
-    """Return `start_ms`, or a later clock change before `ms`: a new hour begins there."""
+def _local(ms: int, zone: tzinfo) -> datetime:
+    return datetime.fromtimestamp(ms // MS_PER_SECOND, zone)
 
-    def offset(at_ms: int) -> timedelta | None:
-        return datetime.fromtimestamp(at_ms // MS_PER_SECOND, zone).utcoffset()
 
-    wanted = offset(ms)
-    if offset(start_ms) == wanted:
-        return start_ms
-    before, after = start_ms // MS_PER_SECOND, ms // MS_PER_SECOND
+def _instant(local: datetime) -> int:
+    """Return the first instant of a local time in ms; of a skipped one the clock change."""
+    return round(local.timestamp()) * MS_PER_SECOND
+
+
+def _ms_past_hour(local: datetime) -> int:
+    return (local.minute * 60 + local.second) * MS_PER_SECOND
+
+
+def _following(first: datetime, unit: CalendarUnit) -> datetime:
+    """Return the day on which the unit after that of `first`, its first day, begins."""
+    if unit is CalendarUnit.MONTH:
+        return (first + timedelta(days=31)).replace(day=1)
+    return first + timedelta(days=7 if unit is CalendarUnit.WEEK else 1)
+
+
+def _clock_change(start_ms: int, end_ms: int, zone: tzinfo) -> int | None:
+    """Return the clock change in (start_ms, end_ms], where an hour begins; None without one."""
+    wanted = _local(end_ms, zone).utcoffset()
+    if _local(start_ms, zone).utcoffset() == wanted:
+        return None
+    before, after = start_ms // MS_PER_SECOND, end_ms // MS_PER_SECOND
     while after - before > 1:
         middle = (before + after) // 2
-        if offset(middle * MS_PER_SECOND) == wanted:
+        if datetime.fromtimestamp(middle, zone).utcoffset() == wanted:
             after = middle
         else:
             before = middle
