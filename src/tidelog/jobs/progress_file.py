@@ -14,7 +14,7 @@ from typing import (
 from tidelog.env import FileSystem
 from tidelog.errors import CorruptFile, UnsupportedVersion
 from tidelog.lazy_dataclass import dataclass
-from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES, read_file, write_atomically
+from tidelog.storage.files import SMALL_FILE_LIMIT_BYTES, read_decoded, write_atomically
 
 _State = TypeVar("_State")
 
@@ -87,11 +87,9 @@ class ProgressFile:
             UnsupportedVersion: A later release wrote the file; the message has its path.
         """
         try:
-            return self.decode(read_file(files, path, limit=self.limit_bytes), state_of)
-        except FileNotFoundError:
-            return None
-        except CorruptFile as error:
-            raise error.located(path) from error
+            return read_decoded(
+                files, path, lambda data: self.decode(data, state_of), None, limit=self.limit_bytes
+            )
         except UnsupportedVersion as error:
             raise UnsupportedVersion(f"{path}: {error}") from error
 

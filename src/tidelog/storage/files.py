@@ -348,7 +348,12 @@ def read_file(files: FileSystem, path: str, *, limit: int = SMALL_FILE_LIMIT_BYT
 
 
 def read_decoded(
-    fs: FileSystem, path: str, decode: Callable[[bytes], _Content], missing: _Missing
+    fs: FileSystem,
+    path: str,
+    decode: Callable[[bytes], _Content],
+    missing: _Missing,
+    *,
+    limit: int = SMALL_FILE_LIMIT_BYTES,
 ) -> "_Content | _Missing":
     """Read and decode a small file; `missing` if there is no such file.
 
@@ -357,7 +362,7 @@ def read_decoded(
         OSError: A call failed.
     """
     try:
-        return decode(read_file(fs, path))
+        return decode(read_file(fs, path, limit=limit))
     except FileNotFoundError:
         return missing
     except CorruptFile as error:

@@ -33,7 +33,6 @@ from tidelog.storage.checks.findings import (
     derived,
     error_text,
     note,
-    read_if_there,
     warning,
 )
 from tidelog.storage.checks.metadata_check import check_metadata
@@ -94,7 +93,7 @@ def check_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> Ite
 
 def rebuild_offset_checkpoint(fs: FileSystem, path: str, log_ends: LogEnds) -> bytes:
     """Return the text of a checkpoint with only the lines that can be right."""
-    data = read_if_there(fs, path) or b""
+    data = files.read_decoded(fs, path, bytes, b"")
     offsets: dict[TopicPartition, int] = {}
     for line in data.decode("utf-8", "replace").split("\n")[2:]:
         entry = _read_line(line)

@@ -171,7 +171,7 @@ class CheckedPartition:
 
     def read(self, name: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES) -> bytes | None:
         """Read a whole file, None if it is missing; raises CorruptFile beyond `limit` bytes."""
-        return read_if_there(self.fs, self.path(name), limit=limit)
+        return files.read_decoded(self.fs, self.path(name), bytes, None, limit=limit)
 
     def open_context(
         self, env: Env, *, write: bool = False
@@ -182,20 +182,3 @@ class CheckedPartition:
     def file_names(self) -> list[str]:
         """Return names of the files in the partition's directory, ascending."""
         return [entry.name for entry in self.fs.list_dir(self.directory) if not entry.is_dir]
-
-
-def read_if_there(
-    fs: FileSystem, path: str, *, limit: int = files.SMALL_FILE_LIMIT_BYTES
-) -> bytes | None:
-    """Read a whole file, None if it is missing.
-
-    Raises:
-        CorruptFile: It has more than `limit` bytes; with its path.
-        OSError: A system call failed.
-    """
-    try:
-        return files.read_file(fs, path, limit=limit)
-    except FileNotFoundError:
-        return None
-    except CorruptFile as error:
-        raise error.located(path) from error

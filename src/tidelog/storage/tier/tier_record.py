@@ -264,19 +264,13 @@ def read_deleted(fs: FileSystem, directory: str) -> list[DeletedFolder]:
         CorruptFile, UnsupportedVersion: The file can't be read.
         OSError: A system call failed.
     """
-    path = f"{directory}/{DELETED_FILE}"
-    try:
-        fields = read_json(files.read_file(fs, path), DELETED_FILE)
-        if fields.integer("version") != _VERSION:
-            raise UnsupportedVersion(
-                f"{DELETED_FILE} of version {fields.integer('version')}; this release reads"
-                f" version {_VERSION}"
-            )
-        return [_decode(item) for item in fields.items("folders")]
-    except FileNotFoundError:
-        return []
-    except CorruptFile as error:
-        raise error.located(path) from error
+    return files.read_decoded(fs, f"{directory}/{DELETED_FILE}", _decode_deleted, [])
+
+
+def _decode_deleted(data: bytes) -> list[DeletedFolder]:
+    fields = read_json(data, DELETED_FILE)
+    fields.check_version(_VERSION, DELETED_FILE)
+    return [_decode(item) for item in fields.items("folders")]
 
 
 def _decode(item: object) -> DeletedFolder:
