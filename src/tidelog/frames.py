@@ -271,16 +271,15 @@ class Scan(ArrowSource):
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
         stats = ScanStats()
         reader = replace(self, columns=(column,)).to_arrow(stats=stats)
-        from tidelog.scan.count_by_time import CountsByTime, TimeTally
+        from tidelog.scan.count_by_time import CountsByTime, by_quarter, by_unit
 
-        tally = TimeTally()
-        tally.add(reader)
+        quarters, null_times = by_quarter(reader)
         untimed = self.source.without_time(
             self.source.partitions(self.topics), self.wanted, self.clock, stats
         )
         return CountsByTime(
-            counts=tally.by(calendar_unit, in_zone, wanted=self.wanted),
-            without_time=None if untimed is None else untimed + tally.without_time,
+            counts=by_unit(quarters, calendar_unit, in_zone, self.wanted),
+            without_time=None if untimed is None else untimed + null_times,
         )
 
     def _check(self) -> None:

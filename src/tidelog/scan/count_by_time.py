@@ -7,7 +7,8 @@ which the clocks of Newfoundland changed at 0:01 until 2011.
 """
 
 from bisect import bisect_right
-from datetime import UTC, tzinfo
+from collections import Counter
+from datetime import tzinfo
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +19,7 @@ from tidelog.timespec.calendar import CalendarUnit, next_start, unit_starts
 from tidelog.types import INT64_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
 
@@ -57,70 +58,64 @@ class CountsByTime:
         return sum(one.records for one in self.counts)
 
 
-class TimeTally:
-    """Counts of times by quarters of an hour.
+def by_quarter(batches: "Iterable[pa.RecordBatch]") -> tuple[Counter[int], int]:
+    """Count the times in the only column of some batches.
 
-    Attributes:
-        without_time: Rows without a time.
+    Returns:
+        The number of times in each quarter of an hour since the epoch, and of rows without a time.
+
+    Raises:
+        InvalidRequest: The times are too scattered to be tallied in memory.
     """
+    import numpy as np
+    import pyarrow as pa
 
-    def __init__(self) -> None:
-        self._quarters: dict[int, int] = {}
-        self.without_time = 0
-
-    def add(self, batches: "Iterable[pa.RecordBatch]") -> None:
-        """Add the times in the only column of some batches.
-
-        Raises:
-            InvalidRequest: The times are too scattered to be tallied in memory.
-        """
-        import numpy as np
-        import pyarrow as pa
-
-        for batch in batches:
-            column = batch.column(0).drop_null().cast(pa.int64())
-            self.without_time += batch.num_rows - len(column)
-            quarters, counts = np.unique(
-                column.to_numpy(zero_copy_only=False) // _QUARTER_MS, return_counts=True
-            )
-            for quarter, count in zip(quarters.tolist(), counts.tolist(), strict=True):
-                self._quarters[quarter] = self._quarters.get(quarter, 0) + count
-            if len(self._quarters) > _QUARTERS_MAX:
-                raise InvalidRequest(
-                    f"the records have times in more than {_QUARTERS_MAX:,} quarters of an hour;"
-                    " use a shorter range"
-                )
-
-    def by(
-        self, unit: CalendarUnit, zone: tzinfo = UTC, *, wanted: RequestedRange
-    ) -> tuple[TimeCount, ...]:
-        """Return the counts by a unit, in the requested range of time.
-
-        Raises:
-            InvalidRequest: There would be too many ranges, or not all of them would begin at a
-                multiple of 15 minutes.
-        """
-        first_ms = wanted.start_ms
-        last_ms = None if wanted.end_ms == INT64_MAX else wanted.end_ms
-        if not self._quarters and (first_ms is None or last_ms is None):
-            return ()
-        starts = unit_starts(
-            min(self._quarters) * _QUARTER_MS if first_ms is None else first_ms,
-            (max(self._quarters) + 1) * _QUARTER_MS if last_ms is None else last_ms,
-            unit,
-            zone,
+    quarters: Counter[int] = Counter()
+    without_time = 0
+    for batch in batches:
+        column = batch.column(0).drop_null().cast(pa.int64())
+        without_time += batch.num_rows - len(column)
+        found, counts = np.unique(
+            column.to_numpy(zero_copy_only=False) // _QUARTER_MS, return_counts=True
         )
-        if any(start % _QUARTER_MS for start in starts):
+        quarters.update(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+        if len(quarters) > _QUARTERS_MAX:
             raise InvalidRequest(
-                f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range;"
-                " use UTC"
+                f"the records have times in more than {_QUARTERS_MAX:,} quarters of an hour;"
+                " use a shorter range"
             )
-        records = [0] * len(starts)
-        for quarter, count in self._quarters.items():
-            records[bisect_right(starts, quarter * _QUARTER_MS) - 1] += count
-        bounds = [*starts, next_start(starts[-1], unit, zone) if last_ms is None else last_ms]
-        bounds[0] = bounds[0] if first_ms is None else first_ms
-        return tuple(
-            TimeCount(start, end, count)
-            for (start, end), count in zip(pairwise(bounds), records, strict=True)
+    return quarters, without_time
+
+
+def by_unit(
+    quarters: "Mapping[int, int]", unit: CalendarUnit, zone: tzinfo, wanted: RequestedRange
+) -> tuple[TimeCount, ...]:
+    """Join counts of `by_quarter` to those of a unit, in the requested range of time.
+
+    Raises:
+        InvalidRequest: There would be too many ranges, or not all of them would begin at a multiple
+            of 15 minutes.
+    """
+    first_ms = wanted.start_ms
+    last_ms = None if wanted.end_ms == INT64_MAX else wanted.end_ms
+    if not quarters and (first_ms is None or last_ms is None):
+        return ()
+    starts = unit_starts(
+        min(quarters) * _QUARTER_MS if first_ms is None else first_ms,
+        (max(quarters) + 1) * _QUARTER_MS if last_ms is None else last_ms,
+        unit,
+        zone,
+    )
+    if any(start % _QUARTER_MS for start in starts):
+        raise InvalidRequest(
+            f"not all {unit}s of {zone} begin at a multiple of 15 minutes in this range; use UTC"
         )
+    records = [0] * len(starts)
+    for quarter, count in quarters.items():
+        records[bisect_right(starts, quarter * _QUARTER_MS) - 1] += count
+    bounds = [*starts, next_start(starts[-1], unit, zone) if last_ms is None else last_ms]
+    bounds[0] = bounds[0] if first_ms is None else first_ms
+    return tuple(
+        TimeCount(start, end, count)
+        for (start, end), count in zip(pairwise(bounds), records, strict=True)
+    )
