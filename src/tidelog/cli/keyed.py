@@ -32,6 +32,7 @@ from tidelog.cli.records import (
     ReadOptions,
     RowMaker,
     columns_of,
+    left_out_text,
     plain_rows,
     records_of,
     write_columns,
@@ -158,12 +159,7 @@ def _say(
     if not whole:
         return
     if stats.without_time:
-        count, clock = stats.without_time, question.clock
-        records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-        surroundings.note(
-            f"not exact: {records} no time on the {clock} clock and {verb(count, 'was', 'were')}"
-            " left out"
-        )
+        surroundings.note(f"not exact: {left_out_text(stats.without_time, question.clock)}")
     if stats.without_key:
         count = stats.without_key
         have, were = verb(count, "has", "have"), verb(count, "was", "were")

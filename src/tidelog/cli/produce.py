@@ -207,8 +207,8 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
         _open_target(surroundings, options) as directory,
         _open_source(surroundings, options) as source,
     ):
-        info = directory.topic(options.topic)  # an unknown topic's error lists the topics
-        tally.oldest_ms = _oldest_ms(surroundings, info.config)
+        config = directory.topic(options.topic).config  # an unknown topic's error lists the topics
+        tally.oldest_ms = _oldest_ms(surroundings, config)
         if options.check:
             _check(surroundings, source, options)
         records = _records(surroundings, source, options, tally.numbers)
@@ -221,7 +221,7 @@ def produce(surroundings: Surroundings, options: ProduceOptions) -> None:
                         options,
                         tally,
                         advance,
-                        bytes_max=_bytes_at_once(info.config),
+                        bytes_max=_bytes_at_once(config),
                     )
                 else:
                     _load_once(surroundings, directory, records, options, tally)

@@ -249,10 +249,13 @@ def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName)
     if count is None:
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:
-        records = f"{plural(count, 'record')} {verb(count, 'has', 'have')}"
-        surroundings.note(
-            f"{records} no time on the {clock} clock and {verb(count, 'was', 'were')} left out"
-        )
+        surroundings.note(left_out_text(count, clock))
+
+
+def left_out_text(count: int, clock: ClockName) -> str:
+    """Return how many records were left out because they have no time on a clock."""
+    have, were = verb(count, "has", "have"), verb(count, "was", "were")
+    return f"{plural(count, 'record')} {have} no time on the {clock} clock and {were} left out"
 
 
 COLUMNS = (
