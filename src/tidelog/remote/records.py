@@ -43,7 +43,7 @@ from tidelog.remote.time_lookup import (
 )
 from tidelog.remote.topics import describe
 from tidelog.scan import Count, PartitionCount, RequestedRange, ScanPlan, ScanStats, Split
-from tidelog.scan.plain_reads import Parts, PlainReads, is_over, latest
+from tidelog.scan.plain_reads import Parts, PlainReads, following, is_over, latest
 from tidelog.scan.source import RecordSource
 from tidelog.scan.split import ensure_times
 from tidelog.scan.table_rules import Doubt, Ranking, deleted_doubt, ranking_of
@@ -457,19 +457,14 @@ class _ClusterReads(PlainReads):
         self._partitions = partitions
         self._clock = clock
         self._isolation = isolation
-        self._ends: dict[TopicPartition, int] | None = None
+        self._bounds: dict[TopicPartition, tuple[int, int]] | None = None
 
     def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """See `PlainReads`."""
-        marks = named_watermarks(self._cluster, self._partitions)
-        return {name: (marks[name].start, end) for name, end in self._visible_ends().items()}
-
-    def _visible_ends(self) -> dict[TopicPartition, int]:
-        """Return the end of each partition's visible records, at the first call."""
-        if self._ends is None:
+        """See `PlainReads`; those at the first call."""
+        if self._bounds is None:
             marks = named_watermarks(self._cluster, self._partitions, self._isolation)
-            self._ends = {name: mark.end for name, mark in marks.items()}
-        return self._ends
+            self._bounds = {name: (mark.start, mark.end) for name, mark in marks.items()}
+        return self._bounds
 
     def read(
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
@@ -478,7 +473,7 @@ class _ClusterReads(PlainReads):
         level = self._isolation
         plan = self._source.plan([name], wanted, clock=self._clock, isolation=level, columns=())
         for split in plan:
-            end = min(split.end_offset, self._visible_ends()[name])
+            end = min(split.end_offset, self.bounds()[name][1])
             records = self._source.records(name, split.start_offset, end, level)
             if self._clock is ClockName.APPEND and split.time_range is not None:
                 # Leave out records without an append time, which are in no time range.
@@ -500,7 +495,7 @@ class _ClusterReads(PlainReads):
 
     def there(self, wanted: Mapping[TopicPartition, RequestedRange], stats: ScanStats) -> Parts:
         """See `PlainReads`."""
-        self._visible_ends()
+        self.bounds()
         for name, one in wanted.items():
             yield name, self.read(name, one, stats)
 
@@ -514,10 +509,7 @@ class _ClusterReads(PlainReads):
         from confluent_kafka import TopicPartition as Place
 
         client, isolation = self._cluster, self._isolation
-        nexts = {
-            name: max(self._visible_ends()[name], one.start_offset or 0)
-            for name, one in wanted.items()
-        }
+        nexts = following(self.bounds(), wanted)
         with (
             closing(client.consumer(isolation_level=isolation.name.lower())) as consumer,
             closing(self._source.append_time_lookup(isolation)) as append_times,

@@ -141,10 +141,7 @@ class LogReads(PlainReads):
     ) -> Parts:
         """See `PlainReads`."""
         while True:
-            nexts = {
-                name: max(self._logs[name].end_offset(self._isolation), one.start_offset or 0)
-                for name, one in wanted.items()
-            }
+            nexts = following(self.bounds(), wanted)
             if is_over(nexts, wanted):
                 return
             wait(FOLLOW_SECONDS)
@@ -156,6 +153,19 @@ class LogReads(PlainReads):
         self, name: TopicPartition, wanted: RequestedRange, stats: ScanStats
     ) -> Iterator[Timed]:
         return select(self._logs[name], wanted, self._clock, self._isolation, stats)
+
+
+def following(
+    bounds: Mapping[TopicPartition, tuple[int, int]],
+    wanted: Mapping[TopicPartition, RequestedRange],
+) -> dict[TopicPartition, int]:
+    """Return the first later offset of each range: the visible end, or the range's start after it.
+
+    Args:
+        bounds: See `PlainReads.bounds`.
+        wanted: Range of each partition.
+    """
+    return {name: max(bounds[name][1], one.start_offset or 0) for name, one in wanted.items()}
 
 
 def is_over(
