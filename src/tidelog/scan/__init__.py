@@ -10,6 +10,7 @@ they are imported at their first use.
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from tidelog.errors import MissingDependency
 from tidelog.scan.bounds import TimeMode
 from tidelog.scan.count import Count, PartitionCount, count
 from tidelog.scan.plan import ScanPlan, plan
@@ -57,9 +58,25 @@ _LATER: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Import functions that need Arrow and Numba at their first use."""
+    """Import functions that need Arrow and Numba at their first use.
+
+    Raises:
+        MissingDependency: pyarrow, numpy or numba is not installed.
+    """
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_LATER[name]}")
+    except ImportError as error:
+        raise MissingDependency(
+            f"{__name__}.{name} needs pyarrow, numpy and numba: pip install 'tidelog[arrow]'"
+            f" ({error})"
+        ) from error
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, whether loaded or not."""
+    return sorted(__all__)

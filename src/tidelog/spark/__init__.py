@@ -6,6 +6,8 @@ Names are loaded at their first use: `import tidelog.spark` reads neither pyspar
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from tidelog.errors import MissingDependency
+
 if TYPE_CHECKING:
     from tidelog.jobs.audit.job import audit
     from tidelog.jobs.bootstrap.job import bootstrap
@@ -62,11 +64,21 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name at its first use."""
+    """Load a public name at its first use.
+
+    Raises:
+        MissingDependency: A package of `tidelog[spark]` is not installed.
+    """
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"tidelog.{home}"), name)
+    try:
+        module = import_module(f"tidelog.{home}")
+    except ImportError as error:
+        raise MissingDependency(
+            f"{__name__}.{name} needs pyspark and pyarrow: pip install 'tidelog[spark]' ({error})"
+        ) from error
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
 
