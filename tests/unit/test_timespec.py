@@ -15,6 +15,7 @@ from tidelog.timespec import (
     parse_duration,
     parse_point,
     parse_range,
+    zone_of_question,
 )
 
 NOW = 1_700_000_000_000
@@ -491,3 +492,17 @@ def test_format(timestamp: int, zone: str | None, text: str) -> None:
 )
 def test_duration_is_exact_to_the_nanosecond(text: str, ns: int) -> None:
     assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("texts", "zone"),
+    [
+        (["2023-11-14Z", "2023-11-15T12:00z", "2023-11-16"], "UTC"),
+        (["2023-11-14Z", "2023-11-15 UTC", "2023-11-16"], "UTC"),
+        (["2023-11-14Z", "2023-11-15T12:00z"], None),
+        (["2023-11-14T12:00+0530", "2023-11-15T12:00+05:30", "2023-11-16"], "+05:30"),
+        (["2023-11-14T12:00+0530", "2023-11-15T12:00+05:45", "2023-11-16"], None),
+    ],
+)
+def test_spellings_of_one_zone_are_one_zone(texts: list[str], zone: str | None) -> None:
+    assert zone_of_question(texts) == zone

@@ -405,7 +405,10 @@ def _is_wanted(surroundings: Surroundings, due: "Sequence[DueSegment]") -> bool:
         return True
     surroundings.stderr.write(f"delete {_segments(due)}? [y/N] ")
     surroundings.stderr.flush()
-    return surroundings.stdin.readline().strip().lower() in (b"y", b"yes")
+    answer = surroundings.stdin.readline()
+    if not answer.endswith(b"\n"):
+        surroundings.stderr.write("\n")  # the input ended; a terminal shows no line break
+    return answer.strip().lower() in (b"y", b"yes")
 
 
 def _due_table(

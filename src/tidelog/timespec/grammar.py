@@ -323,16 +323,23 @@ def zone_of_question(texts: Iterable[str]) -> str | None:
     for text in texts:
         walls = [wall for side in text.split(_SEPARATOR) if (wall := _wall(side.strip()))]
         zones = [wall.zone_text for wall in walls if wall.zone_text is not None]
-        names.update(map(_zone_name, zones) if zones or not walls else (None,))
+        names.update(map(_zone_spelling, zones) if zones or not walls else (None,))
     is_needed = None in names
     names.discard(None)
+    if is_needed and "Z" in names:
+        names.add("UTC")
+        names.discard("Z")
     name = names.pop() if len(names) == 1 else None
-    if name is None:
-        return None
-    if name in ("Z", "z"):
-        return "UTC" if is_needed else None
+    return None if name == "Z" else name
+
+
+def _zone_spelling(zone_text: str) -> str:
+    """Return one of the spellings of a zone: `Z` for `z`, and `+05:30` for `+0530`."""
+    name = _zone_name(zone_text)
+    if name[0] not in "+-":
+        return "Z" if name == "z" else name
     digits = name[1:].replace(":", "").ljust(4, "0")
-    return f"{name[0]}{digits[:2]}:{digits[2:]}" if name[0] in "+-" else name
+    return f"{name[0]}{digits[:2]}:{digits[2:]}"
 
 
 def _wall(text: str) -> WallTime | None:

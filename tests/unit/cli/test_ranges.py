@@ -259,6 +259,7 @@ class TestZoneOfTheQuestion:
             (("--during", "2023-11-14 America/New_York"), "-05:00"),
             (("--from", "2023-11-14T12:00-0500[America/New_York]"), "-05:00"),
             (("--from", "2023-11-14T12:00+0530"), "+05:30"),
+            (("--from", "2023-11-14T12:00+0530", "--to", "2023-11-15T12:00+05:30"), "+05:30"),
             (("--from", "2023-11-14 Asia/Tokyo", "--to", "2023-11-16 America/New_York"), "Z"),
             (("--from", "2023-11-14 Asia/Tokyo", "--zone", "America/New_York"), "-05:00"),
             (("--from", "2023-11-14Z"), "Z"),
