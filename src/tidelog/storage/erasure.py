@@ -273,6 +273,10 @@ class Erasure:
         """Whether no reachable file contains a record of the key."""
         return self.is_executed and not self.not_reached
 
+    def tombstones_in(self, name: TopicPartition) -> Set[int]:
+        """Return offsets of the tombstones that stay in a partition."""
+        return {offset for number, offset in self.tombstones if number == name.partition}
+
     def receipt(self) -> dict[str, object]:
         """Return the outcome as JSON values, with the key's digest instead of the key."""
         searched = self.left if self.is_executed else self.found
@@ -299,7 +303,7 @@ class Erasure:
         """Return a file's entry without the tombstone that stays; unchanged if not in a segment."""
         if one.base_offset < 0:
             return one
-        stays = {offset for number, offset in self.tombstones if number == one.partition.partition}
+        stays = self.tombstones_in(one.partition)
         return replace(one, offsets=tuple(at for at in one.offsets if at not in stays))
 
     def _notes(self, partitions: Set[int]) -> list[str]:
@@ -431,7 +435,7 @@ def _erase_from(
     work: Erasure,
 ) -> None:
     log = log_dir.log(name.topic, name.partition)
-    stays = {offset for number, offset in work.tombstones if number == name.partition}
+    stays = work.tombstones_in(name)
     hits = {
         one.base_offset: offsets
         for one in searched
@@ -444,9 +448,9 @@ def _erase_from(
     if log.tier is not None:
         work.removed += [f"{log.tier.record.url}/{key}" for key in remove_unnamed(log_dir, name)]
     remaining = search(log_dir, name, work.key)
-    tombstone = {offset for number, offset in work.tombstones if number == name.partition}
+    stays = work.tombstones_in(name)  # with the one that the run appended
     for one in remaining:
-        if rest := [offset for offset in one.offsets if offset not in tombstone]:
+        if rest := [offset for offset in one.offsets if offset not in stays]:
             work.not_reached.append(f"{one.path}: offsets {rest[:10]}")
     work.left += remaining
 
