@@ -479,10 +479,8 @@ def read_optional(
     limit: int = files.SMALL_FILE_LIMIT_BYTES,
 ) -> bytes | None:
     """Read a file's bytes, None if it does not exist; raises CorruptFile beyond `limit` bytes."""
-    try:
-        return files.read_file(context.env.files, context.path(base_offset, suffix), limit=limit)
-    except FileNotFoundError:
-        return None
+    path = context.path(base_offset, suffix)
+    return files.read_decoded(context.env.files, path, bytes, None, limit=limit)
 
 
 def iterate_batches(

@@ -34,7 +34,7 @@ from tidelog.errors import ConfigError, CorruptFile, InvalidRequest, MissingFile
 from tidelog.lazy_dataclass import dataclass
 from tidelog.record.coding import crc32c
 from tidelog.storage.clocks.zone_map import FileSum
-from tidelog.storage.files import read_file
+from tidelog.storage.files import read_decoded
 from tidelog.storage.open_files import FilePool, MapCache
 
 if TYPE_CHECKING:
@@ -66,10 +66,7 @@ def record_path(directory: str) -> str:
 
 def read_record_bytes(fs: FileSystem, directory: str) -> bytes | None:
     """Read a partition's file about its tier, None if it has no tier; raises OSError."""
-    try:
-        return read_file(fs, record_path(directory), limit=RECORD_LIMIT_BYTES)
-    except FileNotFoundError:
-        return None
+    return read_decoded(fs, record_path(directory), bytes, None, limit=RECORD_LIMIT_BYTES)
 
 
 class TierPath(NamedTuple):
