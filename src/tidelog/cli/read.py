@@ -33,6 +33,7 @@ from tidelog.cli.records import (
     write_columns,
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
+from tidelog.errors import TidelogError
 from tidelog.scan.plain_reads import PlainReads
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
@@ -244,15 +245,16 @@ class _Reading:
 
     def _first_time(self, name: TopicPartition, first: int) -> str:
         """Return the time of a partition's first record as words, empty if it is unknown."""
+        try:
+            rows = self._reads.read(name, RequestedRange(start_offset=first), ScanStats())
+            record, append_ms = next(rows, (None, None))
+        except TidelogError:
+            return ""  # the note has no need of a record that can't be read
         is_record = self._options.clock is ClockName.RECORD
-        for record, append_ms in self._reads.read(
-            name, RequestedRange(start_offset=first), ScanStats()
-        ):
-            ms = record.timestamp if is_record else append_ms
-            if ms is not None and ms != NO_TIMESTAMP:
-                return f", a record of {format_ms(ms, self._options.zone)}"
+        ms = record.timestamp if record is not None and is_record else append_ms
+        if record is None or ms is None or ms == NO_TIMESTAMP:
             return ""
-        return ""
+        return f", a record of {format_ms(ms, self._options.zone)}"
 
     def _write_rows(self) -> None:
         out = self._maker.writer(self._surroundings)
