@@ -34,7 +34,6 @@ from tidelog.cli.records import (
 )
 from tidelog.cli.surroundings import Surroundings, UsageProblem
 from tidelog.errors import TidelogError
-from tidelog.scan.plain_reads import PlainReads
 from tidelog.scan.record_filter import RecordFilter
 from tidelog.scan.split import RequestedRange, ScanStats
 from tidelog.scan.time_order import WINDOW_LEAST, Timed, TimeOrder, clipped, offset_from_end
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidelog.record.record import Record
+    from tidelog.scan.plain_reads import PlainReads
     from tidelog.scan.source import RecordSource
 
 
@@ -147,7 +147,7 @@ def _offsets(text: str | None) -> tuple[int | None, int | None]:
 
 
 def _resolved(
-    reads: PlainReads,
+    reads: "PlainReads",
     partitions: list[TopicPartition],
     wanted: RequestedRange,
     offsets: tuple[int | None, int | None],
@@ -183,7 +183,7 @@ class _Reading:
         self,
         surroundings: Surroundings,
         source: "RecordSource",
-        reads: PlainReads,
+        reads: "PlainReads",
         wanted: "Mapping[TopicPartition, RequestedRange]",
         options: ReadOptions,
         conditions: RecordFilter,

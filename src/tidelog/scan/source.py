@@ -18,7 +18,6 @@ from tidelog.lazy_dataclass import dataclass
 from tidelog.progress import with_progress
 from tidelog.scan.count import Count
 from tidelog.scan.count import count as count_records
-from tidelog.scan.plain_reads import LogReads, PlainReads
 from tidelog.scan.plan import ScanPlan, list_partitions, plan, with_directory
 from tidelog.scan.split import RequestedRange, ScanStats, Split
 from tidelog.scan.table_rules import Doubt, Ranking, compacted_to, directory_doubts, ranking_of
@@ -36,6 +35,7 @@ from tidelog.types import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.scan.plain_reads import PlainReads
     from tidelog.scan.reader import ReadOptions
 
 
@@ -117,7 +117,7 @@ class RecordSource(ABC):
     @abstractmethod
     def plain_reads(
         self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
-    ) -> AbstractContextManager[PlainReads]:
+    ) -> "AbstractContextManager[PlainReads]":
         """Return a context manager with reads of records one by one, without Arrow."""
 
     @property
@@ -286,8 +286,9 @@ class DirectoryRecords(RecordSource):
     @contextmanager
     def plain_reads(
         self, names: Sequence[TopicPartition], clock: ClockName, isolation: IsolationLevel
-    ) -> Iterator[PlainReads]:
+    ) -> "Iterator[PlainReads]":
         """See `RecordSource`."""
+        from tidelog.scan.plain_reads import LogReads
 
         def plan_times(name: TopicPartition, wanted: RequestedRange) -> ScanPlan:
             return self.plan(
