@@ -44,7 +44,7 @@ class CountsByTime:
     Attributes:
         counts: All ranges from the first to the last, including those without records. A requested
             bound cuts the first or the last one; without it, that is the first or last one with
-            records.
+            records. No range begins before 1970 if no record has an earlier time.
         without_time: Records without a time on the clock, which are in no range; None if brokers
             don't report their number.
     """
@@ -114,7 +114,10 @@ def by_unit(
     for quarter, count in quarters.items():
         records[bisect_right(starts, quarter * _QUARTER_MS) - 1] += count
     bounds = [*starts, next_start(starts[-1], unit, zone) if last_ms is None else last_ms]
-    bounds[0] = bounds[0] if first_ms is None else first_ms
+    if first_ms is not None:
+        bounds[0] = first_ms
+    elif min(quarters) >= 0:
+        bounds[0] = max(bounds[0], 0)  # printed times begin in 1970
     return tuple(
         TimeCount(start, end, count)
         for (start, end), count in zip(pairwise(bounds), records, strict=True)

@@ -63,6 +63,15 @@ class TestCountBy:
         assert [row["records"] for row in result.objects] == [1]
         assert "1 record has no time on the record clock, so it is in no range" in result.err
 
+    @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
+    def test_no_range_begins_before_1970(self, cli: Cli, zone: str) -> None:
+        cli.ok("create", "flights", "-c", "message.timestamp.before.max.ms=9223372036854775807")
+        cli.append(at(0))
+        counted = ("count", "flights", "--by", "week", "--zone", zone, "-o", "json")
+        (row,) = cli.ok(*counted).objects
+        assert (row["start_ms"], row["records"]) == (0, 1)
+        assert str(row["start"]).startswith(("1970-01-01T00", "1969-12-31T19"))
+
     def test_an_empty_topic_has_no_hours(self, cli: Cli) -> None:
         cli.ok("create", "flights")
         assert cli.ok("count", "flights", "--by", "hour").lines[0] == (
