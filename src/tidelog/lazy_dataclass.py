@@ -83,7 +83,8 @@ def _ensure_supported(kind: type) -> None:
     if "self" in declared:
         raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
     for name in declared.keys() - _names_of(kind):  # each is a ClassVar or an InitVar
-        if "InitVar" in str(declared[name].type):
+        # The type may have another name, and the library shows its own decision only as text.
+        if repr(declared[name]).endswith("_field_type=_FIELD_INITVAR)"):
             raise TypeError(
                 f"{kind.__qualname__}.{name}: InitVar is not supported; declare a field, or use the"
                 " dataclass of the standard library"

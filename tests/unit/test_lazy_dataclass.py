@@ -13,6 +13,7 @@ import pytest
 from tidelog import lazy_dataclass
 
 T = TypeVar("T")
+Passed = InitVar
 Decorate = Callable[..., Callable[[type], type]]
 DECORATORS: dict[str, Decorate] = {
     "standard": dataclasses.dataclass,
@@ -410,7 +411,7 @@ def test_slots_are_required() -> None:
         lazy_dataclass.dataclass(slots=False)
 
 
-@pytest.mark.parametrize("annotation", [InitVar, InitVar[int], "InitVar[int]"])
+@pytest.mark.parametrize("annotation", [InitVar, InitVar[int], "InitVar[int]", "Passed[int]"])
 def test_a_parameter_that_is_no_field_is_refused(annotation: object) -> None:
     """The constructor would leave it out without a word."""
     kind = type("Taken", (), {"__annotations__": {"first": int, "second": annotation}})
