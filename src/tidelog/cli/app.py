@@ -104,7 +104,7 @@ class _Unimported(click.Command):
 
 
 class _BrokenPipe(Exception):
-    """Carries a BrokenPipeError, its cause, through click, which would exit instead."""
+    """Wraps a BrokenPipeError, its cause: at an unwrapped one click would end the process."""
 
 
 @contextmanager
@@ -232,7 +232,7 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
         )
         surroundings.hand_over()
     except (KeyboardInterrupt, click.Abort) as error:
-        cause = error.__cause__  # click raises Abort from an interrupt
+        cause = error.__cause__  # click raises Abort for an interrupt, its cause
         effect = f"; {cause}" if isinstance(cause, Interrupted) else ""
         surroundings.say(f"interrupted{effect}")
         return ExitCode.INTERRUPTED
@@ -248,8 +248,8 @@ def run(arguments: Sequence[str], surroundings: Surroundings) -> int:
 def _failed(surroundings: Surroundings, error: BaseException) -> ExitCode:
     """Print an error and return the exit code; raises the error if it is a bug."""
     if isinstance(error, BrokenPipeError) and not surroundings.has_reader:
-        # The reader has closed stdout, as `head` does, which is no error. If stdout still has a
-        # reader, the error is about another pipe.
+        # The reader of stdout has closed it, as `head` does; this is no error. If stdout still has
+        # a reader, the error is about another pipe.
         _point_stdout_nowhere()
         return ExitCode.OK
     code, text, hint = describe(error)

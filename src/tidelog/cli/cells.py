@@ -54,7 +54,7 @@ def exact_decoder(encoding: Encoding, *, text_only: bool = False) -> Decode:
 
     Args:
         encoding: The form.
-        text_only: Whether cells have no types of their own, as in CSV: JSON becomes its text.
+        text_only: Whether all cells are text, as in CSV; JSON is then written as its text.
     """
     if encoding is Encoding.BYTES:
         return _base64
@@ -105,7 +105,7 @@ def encoder(encoding: Encoding, *, text_only: bool = False) -> Callable[[object]
 
     Args:
         encoding: Any but `auto`, whose form depends on the cell's type.
-        text_only: Whether cells have no types of their own, as in CSV: `json` parses them as JSON.
+        text_only: Whether all cells are text, as in CSV; `json` then parses them as JSON.
     """
     assert encoding is not Encoding.AUTO
     write = serializer(encoding)

@@ -64,10 +64,10 @@ _OTHER_SUBCOMMANDS: Final = {
     "ls": "list",
     "show": "describe",
 }
-# Commands that remove something; a group has one of the two.
+# The two names of commands that remove something; a group has at most one of them.
 _REMOVALS: Final = ("delete", "remove")
 
-# Names that other tools have for options, and ours.
+# Name of an option in other tools -> our name of it.
 OTHER_OPTIONS: Final = {"--last": "--tail", "--head": "--limit", "--where": "--match"}
 
 
@@ -108,7 +108,7 @@ class CommandGroup(click.Group):
         self._elsewhere = elsewhere
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments; print the help without any."""
+        """Parse the arguments; if there are none, print the help."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit()

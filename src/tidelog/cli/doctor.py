@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.storage.checks import DirectoryCheck, Finding, Selection
     from tidelog.storage.log.record_rules import BodyCheck
 
-# Bytes of log from which the compiled check saves more time than importing numba takes.
+# Size of a log above which the compiled check saves more time than importing numba takes.
 KERNEL_BYTES: Final = 8 << 20
 COLUMNS: Final = output.columns(
     "severity",
@@ -218,7 +218,7 @@ def _print(
 
 
 def _rows(findings: "Sequence[Finding]", open_findings: "Sequence[Finding]") -> list[list[Cell]]:
-    """Return a row for each finding of the first check, then for findings new after a repair."""
+    """Return rows for the first check's findings, then for findings that are new after a repair."""
     open_paths = {finding.path for finding in open_findings}
     first_findings = set(findings)
     rows = [_row(each, repaired=each.path not in open_paths) for each in findings]

@@ -298,7 +298,8 @@ _TOPIC_ID: Final = Struct(">8x16s")
 def _offset_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of an offset index.
 
-    An entry has a batch's last offset and its position; a different one in the log is a finding.
+    An entry has the last offset and the position of a batch. It is a finding if the log has no
+    batch at that position, or one with another last offset.
     """
     index = OffsetIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -337,8 +338,8 @@ def _note_tail(dump: DumpFile, index: Index) -> None:
 def _time_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the entries of a time index.
 
-    An entry has an offset and the log's largest timestamp up to it; a different one in the log is
-    a finding.
+    An entry has the last offset of a batch, and the log's largest timestamp up to that offset. It
+    is a finding if the log has another largest timestamp up to there, or no such batch.
     """
     index = TimeIndex(dump.base_offset, data=dump.read(), size_limit=INT64_MAX)
     _note_tail(dump, index)
@@ -374,8 +375,8 @@ def _largest_up_to(batches: list[BatchFacts]) -> dict[int, int]:
 def _append_rows(dump: DumpFile) -> Iterator[Row]:
     """Yield the rows of an append time file.
 
-    A row with a known time has the fingerprint of the batch at its offset; a different batch in the
-    log is a finding.
+    A row with a known time has the fingerprint of the batch at its offset. It is a finding if the
+    log has no batch with this fingerprint there.
     """
     data = dump.read()
     topic_id = _topic_id(dump, data)
@@ -395,7 +396,7 @@ def _append_rows(dump: DumpFile) -> Iterator[Row]:
 
 
 def _topic_id(dump: DumpFile, data: bytes) -> uuid.UUID:
-    """Return the topic's id from the partition's directory; without one, from the file itself."""
+    """Return the topic's id from the partition's directory, or else from the file's header."""
     try:
         topic_id = text_files.read_partition_metadata(dump.file_system, dump.beside("."))
     except CorruptData as error:

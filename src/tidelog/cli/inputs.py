@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # -- rows of files ------------------------------------------------------------------------------
 
-# Python's own limit is 128 KiB, and records may be longer. A larger cell than a batch can hold
-# means a missing quote.
+# Maximum size of a cell in CSV. Python's default is 128 KiB, but records may be longer. A cell
+# larger than a batch can be is probably the effect of a missing quote.
 _CSV_CELL_MAX: Final = 1 << 27
 _ROWS_AT_ONCE: Final = 8_192
 _SHOWN: Final = 60
@@ -48,7 +48,8 @@ class ColumnChoice:
     Attributes:
         columns: Names of the columns; None for all.
         time: Name of the column with times; None if there is none.
-        infers: Whether a row of CSV as JSON has its numbers as numbers; otherwise they are text.
+        infers: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
+            become text.
         numbers: List that gets the place of the first number that became text; None if unused.
     """
 
@@ -382,7 +383,8 @@ class Columns:
             clock.
         value: Its value; the whole row if None.
         headers: An object of header names and values.
-        infer: Whether a row of CSV as JSON has its numbers as numbers; otherwise they are text.
+        infer: Whether CSV cells that are numbers become numbers in the row's JSON; otherwise they
+            become text.
         key_as: Encoding of the key; `auto` chooses text or JSON by the cell's type.
         value_as: Encoding of the value, or of a line in a file of lines.
         headers_as: Encoding of the values of headers.
@@ -501,7 +503,7 @@ def _texts(typed: Columns) -> dict[str, object]:
 
 
 def _named(typed: Columns) -> Columns:
-    """Return the columns of a row of `_texts`; the value is always a column."""
+    """Return `typed` with the names of columns of `_texts` in place of the texts."""
     return replace(
         typed,
         key=None if typed.key is None and typed.key_separator is None else _TYPED["key"],

@@ -227,7 +227,7 @@ def hour_table(
     A row has as many hours as are needed for at most about `HOUR_ROWS` rows.
 
     Args:
-        latencies: The first cells of a group of rows, and the latencies of these rows.
+        latencies: For each group of rows: the first cells of its rows, and their latencies.
         names: Names of the columns of the first cells.
     """
     from tidelog.scan.latency_verdict import clock_ahead_ms

@@ -232,7 +232,7 @@ def count(surroundings: Surroundings, options: CountOptions) -> None:
 def _say_untimed(
     surroundings: Surroundings, clock: ClockName, number: int | None, at_least: str = ""
 ) -> None:
-    """Print the number of records without a time, if any; None if it is unknown."""
+    """Print `number`, of records without a time, unless it is 0; None means that it is unknown."""
     if number is None:
         surroundings.say("brokers do not report how many records have no known append time")
     elif number:

@@ -95,7 +95,8 @@ _EXAMPLE_WIDTH: Final = 76
 def examples(*lines: str) -> str:
     """Return lines for the end of a command's help, each broken by backslashes to fit 80 columns.
 
-    A line breaks before an option, else between words; the backspace prevents wrapping.
+    A line breaks before an option, else between words. The backspace character at the start tells
+    click to keep these lines as they are.
     """
     shown = (part for line in lines for part in _broken(line))
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in shown)
@@ -142,7 +143,7 @@ def show_option(kind: type[StrEnum], text: str) -> Callable[[_Function], _Functi
 
 
 def shown_table(show: _Word | None, kind: type[_Word], form: Format) -> _Word:
-    """Return the table to print: `show`, or if None the first for people, second for scripts."""
+    """Return `show`, or if it is None: `kind`'s first member for people, second for scripts."""
     people, programs = [*kind][:2]
     return show or (people if form is Format.TABLE else programs)
 
@@ -165,7 +166,7 @@ def argument(**wishes: Any) -> Any:
 
 
 def given(declare: _Decorator) -> Any:
-    """Declare a field by a decorator that adds a parameter of its name; it has no default."""
+    """Declare a field by a decorator that adds a parameter of the field's name; no default."""
     return field(metadata={_DECLARE: lambda _name: declare})
 
 
@@ -398,7 +399,7 @@ def _answer_zone(
 ) -> str | None:
     """Return --zone; by default the zone that times in the arguments name, None if they differ.
 
-    Click converts options that are not given after the given ones, so the times are known here.
+    Click converts the given options first, so their times are known when the default is chosen.
     """
     if zone is not None:
         return zone

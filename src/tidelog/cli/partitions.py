@@ -190,8 +190,8 @@ def _ensure_known(
     Args:
         options: The time and its clock.
         name: The partition.
-        unknown: Number of records before the target without a known time on the clock; None if the
-            broker's own timestamps prove the target.
+        unknown: Number of records before the target without a known time on the clock; None if
+            LogAppendTime timestamps prove that all of them were appended before the time.
         target: First offset to keep.
     """
     if not unknown:

@@ -90,7 +90,7 @@ cluster_options: Final = bundled(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place of topics: a directory or a cluster; neither if none was given.
+    """Place of topics: a directory or a cluster; both attributes are None if none was given.
 
     Attributes:
         data: Path of the directory.

@@ -359,7 +359,7 @@ def _bytes_at_once(config: TopicConfig | None) -> int:
 def _groups(
     records: Iterator[NewRecord], bytes_max: int
 ) -> Iterator[tuple[list[NewRecord], InvalidInput | None]]:
-    """Yield the rows of each append, and None; or the last rows and the error after them."""
+    """Yield the rows of each append with None, or with the error of the row after them."""
     group: list[NewRecord] = []
     size = 0
     try:
@@ -435,5 +435,5 @@ def _progress(
 
 
 def _position(source: BinaryIO, size: int) -> int:
-    """Return the read position; the Parquet reader may have closed the file already."""
+    """Return the read position, or `size` if the Parquet reader has closed the file."""
     return size if source.closed else min(source.tell(), size)

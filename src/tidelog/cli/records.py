@@ -236,7 +236,7 @@ class RowMaker:
 def chosen(
     topic: str, partitions: list[TopicPartition], number: int | None
 ) -> list[TopicPartition]:
-    """Return all partitions, or the one of that number; raises UsageProblem for others."""
+    """Return all partitions, or partition `number`; raises UsageProblem if it doesn't exist."""
     if number is None:
         return partitions
     if not 0 <= number < len(partitions):
@@ -245,7 +245,7 @@ def chosen(
 
 
 def say_untimed(surroundings: Surroundings, count: int | None, clock: ClockName) -> None:
-    """Print the number of records that were left out without a time; None if it is unknown."""
+    """Print how many records without a time were left out; None if that number is unknown."""
     if count is None:
         surroundings.note("brokers don't report how many records have no known append time")
     elif count:

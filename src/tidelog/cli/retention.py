@@ -207,7 +207,7 @@ def _lines(
 
 
 def _forever(config: TopicConfig, *, is_age_known: bool) -> str:
-    """Return why no segment goes by age, if none does."""
+    """Return why segments are kept forever, for segments that no age limit deletes."""
     if CLEANUP_DELETE not in config.cleanup_policy:
         return f"forever: cleanup.policy={config.text('cleanup.policy')} has no `delete`"
     if not is_age_known:

@@ -66,7 +66,7 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def interrupted_as(effect: str) -> Iterator[None]:
-    """Convert an interrupt of the block to Interrupted, e.g. `nothing was changed`."""
+    """Convert an interrupt of the block to Interrupted with a text: `nothing was changed`."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -374,6 +374,6 @@ def raise_file_limit() -> None:
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        # macOS reports no limit, and then refuses to set it.
+        # macOS may report the hard limit as unlimited, but refuses to set the soft limit to that.
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -42,7 +42,7 @@ def read_point(surroundings: Surroundings, text: str, zone: str | None) -> int:
 
 
 def read_create_time(surroundings: Surroundings, text: str, zone: str | None) -> int:
-    """Return a record's create time in ms, rounded down like a column's; raises InvalidTime."""
+    """Return a record's create time in ms, rounded down as in Arrow columns; raises InvalidTime."""
     return parse_point(text, now_ms=surroundings.env.clock.now_ms(), zone=zone, down=True)
 
 

@@ -132,7 +132,7 @@ def topics(surroundings: Surroundings, place: Place, kind: Format) -> None:
 
 
 def _no_topics(surroundings: Surroundings, place: Place) -> str:
-    """Return that a place has no topics, and what to do; a partition's directory is not one."""
+    """Return a note that a place has no topics, or that it is the directory of one partition."""
     if place.access is not None:
         return f"{place.access.bootstrap} has no topics; `tidelog create TOPIC` creates one"
     data = named(place.data)

@@ -187,7 +187,7 @@ def table(groups: "Sequence[GroupLag]", show: LagShow) -> tuple[Columns, Iterabl
 
 
 def groups_verdict(groups: "Sequence[GroupLag]") -> str:
-    """Return a sentence with the number of groups that are behind, and the lag of the last one."""
+    """Return a sentence: how many groups are behind, and the lag of the one furthest behind."""
     from tidelog.remote.lag_verdict import lags_verdict
 
     return lags_verdict({group.group: group.partitions for group in groups})

@@ -194,7 +194,7 @@ def read_plan(surroundings: Surroundings, request: Request, options: MirrorOptio
 
 
 def read_pattern(request: Request, options: MirrorOptions) -> str | None:
-    """Return the pattern of topics, which excludes those of `--exclude`; None if none is given.
+    """Return a pattern of topics: `--pattern` without `--exclude`; None without `--pattern`.
 
     Raises:
         UsageProblem: An option applies only with a pattern, and none is given.
@@ -213,8 +213,8 @@ def split_names(
 ) -> tuple[list[str], list[str]]:
     """Split arguments into places and topics.
 
-    Places are the first argument, arguments with a slash, which topic names can't contain, and
-    before the first topic the names of existing directories of topics.
+    Places are: the first argument; arguments with a slash, which a topic's name can't contain; and,
+    before the first topic, names of existing directories of topics.
 
     Raises:
         UsageProblem: There is no place, or no topic.

@@ -106,7 +106,7 @@ def open_session(
     name: str,
     zone: str | None = None,
 ) -> Iterator["SparkSession"]:
-    """Open a session until the block ends; an active session is used, and stays open.
+    """Open a session until the block ends; if one is active, use it and leave it open.
 
     Args:
         surroundings: Its stderr reports the start of Spark, which takes seconds.
@@ -180,14 +180,14 @@ def spark_errors() -> Iterator[None]:
     except PySparkException as error:
         raise _problem(str(error)) from error
     except Exception as error:
-        # Errors without a class of Spark come from py4j, which only classic sessions use.
+        # In classic sessions, errors that are not of a class of Spark come from py4j.
         if not type(error).__module__.startswith("py4j."):
             raise
         raise _problem(str(error)) from error
 
 
 def _problem(text: str) -> InvalidInput | UsageProblem:
-    """Return the error for one of Spark's messages, with the exit code of its cause."""
+    """Return an error for one of Spark's messages; its class gives the cause's exit code."""
     ours = our_words(text)
     is_usage = ours is not None and ours[0] in {kind.__name__ for kind in (InvalidTime, *USAGE)}
     return (UsageProblem if is_usage else InvalidInput)(_words(text))

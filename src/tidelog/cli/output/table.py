@@ -240,8 +240,8 @@ def _csv_cell(cell: object) -> str:
 class _Table(Writer):
     """Writes aligned columns under a heading, in the width of the terminal.
 
-    Rows are written as they arrive. Later rows may widen the columns; if other columns then fit,
-    the heading is written again.
+    Rows are written as they arrive. Later rows may widen the columns; if fewer or other columns fit
+    after that, the heading is written again.
     """
 
     def __init__(
