@@ -125,7 +125,7 @@ def _read_properties(name: str, text: str) -> SettingsFile:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Iterate over lines without comments; an odd backslash at the end joins the next line."""
+    """Yield lines without comments; an unescaped backslash at the end joins the next line."""
     joined, began = "", 0
     for number, raw in enumerate(_LINE_END.split(text), start=1):
         line = raw.lstrip(_SPACE)

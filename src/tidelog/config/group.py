@@ -37,7 +37,7 @@ SHARE_RENEW: Final = "share.renew.acknowledge.enable"
 
 
 def broker_name(name: str, bound: str = "") -> str:
-    """Return the broker's setting for a group's setting; `min.` or `max.` for its bounds."""
+    """Return the broker setting for a group setting; with `bound`, `min.` or `max.`, its bound."""
     protocol, _, rest = name.partition(".")
     return f"group.{protocol}.{bound}{rest}"
 
@@ -136,7 +136,7 @@ def group_value(name: str, texts: Mapping[str, str], config: BrokerConfig) -> in
 
 
 def group_text(name: str, texts: Mapping[str, str]) -> str:
-    """Return the effective text of a group setting without a broker setting: given or default."""
+    """Return the text of a group setting that has no broker setting: as given, or the default."""
     return texts.get(name) or _BY_NAME[name].default or ""
 
 

@@ -81,7 +81,7 @@ def parse_endpoint(
 
 
 def _is_host(in_brackets: str | None, bare: str | None) -> bool:
-    """Whether the host is valid; digits alone are a port without a host."""
+    """Whether the host is valid. Digits alone are not: they are a port whose host is missing."""
     if in_brackets is not None or ":" in (bare or ""):
         return isinstance(_address(in_brackets or bare or ""), IPv6Address)
     return not (bare or "").isdigit()
@@ -117,7 +117,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            # The rest may be a password, written as `NAME: VALUE`, so it is not shown.
+            # The text after the name may be a password (`NAME: VALUE`), so it is not shown.
             match = _NAME.match(name)
             raise ConfigError(match[0] if match else "--set", None, "must be NAME=VALUE")
         settings[name.strip()] = value.strip()
@@ -167,8 +167,8 @@ class ListenerPlan(NamedTuple):
 
         Args:
             port: Port that the listener uses, in place of 0 in the settings.
-            host_name: Returns the machine's name, which replaces an address that means all
-                addresses: clients can't connect to that.
+            host_name: Returns the machine's name, which replaces a wildcard address, because
+                clients can't connect to a wildcard.
         """
         endpoint = self.advertised or self.place
         host = host_name() if endpoint.is_wildcard or not endpoint.host else endpoint.host
@@ -254,7 +254,7 @@ def _without(names: frozenset[str], endpoints: Mapping[str, Endpoint]) -> dict[s
 
 
 def _named(text: str, endpoints: Mapping[str, Endpoint]) -> str:
-    """Add the name of the only listener to a HOST:PORT without a name, as `--listen` accepts it."""
+    """Add the listener's name to a single HOST:PORT without a name, if there is one listener."""
     endpoint = text.strip()
     if not endpoint or "://" in endpoint or "," in endpoint or len(endpoints) != 1:
         return text

@@ -658,7 +658,7 @@ def key_names(name: str) -> tuple[str, ...]:
 
 
 def _candidates(texts: Mapping[str, str]) -> Iterator[Setting]:
-    """Iterate over all settings in a mapping; of several settings for a key, the first one wins."""
+    """Yield all settings in a mapping; if a key is set under several names, the first one wins."""
     for key in TOPIC_CONFIGS:
         if key.name in texts:
             yield Setting(key, _read(key, key.name, texts[key.name]), key.name)

@@ -64,7 +64,7 @@ _UNITS: Final = {
     "minutes": _Unit("minutes", _TIMES["m"], _TIMES, _LENGTHS),
     "hours": _Unit("hours", _TIMES["h"], _TIMES, _LENGTHS),
 }
-# Units of printed values, largest first: at index 0 of times, at index 1 of sizes.
+# Units in which values are printed, largest first: index 0 has units of time, index 1 of size.
 _SHOWN: Final = (
     [(word, _TIMES[word]) for word in ("d", "h", "m", "s")],
     [(f"{letter}iB", 1024**power) for letter, power in (("G", 3), ("M", 2), ("K", 1))]

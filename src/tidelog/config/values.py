@@ -84,7 +84,7 @@ _TARGET_CODECS: Final = {
 
 
 class CompactionStrategy(StrEnum):
-    """Property of records; the record of a key with its highest value stays. Source: KIP-280."""
+    """Property of records; a key's record with the highest value is kept. Source: KIP-280."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"

@@ -130,7 +130,7 @@ class State:
 
     Attributes:
         rows: By tail number: scheduled time in ms, carrier, flight, origin and destination.
-        deleted: Number of keys that were deleted by then.
+        deleted: Number of keys that were deleted up to the time of the table.
     """
 
     rows: pd.DataFrame

@@ -5,8 +5,8 @@ Every implementation keeps these rules:
 - `pwrite` may write fewer bytes than given, like the system call; `pread` returns fewer only at the
   end of the file;
 - written bytes are durable after `File.sync`, changed names after `sync_dir`;
-- a map is a read-only view of a file's bytes and survives the file's name. No code truncates a
-  mapped file: writers replace it by a new file and a rename.
+- a map is a read-only view of a file's bytes; it stays valid when the file is removed or renamed.
+  No code truncates a mapped file: writers replace it by a new file and a rename.
 """
 
 from collections.abc import Iterable, Sequence
@@ -141,7 +141,8 @@ class FileStat:
         mtime_ms: Modification time in ms.
         is_dir: Whether it is a directory.
         identity: Identifies the file; it differs if another file replaces it under the same path.
-        permissions: Permission bits of its mode, 0 without them, as in object stores.
+        permissions: Permission bits of its mode; 0 in storage without permissions, such as object
+            stores.
     """
 
     size: int

@@ -40,7 +40,8 @@ def _libc() -> ctypes.CDLL:
 _LIBC: Final = _libc()
 _MAP_FAILED: Final = ctypes.c_void_p(-1).value
 
-# Advice that reads all pages of a map, and fails now instead of a SIGBUS later; Linux 5.14 has it.
+# Advice to `madvise` that reads all pages of a map; a failed read is its error, while a later
+# access to the map would raise SIGBUS. Since Linux 5.14.
 _POPULATE_READ: Final = 22 if sys.platform == "linux" else None
 
 
@@ -101,8 +102,9 @@ _WHOLE_FILE: Final = struct.pack("hh4xqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 
 def lock_descriptor(fd: int) -> None:
     """Lock a whole file for this descriptor, without waiting.
 
-    Uses a lock of the open file if the system has them: it also excludes other descriptors of this
-    process, and it conflicts with the locks of Kafka's JVM, which `flock` on Linux does not.
+    Uses a lock of the open file description if the system has such locks: it also excludes other
+    descriptors of this process. Unlike `flock` on Linux, it conflicts with the locks of Kafka's
+    JVM.
     """
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
@@ -124,8 +126,8 @@ _NOT_SUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 # Buffer for one byte, whose read shows whether its page is in memory; the value is ignored.
 _PROBED: Final = (bytearray(1),)
 
-# On Linux this clock includes the time in which the machine sleeps, so that the wall clock does not
-# seem to have jumped after it.
+# On Linux this clock includes the time in which the machine sleeps, so that after a sleep the wall
+# clock does not seem to have jumped.
 _RUNNING_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

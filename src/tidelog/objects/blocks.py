@@ -3,13 +3,13 @@
 A lookup reads small pieces of an object, such as a header and an index entry. Each read costs a
 request, so the whole block around a piece is read. `BlockReader` reads one object at any position
 in as few requests as the cached blocks allow. `BlockCache` keeps blocks by name, in memory and, if
-one is given, in a folder. Each of the two has a limit in bytes, and evicts the least recently used
-block first.
+one is given, in a folder. Memory and folder each have a limit in bytes, and evict the least
+recently used block first.
 
 The file of a block in the folder contains its name and a checksum. An invalid file is removed and
 the block is read from the store again, so damage costs time and never causes a wrong result. The
-folder contains nothing else and may be deleted at any time. Processes may share it; each lists it
-from time to time to find blocks that others have added.
+folder contains nothing else and may be deleted at any time. Processes may share the folder; each
+lists it from time to time to find blocks of the others.
 
 Invariant: a block's name belongs to bytes that never change, so no block is ever stale. The module
 has no store: a reader gets a function that fetches a range. Thread-safe.

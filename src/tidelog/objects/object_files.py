@@ -98,7 +98,7 @@ BLOCK_BYTES: Final = 64 << 10
 # Maximum bytes of cached blocks.
 CACHE_BYTES: Final = 64 << 20
 
-# Size from which a map is copied into a file in the local temporary folder, not into memory.
+# A map of more bytes is copied into a file in the local temporary folder, not into memory.
 SPOOL_BYTES: Final = 16 << 20
 
 _FETCHED_MAX: Final = 4_096
@@ -227,7 +227,7 @@ class ObjectFiles(LayeredFiles):
 
     def _read_small(self, key: str) -> bytes | None:
         try:
-            return self.store.read(key, 0, SMALL_BYTES + 1)  # one byte more if it is large
+            return self.store.read(key, 0, SMALL_BYTES + 1)  # the last byte shows that it is large
         except FileNotFoundError:
             return None
 
@@ -339,7 +339,7 @@ class ObjectFiles(LayeredFiles):
         )
 
     def map(self, path: str, size: int | None = None) -> memoryview:
-        """Copy the first `size` bytes into memory, or if they are many into an unnamed file."""
+        """Copy the first `size` bytes into memory, or into an unnamed file if they are many."""
         if not self.is_remote(path):
             return self.below.map(path, size)
         file = self.open(path)

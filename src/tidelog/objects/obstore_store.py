@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Handle
 
 
-# Defaults of time limits and retries. Without one of them, a call might wait forever.
+# Defaults of time limits and retries. If any of them were missing, a call might wait forever.
 TIMEOUT_MS: Final = 60_000
 
 CONNECT_TIMEOUT_MS: Final = 5_000
@@ -94,7 +94,7 @@ class StoreSettings:
         return times | dict(self.client)
 
     def retry_config(self, retries: int) -> dict[str, object]:
-        """Return the options of obstore's retries, with this number of them."""
+        """Return obstore's options for retries, with this maximum number of retries."""
         return {
             "max_retries": retries,
             "retry_timeout": timedelta(milliseconds=self.retry_timeout_ms),

@@ -1,7 +1,7 @@
 """Hours, days, weeks and months of a time zone, as consecutive ranges of instants.
 
-A day has 23 or 25 hours if the clock changes on it. If a clock change repeats an hour, the second
-one is another hour. Weeks begin on Monday, as in ISO 8601.
+A day has 23 or 25 hours if the clock changes on it. If a clock change repeats an hour, the
+repetition is an hour of its own. Weeks begin on Monday, as in ISO 8601.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -38,7 +38,7 @@ _LENGTHS_MS: Final = {
 
 
 def unit_start(ms: int, unit: CalendarUnit, zone: tzinfo = UTC) -> int:
-    """Return the first instant of the hour, day, week or month in a zone with an instant, in ms."""
+    """Return the start, in ms, of the hour, day, week or month of a zone that contains `ms`."""
     local = _local(ms, zone)
     if unit is CalendarUnit.HOUR:
         start = ms - ms % MS_PER_SECOND - _ms_past_hour(local)
@@ -100,7 +100,7 @@ def _local(ms: int, zone: tzinfo) -> datetime:
 
 
 def _instant(local: datetime) -> int:
-    """Return the first instant of a local time in ms; of a skipped one the clock change."""
+    """Return the first instant of a local time, or of the clock change that skips it, in ms."""
     return round(local.timestamp()) * MS_PER_SECOND
 
 
@@ -109,7 +109,7 @@ def _ms_past_hour(local: datetime) -> int:
 
 
 def _following(first: datetime, unit: CalendarUnit) -> datetime:
-    """Return the day on which the unit after that of `first`, its first day, begins."""
+    """Return the first day of the next unit; `first` is the first day of this unit."""
     if unit is CalendarUnit.MONTH:
         return (first + timedelta(days=31)).replace(day=1)
     return first + timedelta(days=7 if unit is CalendarUnit.WEEK else 1)

@@ -310,14 +310,14 @@ def _zone_name(zone_text: str) -> str:
 
 
 def zone_of_question(texts: Iterable[str]) -> str | None:
-    """Return the zone that given times and ranges name, for results and for times without one.
+    """Return the zone that times and ranges name: for results, and for times without a zone.
 
     Args:
         texts: Times, ranges and other texts such as `latest`, which need no zone.
 
     Returns:
-        An IANA name, or an offset such as `-05:00`; None if no text has a zone or if two differ,
-        and for UTC written as Z if no time lacks a zone.
+        An IANA name, or an offset such as `-05:00`; None if no text has a zone, if two zones
+        differ, or if every time has the zone `Z`.
     """
     names: set[str | None] = set()
     for text in texts:
@@ -334,7 +334,7 @@ def zone_of_question(texts: Iterable[str]) -> str | None:
 
 
 def _zone_spelling(zone_text: str) -> str:
-    """Return one of the spellings of a zone: `Z` for `z`, and `+05:30` for `+0530`."""
+    """Return the standard spelling of a zone: `Z` for `z`, and `+05:30` for `+0530`."""
     name = _zone_name(zone_text)
     if name[0] not in "+-":
         return "Z" if name == "z" else name

@@ -174,7 +174,7 @@ def _epoch_ns(text: str, number: re.Match[str]) -> int:
 
 
 def _check_size(text: str, number: int) -> None:
-    """Raise InvalidTime for a bare number that is more likely a date, s, us or ns than ms.
+    """Raise InvalidTime for a bare number that is hardly ms, but a date or a time in s, us or ns.
 
     Numbers below 1e8 are accepted as ms: nothing else looks like them, and synthetic logs often
     have them.
