@@ -95,7 +95,7 @@ class Frames:
 
     @property
     def wanted_bytes(self) -> int:
-        """Number of bytes missing to the end of the current frame, or to the end of its length."""
+        """Number of bytes missing from the current frame; from its length if that is incomplete."""
         if self._ready:
             return 0
         if self._large is not None:
@@ -107,7 +107,7 @@ class Frames:
 
     @property
     def missing_bytes(self) -> int:
-        """Number of bytes missing to the end of a large frame; 0 if none is being received."""
+        """Number of bytes missing from a large frame; 0 if no large frame is being received."""
         return 0 if self._large is None else self._large_bytes - self._large_have
 
     @property
@@ -148,7 +148,7 @@ class Frames:
     def rest(self) -> None:
         """Release the buffers until more bytes arrive, unless they still contain needed bytes.
 
-        Otherwise thousands of idle connections might each hold a large buffer.
+        Without this call, thousands of idle connections might each hold a large buffer.
         """
         self._foreseen = None
         if self._chunk and self.is_empty and is_free(self._chunk):

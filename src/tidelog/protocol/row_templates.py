@@ -12,9 +12,9 @@ its codec.
 
 Invariants:
 
-- A template is proven before it is used: the codec has read the same rows from the frame, other
-  rows from a frame in which each field of each row was changed, and has written the response with
-  the same bytes.
+- A template is proven before it is used. Codec and template have read the same rows from the frame,
+  and also from a copy of the frame with every field of every row changed. Both have written the
+  same bytes of a response.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
 - Learning a template takes as much time as some tens of requests save. It also uses up credit,

@@ -129,7 +129,7 @@ def scram_users(client: "Cluster") -> list[ScramUser]:
 
 
 def set_password(client: "Cluster", user: ScramUser, password: bytes) -> None:
-    """Add a SCRAM credential, or replace the user's one of the same mechanism.
+    """Add a SCRAM credential, or replace the user's credential of the same mechanism.
 
     The password is salted and hashed here; brokers receive only the result.
 

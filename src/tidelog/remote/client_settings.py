@@ -71,7 +71,7 @@ def translate_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_properties(text: str) -> dict[str, str]:
-    """Return names and values of a Java properties file; the last line of a name counts."""
+    """Return names and values of a Java properties file; the last line for a name is used."""
     properties: dict[str, str] = {}
     for line in _logical_lines(text):
         parts = _LINE.fullmatch(line)

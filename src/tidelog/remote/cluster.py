@@ -133,7 +133,7 @@ def decoded(message: "ck.Message") -> RemoteRecord:
 
 
 def as_record(record: RemoteRecord) -> Record:
-    """Return a record as a directory returns it; without a create time if it is LogAppendTime."""
+    """Return a record as a directory does; without a create time if its time is LogAppendTime."""
     is_created = record.timestamp_type is TimestampType.CREATE_TIME
     return Record(
         offset=record.offset,
@@ -347,7 +347,10 @@ class Cluster(Closing, Client):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
+        """Search by append time.
+
+        A partition has an entry only if its leader is a tidelog broker, reached in plain text.
+        """
         with closing(self.append_time_lookup(max_bytes=1)) as lookup:
             answers = {
                 name: lookup.first_appended(name, time_ms)
@@ -367,7 +370,8 @@ class Cluster(Closing, Client):
 
         Args:
             isolation: READ_COMMITTED ends at the last stable offset.
-            max_bytes: Maximum size of a response; 1 to fetch single batches.
+            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
+                fetches the batches one by one.
         """
         from tidelog.remote.time_lookup import AppendTimeLookup, Leaders  # few callers need it
 
@@ -407,7 +411,8 @@ class Cluster(Closing, Client):
             isolation: READ_COMMITTED ends at the last stable offset.
             topic_id: Expected id of the topic as 32 hexadecimal digits, or "" to accept any.
                 Another id is an error: the topic was deleted and recreated.
-            max_bytes: Maximum size of a response; 1 to fetch single batches.
+            max_bytes: Maximum size of a response in bytes. A broker sends at least one batch, so 1
+                fetches the batches one by one.
             reach: Finds the extent of the whole batches in a response; the default needs no numpy.
         """
         from tidelog.record.offset_order import reach_of
@@ -518,7 +523,8 @@ class Cluster(Closing, Client):
         request = ConsumerGroupTopicPartitions(group, wanted_partitions)
         operation = f"read the offsets of group {group}"
         # Without a coordinator, a request for offsets crashes the process (librdkafka 2.16
-        # dereferences a null pointer); the request for a description before it then fails instead.
+        # dereferences a null pointer); so the group's description is requested first, which fails
+        # without a coordinator.
         self._describe_group(group)
 
         def ask() -> dict[TopicPartition, Committed | None]:

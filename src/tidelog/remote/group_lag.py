@@ -6,9 +6,9 @@ order of preference: append times from the cluster's own directory, a broker's L
 producer's create time.
 
 Groups can also be read from a broker's directory (Kafka's or tidelog's) without a broker: from
-`__consumer_offsets`, where transactional commits count from their marker on. A standby's directory
-has the offsets last copied from its leader. The directory of one of several brokers has only the
-groups whose partition of `__consumer_offsets` it has.
+`__consumer_offsets`, where commits in a transaction take effect with the transaction's marker. A
+standby's directory has the offsets last copied from its leader. The directory of one of several
+brokers has only the groups whose partition of `__consumer_offsets` it has.
 """
 
 from collections import deque
@@ -108,8 +108,8 @@ class PartitionLag:
         offset_lag: Number of offsets up to the end, which is more than the number of records if
             some were compacted away or are transaction markers.
         lost: Number of offsets deleted before the group read them.
-        behind_ms: Age in ms of the first unread record; 0 if there is none, None if it has no time,
-            negative if its clock was ahead of this machine's clock.
+        behind_ms: Age in ms of the first unread record; 0 if there is none, None if the record has
+            no time, negative if the clock of its time was ahead of this machine's clock.
         offsets_per_s: Offsets consumed per second over the kept samples, None with fewer than two.
         arrivals_per_s: Offsets appended per second over the kept samples, None with fewer than two.
         catch_up_s: Seconds until the group reaches the end if both rates continue: 0 at the end,
@@ -190,7 +190,7 @@ def _next_offset(committed: Committed | None, mark: Watermarks) -> int:
 def _left(
     counter: Counter, partition: TopicPartition, start: int, end: int, unread: Unread | None
 ) -> Count:
-    """Count records from the first unread one on; no offset between `start` and it has a record."""
+    """Count the unread records; there are none between `start` and the first unread one."""
     if unread is None:
         return Count(0, is_exact=True)
     return counter(partition, max(start, unread.offset), end)
@@ -403,7 +403,7 @@ def read_groups(directory: Directory, env: Env) -> DirectoryGroups | None:
         loaded = _load(directory.partition(OFFSETS_TOPIC, number), notes)
         for group, one in loaded.items():
             offsets = _positions(directory, group, one, notes)
-            if offsets:  # they replace offsets that the standby copied from its leader earlier
+            if offsets:  # newer than those that a standby copied from its leader
                 groups[group] = {**groups.get(group, {}), **offsets}
     return DirectoryGroups(
         positions=groups,

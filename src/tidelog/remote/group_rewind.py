@@ -1,9 +1,9 @@
 """Rewind of a consumer group to a point in time: the plan, and its execution.
 
-Only `execute` commits. Two rules keep a rewind from skipping records; options can override both. If
-a partition has no record at or after the time, its offset stays (or moves to the end). If the group
-hasn't reached the time yet, its offset stays, too, because moving forward would skip unread
-records.
+Only `execute` commits. Two rules keep a rewind from skipping records; an option overrides each of
+them. If a partition has no record at or after the time, its offset stays unchanged (with the
+option, it moves to the end). If the group hasn't reached the time yet, its offset stays unchanged
+as well, because moving it forward would skip unread records.
 
 Source: KIP-79, whose first use case this is.
 """

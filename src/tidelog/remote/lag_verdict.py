@@ -8,7 +8,7 @@ from tidelog.amounts import duration_text, plural, verb
 from tidelog.lazy_dataclass import dataclass
 from tidelog.remote.group_lag import PartitionLag, State
 
-# States that continued reading does not change, with their texts.
+# States that do not end by reading further, with their texts.
 _BAD: Mapping[State, tuple[str, str]] = {
     State.NO_COMMIT: ("has no commit", "have no commit"),
     State.LOST: ("has lost records", "have lost records"),
@@ -28,8 +28,8 @@ class LagSum:
         behind_ms: Age in ms of the oldest unread record; 0 if there is none, None if no age is
             known.
         offsets_per_s: Offsets consumed per second in all partitions; None if unknown.
-        catch_up_s: Seconds until the group has read all partitions; None if unknown for one,
-            infinite if the group falls behind in one.
+        catch_up_s: Seconds until the group has read all partitions; None if unknown for a
+            partition, infinite if the group falls behind in a partition.
         states: Number of partitions in each state other than `OK`.
     """
 

@@ -75,7 +75,7 @@ class OwnEpoch(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """Result of a request for an epoch: the leader's largest epoch up to it, and where that ends.
+    """The leader's largest epoch that is not above a requested one, and its end offset.
 
     Both fields are -1 if the leader has no epoch up to the requested one.
     """
@@ -284,7 +284,7 @@ class Leader:
     def settings(self, names: Sequence[str]) -> dict[str, LeaderSettings]:
         """Return the settings that the cluster reports for each topic; raises ClusterFailure.
 
-        A topic without a result in the response is not in the result here either.
+        A topic that is missing from the response is missing from the result, too.
         """
         resources = [
             DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=name)

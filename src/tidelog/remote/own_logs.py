@@ -150,7 +150,8 @@ def first_record(log: LogView, offset: int, isolation: IsolationLevel) -> TimedR
 def _refuse_unknown(log: LogView, end: int, time_ms: int) -> None:
     """Raise InvalidRequest if a record below `end` may have been appended at `time_ms` or later.
 
-    Append times never decrease, so this is impossible if the last record below `end` has one.
+    The search has found no known append time at or after `time_ms` below `end`. Append times never
+    decrease, so if the last record below `end` has a known one, all earlier records are older, too.
     """
     last = _last_below(log, end)
     if last is None or log.append_time_of(last) is not None:

@@ -422,7 +422,7 @@ class PartitionFetch:
         """Return the connection to the partition's leader.
 
         Raises:
-            UnknownTopic: The topic or partition doesn't exist, or not any more.
+            UnknownTopic: The topic or partition doesn't exist, or no longer exists.
             ClusterFailure: The partition has no leader now, or no broker responds.
         """
         if self._leader is not None:
@@ -451,7 +451,7 @@ class PartitionFetch:
         return self._leader
 
     def _unknown(self) -> ClusterFailure | UnknownTopic:
-        """Return the error for an unknown partition: ClusterFailure, after retries UnknownTopic."""
+        """Return the error for an unknown partition: first ClusterFailure, then UnknownTopic."""
         self._unknown_count += 1
         if self._unknown_count > _UNKNOWN_MAX:
             return UnknownTopic(f"{self._bootstrap} has no partition {self._name} any more")

@@ -339,7 +339,7 @@ class _Lane:
 
 
 def refuse_time(where: str, time_ms: int) -> None:
-    """Raise InvalidTimestamp for 0 ms, which librdkafka replaces by the time now, or below -1."""
+    """Raise InvalidTimestamp below -1, and for 0, which librdkafka replaces by the current time."""
     if time_ms == 0:
         raise InvalidTimestamp(
             f"{where}: a record whose timestamp is 1970-01-01T00:00:00Z (0 ms): the client"

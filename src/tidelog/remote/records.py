@@ -240,7 +240,7 @@ class ClusterRecords(RecordSource):
         *,
         stats: ScanStats,
         options: "ReadOptions | None" = None,
-        threads: int | None = None,  # connections are used one after another, whatever the number
+        threads: int | None = None,  # ignored: connections are used one after another
     ) -> "pa.RecordBatchReader":
         """See `RecordSource`."""
         from tidelog.scan import ReadOptions, schema
@@ -374,7 +374,10 @@ class ClusterRecords(RecordSource):
     def _untimed(
         self, names: Sequence[TopicPartition], wanted: RequestedRange, clock: ClockName
     ) -> dict[TopicPartition, int | None] | None:
-        """Return numbers of records without an append time; None if reading a range counts them."""
+        """Return the number of records without an append time by partition.
+
+        None if reading counts them: on the record clock, or without a time range.
+        """
         if clock is ClockName.RECORD or wanted.times is None:
             return None
         return without_append_time(self.cluster, self.cluster.watermarks(names))
@@ -460,7 +463,7 @@ class _ClusterReads(PlainReads):
         self._bounds: dict[TopicPartition, tuple[int, int]] | None = None
 
     def bounds(self) -> dict[TopicPartition, tuple[int, int]]:
-        """See `PlainReads`; those at the first call."""
+        """See `PlainReads`; later calls return the bounds of the first call."""
         if self._bounds is None:
             marks = named_watermarks(self._cluster, self._partitions, self._isolation)
             self._bounds = {name: (mark.start, mark.end) for name, mark in marks.items()}

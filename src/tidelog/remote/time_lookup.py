@@ -6,7 +6,7 @@
 - Record clock: a broker's search may miss records, so its result is verified.
 - Append clock on other brokers: append times are known if the broker stamped the records itself
   (LogAppendTime). The topic's setting applies only to records appended since it was set, so the
-  first match and the last record before it must both have that timestamp type.
+  first match and the last record before it must both have the type LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
   fetched records if the client requests them. After a broker has returned none, it is not asked for
   append times again.
@@ -121,7 +121,7 @@ def _refuse_missing(
 def first_at_or_after(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-    """Return the first record of each log whose timestamp is at or after a time; None if none is.
+    """Return each log's first record with a timestamp at or after a time; None if it has none.
 
     Kafka returns no match if all matches in the first segment with a match were deleted, even if
     later segments have matches (docs/differences.md). If the log's largest timestamp shows that
@@ -265,7 +265,9 @@ def matches_of(
 def first_appended(
     cluster: ClusterView, marks: Mapping[TopicPartition, Watermarks], time_ms: int
 ) -> dict[TopicPartition, TimeMatch]:
-    """Return each log's first record at or after an append time, and the number of unknown times.
+    """Return each log's first record that was appended at or after a time.
+
+    Each match also has the number of records before it whose append time is unknown.
 
     Raises:
         InvalidRequest: The append times are unknown to the brokers.
@@ -370,7 +372,7 @@ def first_known_appended(
     matches: dict[TopicPartition, OffsetAndTimestamp | None] = {}
     for name, (hit, without_time) in cluster.search_append_times(marks, time_ms).items():
         mark = marks[name]
-        # A match at the end or after it was appended after the watermarks were read.
+        # A match at or after the end is newer than the watermarks.
         matches[name] = None if hit is None or hit.offset >= mark.end else hit
         if without_time:
             end = mark.end if hit is None else min(hit.offset, mark.end)
@@ -553,8 +555,8 @@ class _PartitionTimes:
 class Leaders:
     """Leaders of partitions, to skip the leaders that are known to return no append times.
 
-    No leader is looked up before one of them has returned none; then the leaders of each topic are
-    looked up once.
+    Leaders are looked up only after one of them has returned no append times, and then once for
+    each topic.
     """
 
     def __init__(self, look_up: Callable[[str], Mapping[int, int]], unsupported: set[int]) -> None:
@@ -606,8 +608,8 @@ class AppendTimeLookup:
             open_fetch: Opens a partition's fetch; None if leaders require TLS or SASL.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, with those that return no append times.
-            rest_ms: Time in ms after a failure for which times of that partition are unknown
-                without a request.
+            rest_ms: Time in ms after a failure in which no request is sent for that partition, and
+                its times are unknown.
         """
         self._open_fetch = open_fetch
         self._clock = clock

@@ -156,7 +156,10 @@ class ClusterView(Protocol):
     def search_append_times(
         self, marks: Mapping[TopicPartition, Watermarks], time_ms: int
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search by append time; no entry unless a tidelog broker is the leader, in plain text."""
+        """Search by append time.
+
+        A partition has an entry only if its leader is a tidelog broker, reached in plain text.
+        """
         ...
 
     def groups(self) -> list[str]:

@@ -139,8 +139,8 @@ class PartitionData:
     )
     preferred_read_replica: int = wire(INT32, since=11, default=-1)
     records: Pieces = wire(RECORD_PIECES)
-    # tidelog extension: first offset and append time in ms of each run of records, in turn; time -1
-    # if unknown.
+    # tidelog extension: for each run of records two numbers, its first offset and its append time
+    # in ms, which is -1 if unknown.
     append_times: list[int] = wire(array(INT64), since=12, tag=OWN_TAGS_START)
 
     @property

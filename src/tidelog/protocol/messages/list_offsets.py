@@ -28,7 +28,7 @@ from tidelog.types import (
     MAX_TIMESTAMP,
 )
 
-# First version that allows a special time, by special time.
+# Special time -> first version of the request that allows it.
 SPECIAL_SINCE: Final = {
     LATEST_TIMESTAMP: 0,
     EARLIEST_TIMESTAMP: 0,
@@ -139,9 +139,9 @@ class OffsetForLeaderEpochRequest:
 
 @message
 class EpochEndOffset:
-    """Partition in the response: that epoch and its end offset, exclusive.
+    """Partition in the response: largest epoch not above the requested one, and its end offset.
 
-    Both are -1 if the requested epoch is above all epochs of the log.
+    The end offset is exclusive. Both are -1 if the requested epoch is above all epochs of the log.
     """
 
     error_code: int = wire(INT16)
