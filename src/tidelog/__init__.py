@@ -104,8 +104,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Public name -> the module that defines it; all others are in `errors`. `open` is defined as
-# `open_directory`, because a module that defined `open` would hide the builtin.
+# Public name -> the module that defines it. Public names that are not listed are in `errors`.
+# `open` is defined as `open_directory`, because a module that defined `open` would hide the
+# builtin.
 _HOMES: Final = {
     "AsyncRemoteDirectory": "remote.async_directory",
     "ClockName": "types",
@@ -223,10 +224,10 @@ _SUBPACKAGES: Final = ("scan", "spark")
 def _let_spark_find_us() -> None:
     """Make Spark's workers use this Python if it is in an environment that is not activated.
 
-    Spark runs the first `python3` of the PATH unless PYSPARK_PYTHON (or its setting
-    `spark.pyspark.python`, which takes precedence) names another. That Python doesn't have tidelog,
-    and the query fails with DATA_SOURCE_NOT_FOUND. The variable must be set before a session
-    starts; this function starts no session.
+    Without PYSPARK_PYTHON (or Spark's setting `spark.pyspark.python`, which takes precedence) Spark
+    runs the first `python3` of the PATH. If that Python doesn't have tidelog, queries fail with
+    DATA_SOURCE_NOT_FOUND. The variable must be set before a session starts; this function starts no
+    session.
     """
     is_environment = sys.prefix != sys.base_prefix or os.access(f"{sys.prefix}/conda-meta", os.F_OK)
     if not is_environment or "PYSPARK_PYTHON" in os.environ:

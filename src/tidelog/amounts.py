@@ -9,13 +9,14 @@ from itertools import pairwise
 from math import floor, isfinite, log10
 from typing import Final
 
-# Names and sizes in seconds, from the largest.
+# Units of time: name and length in seconds, the longest first.
 _DURATIONS: Final = (("d", 86_400.0), ("h", 3_600.0), ("m", 60.0), ("s", 1.0))
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _KILO: Final = 1000
 _MINUTE_S: Final = 60
-# An estimate of at least this number of a unit is given in that unit alone. A smaller number of the
-# unit is given with the next smaller unit, rounded to these steps (one for each unit).
+# An estimate of at least `_MANY` of a unit, such as 10 hours, is given in that unit alone. A
+# shorter one is also given in the next smaller unit (3h10m), rounded to the unit's step in
+# `_STEPS_S`.
 _MANY: Final = 10
 _STEPS_S: Final = (2 * 3_600.0, 5 * 60.0, 5.0, 0.1)
 

@@ -3,7 +3,7 @@
 Arguments are converted if their meaning is clear: text or an enum to a choice, a `Path` to text, a
 `datetime` to ms, numbers to settings, dicts to records. Anything else raises a typed error that
 names the argument and the accepted values. Functions and classes are marked with `reads_arguments`;
-a test checks that all public signatures are.
+a test checks that every public one is marked.
 """
 
 import inspect
@@ -53,7 +53,7 @@ class Inexact(StrEnum):
     MARK = "mark"
 
 
-# Parameter names that mean the same choice in every signature.
+# Parameter name -> enum of its choices, the same in every signature.
 CHOICES: Final[Mapping[str, type[Enum]]] = {
     "clock": ClockName,
     "isolation": IsolationLevel,
@@ -116,12 +116,12 @@ def word_of(member: Enum) -> str:
 def reads_arguments(**more: type[Enum]) -> Callable[[Target], Target]:
     """Return a decorator that converts and checks the arguments of functions or methods.
 
-    `choice` converts choices, paths become text, and a function in `READERS` converts the argument
-    of its name. Arguments annotated as text, numbers or flags must have that type. Other arguments
-    are not checked, so a call costs little. A default of None is kept.
+    `choice` converts choices, paths become text, and a function in `READERS` converts the parameter
+    whose name is the function's key. Arguments annotated as text, numbers or flags must have that
+    type. Other arguments are not checked, so a call costs little. A default of None is kept.
 
     Args:
-        more: Choices in addition to those of `CHOICES`.
+        more: Parameter name -> enum, in addition to those in `CHOICES`.
 
     Raises:
         InvalidRequest: Raised by the decorated function: it names the argument and the accepted
@@ -256,12 +256,13 @@ def _typed(annotation: object) -> _Reader | None:
             f"{name} is {argument!r:.60} ({type(argument).__name__}); give {words}"
         )
 
-    # Every int is checked: one over 64 bits would fail much later, in an error without its name.
+    # Every int is checked: one of more than 64 bits would fail much later, with an error that
+    # doesn't name the parameter.
     return _Reader(kinds - {int}, read)
 
 
 def _other(lists: frozenset[object], *, takes_text: bool) -> _Reader | None:
-    """Return the reader of a parameter that may be text or numbers; None if it is not checked."""
+    """Return the reader of a parameter of text or lists of numbers; None if nothing is checked."""
     if takes_text:
         return _Reader(frozenset({str}), _as_path)
     return _Reader(frozenset(), _as_numbers) if lists == {int} else None
@@ -326,7 +327,7 @@ def _elements_of(kind: object) -> frozenset[object]:
 def _as_partitions(
     kinds: frozenset[object], lists: frozenset[object], argument: object, name: str
 ) -> object:
-    """Convert topics or partitions: one of `kinds`, or an iterable of `lists`."""
+    """Convert one topic or partition (of a type in `kinds`), or an iterable of them (`lists`)."""
     if argument is None and type(None) in kinds:
         return None
     partitions = _as_name(argument, kinds | lists, name)

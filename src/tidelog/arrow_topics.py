@@ -103,7 +103,7 @@ def _rows_of(source: object) -> pa.Table:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Copy columns of string or binary views, as in Polars: Arrow can't select rows of these."""
+    """Cast columns of views, as Polars has, to plain ones: Arrow can't select rows of views."""
     kinds = [_without_view(field.type) for field in table.schema]
     if kinds == table.schema.types:
         return table

@@ -452,8 +452,8 @@ class Directory(FrontDoor):
     def exclusive(self) -> AbstractContextManager[object]:
         """Return a context manager that blocks requests of the control channel, if it is served.
 
-        The calls of this class block them by themselves; logs, partitions and scans that they
-        return do not.
+        Calls of this class block these requests themselves. Use it around calls of the logs,
+        partitions and scans that this class returns, which do not.
         """
         return nullcontext()
 

@@ -29,7 +29,7 @@ class TidelogError(Exception):
     code: ClassVar[int | None] = None
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy by the attributes: constructors take other arguments than the text."""
+        """Pickle and copy by the attributes, because constructors don't take the error's text."""
         return _unpickled, (type(self), self.args, self.__dict__)
 
 
@@ -575,7 +575,7 @@ class ConfigError(TidelogError):
 
 
 class ConfigErrors(ConfigError):
-    """Several settings are invalid; the fields of a single error are the first one's.
+    """Several settings are invalid; `key`, `value` and `allowed` are those of the first one.
 
     Attributes:
         errors: All errors, in the order of the settings.

@@ -65,7 +65,7 @@ class FrontDoor(Closing):
 
     @abstractmethod
     def log_sizes(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Return the sizes in bytes of each topic's log files, one of them for each segment.
+        """Return the sizes in bytes of each topic's log files, one size for each segment.
 
         The result is empty for a cluster, which doesn't report them. For a directory, no log is
         opened, and UnknownTopic is raised if a topic doesn't exist.
@@ -125,7 +125,7 @@ class FrontDoor(Closing):
     def search_times(
         self, times: Mapping[TopicPartition, int], clock: ClockName
     ) -> dict[TopicPartition, TimeMatch]:
-        """Search as `offsets_for_times`, with a count of unknown append times in place of a log."""
+        """Like `offsets_for_times`, but return counts of unknown append times, and don't warn."""
 
     @abstractmethod
     def _time_spans(
@@ -171,7 +171,7 @@ class FrontDoor(Closing):
             the append clock, `without_time` is the number of records before the result whose append
             time is unknown, or None if the brokers don't report it. If an entry is None,
             `without_append_time` returns the number of such records in the whole partition, and a
-            warning is logged unless it is 0.
+            warning is logged unless that number is 0.
 
         Raises:
             ValueError: A time is negative, or the clock is unknown.
@@ -213,7 +213,7 @@ class FrontDoor(Closing):
 
         Returns:
             An entry for every partition; both times are None without records. Transaction markers
-            don't count. On the append clock, these are the first and the last known append time.
+            are ignored. On the append clock, these are the first and the last known append time.
             The smallest record time is None if large segments without a zone map would have to be
             read, and for a cluster always, because brokers don't report it. For a cluster, the
             largest record time is None if a marker has a larger time.

@@ -33,6 +33,6 @@ def take_as_old() -> None:
 
 
 def take_modules_as_old() -> None:
-    """Call `take_as_old` after an import, unless objects are frozen, as in a Spark worker."""
+    """Call `take_as_old` after an import, unless objects are frozen (`gc.freeze`), as by Spark."""
     if not gc.get_freeze_count():
         take_as_old()

@@ -155,7 +155,7 @@ class Table(ArrowSource):
 
 
 def picture(caption: str, rows: "Table | Diff", columns: Sequence[str], *, keeps_all: bool) -> str:
-    """Return the first rows of a table or a diff as HTML; without rows if much must be read."""
+    """Return the first rows of a table or a diff as HTML; none if too much must be read."""
     try:
         planned = rows.source.plan(
             rows.topic,
@@ -238,8 +238,8 @@ def checked(
         question: The table or diff.
         name: The partition.
         splits: Splits of its records.
-        rows: The rows. Before the first one, the keys of all records have been read; if they exceed
-            the memory limit, only before the last one.
+        rows: The rows. All keys of the partition have been read before the first row, or, if the
+            keys exceed the memory limit, before the last row.
         stats: Statistics of the read.
 
     Raises:
@@ -258,7 +258,7 @@ def checked(
 
 
 def _check_compaction(question: _Question, name: TopicPartition, splits: "Sequence[Split]") -> None:
-    """Raise OffsetsGone if compaction may have removed records for ones after the splits."""
+    """Raise OffsetsGone if records may have been compacted away for newer ones after the splits."""
     if question.inexact == MARK:
         return
     limit = min((split.compacted_max for split in splits), default=INT64_MAX)

@@ -48,7 +48,7 @@ def _with_methods(
     own = set(declared.__dict__)
     # The standard library would describe the parameters of a class without a docstring.
     declared.__doc__ = declared.__doc__ or declared.__name__
-    # It refuses a frozen class with a base that is not, and the reverse.
+    # The standard library refuses a frozen class whose base is not frozen, and the reverse.
     is_checked = frozen and hasattr(declared, "__dataclass_fields__")
     kind: type = dataclasses.dataclass(
         init=False, repr=False, eq=False, slots=True, kw_only=kw_only, frozen=is_checked
@@ -71,7 +71,7 @@ def _with_methods(
     for name, method in methods.items():
         if name not in own:
             setattr(kind, name, method)
-    # A class that defines __eq__ has None here, but not by its own choice.
+    # If a class defines __eq__ but no __hash__, Python sets its __hash__ to None.
     if eq and declared.__dict__.get("__hash__") is None:
         kind.__hash__ = _compiled_later(kind, "__hash__", _hash_of) if frozen else None  # type: ignore[assignment, method-assign]
     return kind
@@ -83,7 +83,8 @@ def _ensure_supported(kind: type) -> None:
     if "self" in declared:
         raise TypeError(f"{kind.__qualname__}: a field can't be named 'self'; rename it")
     for name in declared.keys() - _names_of(kind):  # each is a ClassVar or an InitVar
-        # The type may have another name, and the library shows its own decision only as text.
+        # InitVar may have been imported under another name. How the library has classified the
+        # field is public only in the field's `repr`.
         if repr(declared[name]).endswith("_field_type=_FIELD_INITVAR)"):
             raise TypeError(
                 f"{kind.__qualname__}.{name}: InitVar is not supported; declare a field, or use the"
@@ -107,7 +108,8 @@ def _compiled_later(
 ) -> Callable[..., object]:
     """Return a method that compiles the method `name` of a class, takes its place and calls it.
 
-    It may be called again after that, by a thread that looked it up before, or by a wrapper.
+    The returned method may still be called later: by a thread that has already looked it up, or by
+    a wrapper.
     """
 
     def method(self: object, *args: object, **values: object) -> object:
@@ -164,7 +166,7 @@ def _parameters_of(kind: type) -> list[str]:
 
 
 def _fields_of_init(kind: type) -> list[Field[object]]:
-    """Fields that the constructor takes, those that are given by keyword alone last."""
+    """Return the fields that the constructor takes, keyword-only fields last."""
     return sorted(
         (each for each in fields(kind) if each.init), key=lambda each: each.kw_only is True
     )
@@ -175,7 +177,7 @@ def _is_required(declared: Field[object]) -> bool:
 
 
 def _is_given(default: object) -> bool:
-    """Return whether a field has this default: `MISSING` of an unpickled class is another one."""
+    """Return whether a default is given; an unpickled class has a copy of `MISSING` for none."""
     return not isinstance(default, type(MISSING))
 
 
@@ -196,7 +198,7 @@ class _SignatureOfFields:
         owner = next(each for each in kind.__mro__ if "__init__" in each.__dict__)
         if instance is not None or "__signature__" not in owner.__dict__:
             raise AttributeError("__signature__")
-        from inspect import Parameter, Signature  # takes 8 ms, and few ask
+        from inspect import Parameter, Signature  # the import takes 8 ms and is rarely needed
 
         def parameter_of(declared: Field[object]) -> Parameter:
             default = declared.default
@@ -262,14 +264,17 @@ def _delete(self: object, name: str) -> None:
 
 
 def _ensure_mutable(value: object, name: str, verb: str) -> None:
-    """Raise FrozenInstanceError, unless a subclass that is no dataclass has a further attribute."""
+    """Raise FrozenInstanceError for a field, and for any attribute if the class is a dataclass.
+
+    Only a subclass that is not itself a dataclass may have other attributes.
+    """
     kind = type(value)
     if "__dataclass_fields__" in kind.__dict__ or name in _names_of(kind):
         raise FrozenInstanceError(f"cannot {verb} field {name!r}")
 
 
 def _state(self: object) -> list[object]:
-    """Return the values for `pickle` and `copy`, which would assign them otherwise."""
+    """Return the values for `pickle` and `copy`, which can't assign fields of a frozen object."""
     return [getattr(self, name) for name in _names_of(type(self))]
 
 

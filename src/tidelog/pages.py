@@ -225,7 +225,7 @@ class Provenance:
 
 
 def without_secrets(arguments: Sequence[str]) -> list[str]:
-    """Return a command's arguments with `...` in place of possible secrets: options, URLs."""
+    """Return a command's arguments, with `...` for possible secrets in options and in URLs."""
     kept: list[str] = []
     for number, word in enumerate(arguments):
         name, equals, text = word.partition("=")

@@ -78,10 +78,10 @@ _SCALES: Final[Mapping[Unit, Sequence[tuple[str, float]]]] = {
     Unit.PERCENT: (("%", 1),),
     Unit.MINUTES: (("h", 60), ("min", 1)),
 }
-# An axis uses the largest unit of which it has at least this number.
+# An axis uses the largest unit of which its largest value has at least this number.
 _UNITS_MIN: Final = 3.0
-# Steps between ticks, to be multiplied by powers of ten. True: of minutes and seconds, among which
-# are 15 and 30. False: of other units.
+# Steps between ticks, to be multiplied by powers of ten. True: for minutes and seconds, with steps
+# of 15 and 30. False: for other units.
 _TICK_STEPS: Final[Mapping[bool, Sequence[float]]] = {
     True: (1, 1.5, 2, 3, 6, 10),
     False: (1, 2, 2.5, 5, 10),
@@ -725,7 +725,8 @@ class _Drawing:
     def _annotate(self, labels: Sequence[tuple[float, float, float]]) -> None:
         """Write values at points; labels that would cover others are left out.
 
-        The value of the last point is to its right, where no mark is; others are above theirs.
+        The value of the last point is written to the right of that point, where no mark is; every
+        other value is written above its point.
         """
         taken: list[tuple[float, float]] = []
         edges = dict(zip(self._xs(), self._edges(), strict=True))
@@ -803,7 +804,8 @@ class _Drawing:
 
         most = max(3, self.width // _TICK_PX)
         locator = AutoDateLocator(tz=axis.tz, minticks=2, maxticks=most)  # type: ignore[no-untyped-call]
-        # Without these steps, matplotlib warns on stderr of two days or years in a narrow picture.
+        # Without these steps, matplotlib prints a warning if a narrow picture shows two days or two
+        # years.
         locator.intervald[HOURLY] = [1, 2, 3, 4, 6, 12, 24]
         locator.intervald[MONTHLY] = [1, 2, 3, 4, 6, 12]
         first, last = self.grid[0], axis.next(self.grid[-1])

@@ -41,9 +41,9 @@ def show_progress(shown: bool | None) -> None:
     """Choose whether long library calls of this process show a progress bar.
 
     Args:
-        shown: True: each call shows one from its start, in terminals as well. False: none does.
-            None, the default: long calls in notebooks do. TIDELOG_PROGRESS=1 or 0 in the
-            environment has the effect of True or False, until this function is called.
+        shown: True: every call shows a bar from its start, also in terminals. False: no call shows
+            one. None, the default: only long calls in notebooks show one. TIDELOG_PROGRESS=1 or 0
+            in the environment has the effect of True or False, until this function is called.
     """
     global _chosen  # noqa: PLW0603 - a choice for the whole process, as a logger's level
     _chosen = shown
@@ -89,7 +89,7 @@ def with_progress(
     text: Callable[[int], str],
     done: Callable[[int], int],
 ) -> "pa.RecordBatchReader":
-    """Return a reader of the same batches that shows its progress; the same one if none is shown.
+    """Return a reader of the same batches that shows its progress, or `reader` if none is shown.
 
     Args:
         reader: The reader.
@@ -124,7 +124,7 @@ def _kind_of_bar() -> "Callable[[_Line], _Bar] | None":
     chosen = _choice()
     if chosen is False or threading.current_thread() is not threading.main_thread():
         return None
-    # None as well while another thread imports IPython.
+    # `get_shell` is also None while another thread imports IPython.
     get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     shell = None if get_shell is None else get_shell()
     if getattr(shell, "kernel", None) is not None:
@@ -207,7 +207,7 @@ class _TerminalBar:
 
         self._line = line
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
-        # The caller's own output goes on while a reader shows its bar: it must not be redirected.
+        # The caller may print while a reader shows its bar; this output must not be redirected.
         self._progress = Progress(
             *columns,
             console=Console(stderr=True),
