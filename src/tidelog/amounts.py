@@ -1,7 +1,7 @@
 """Amounts as people read them: counts, durations, bytes and shares in a few significant digits.
 
-Tables, verdicts, pages and notebooks use these functions, so that one amount has one spelling.
-JSON, CSV and Arrow have the exact numbers instead. Pure.
+Tables, verdicts, pages and notebooks use these functions, so that an amount is written in the same
+way everywhere. JSON, CSV and Arrow have the exact numbers instead. Pure.
 """
 
 from collections.abc import Callable

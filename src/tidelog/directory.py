@@ -329,9 +329,9 @@ class Directory(FrontDoor):
 
         Args:
             topic: Name of the topic.
-            table: An Arrow table, batch or reader, or a Polars or pandas frame; its columns `key`,
-                `value`, `timestamp` (ms, or any timestamp), `headers`, and `partition` (int) to
-                choose partitions explicitly; all are optional.
+            table: An Arrow table, batch or reader, or a Polars or pandas frame. Its columns, all
+                optional: `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
+                `partition` (int), which chooses the partition of each row.
             codec: Compression, unless the topic's `compression.type` sets another one.
             batch_bytes: Size at which a batch is closed, before compression.
 

@@ -523,7 +523,7 @@ class NotAuthorized(ClusterFailure):
 
 
 class WriterFenced(ClusterFailure):
-    """A newer attempt writes with the same transactional id; this one's records are aborted."""
+    """A newer attempt uses the same transactional id; the records of this attempt are aborted."""
 
 
 class DirectoryLocked(TidelogError):

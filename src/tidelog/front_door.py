@@ -100,8 +100,8 @@ class FrontDoor(Closing):
             UnknownTopic: A topic or partition does not exist.
             OffsetOutOfRange: An offset is negative or above the end of its partition; nothing is
                 deleted.
-            PolicyViolation: `cleanup.policy` of a topic is `compact` alone. A directory deletes
-                nothing then.
+            PolicyViolation: `cleanup.policy` of a topic is `compact` alone. In this case a
+                directory deletes nothing.
             ReadOnly, StorageFailure: The directory is open for reading, or its disk failed.
             NotAuthorized, ClusterFailure: The cluster refuses, or can't be reached. After an error,
                 records of other partitions may be deleted.

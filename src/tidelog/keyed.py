@@ -103,9 +103,9 @@ class Table(ArrowSource):
 
         Raises:
             UnknownTopic, InvalidRequest, MissingDependency: At once.
-            InexactTable: With `refuse`. At once if records of the table are known to be missing;
-                while reading, before a partition's first row, if compaction has removed some since,
-                or if records have no time on the clock.
+            InexactTable: With `refuse`. At once if records of the table are known to be missing.
+                While reading, before a partition's first row, if compaction has removed records
+                meanwhile, or if records have no time on the clock.
             CorruptData, OffsetsGone: While reading.
         """
         schema = self.schema
@@ -217,7 +217,7 @@ def check_doubts(
     clock: ClockName,
     inexact: str,
 ) -> None:
-    """Raise InexactTable if there are known reasons for an inexact table; not with `mark`."""
+    """Raise InexactTable if the table is known to be inexact, unless `inexact` is `mark`."""
     if at_ms is None or inexact == MARK:
         return
     doubts = source.doubts(names, at_ms, clock)

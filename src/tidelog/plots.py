@@ -249,7 +249,7 @@ def steps_for(hours: Sequence[int], zone: str | None, clock: str = "") -> Steps:
 def joined(
     values: Mapping[int, float], steps: Steps, join: Callable[[float, float], float]
 ) -> dict[int, float]:
-    """Convert values by hour since the epoch to values by step; `join` joins those of a step."""
+    """Convert values by hour since the epoch to values by step; `join` joins a step's values."""
     found: dict[int, float] = {}
     for hour, value in values.items():
         at = steps.start(hour * HOUR_MS)

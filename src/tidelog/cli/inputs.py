@@ -235,7 +235,7 @@ def _is_arrow_file(source: BinaryIO) -> bool:
 def _batch_rows(
     batches: "Iterable[pa.RecordBatch]", name: str, wanted: ColumnChoice
 ) -> Iterator[InputRow]:
-    """Yield rows of the wanted columns only: others may hold values that Python can't represent."""
+    """Yield rows of only the wanted columns: others may have values that Python can't represent."""
     number = 0
     for whole in batches:
         chosen = _chosen(whole, name, wanted.columns)

@@ -249,7 +249,7 @@ class _Reading:
             rows = self._reads.read(name, RequestedRange(start_offset=first), ScanStats())
             record, append_ms = next(rows, (None, None))
         except TidelogError:
-            return ""  # the note is then printed without the time
+            return ""  # without it, the note has no time
         is_record = self._options.clock is ClockName.RECORD
         ms = record.timestamp if record is not None and is_record else append_ms
         if record is None or ms is None or ms == NO_TIMESTAMP:

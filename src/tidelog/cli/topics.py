@@ -320,7 +320,7 @@ def config(  # noqa: PLR0913 - one parameter for each option
 
 
 def changes_of(given: Sequence[str], cleared: Sequence[str]) -> dict[str, str | None]:
-    """Return the changes of `--set` and `--unset`; raises UsageProblem if both have one key."""
+    """Return the changes of `--set` and `--unset`; raises UsageProblem if both name a key."""
     changes: dict[str, str | None] = dict(parse_settings(given))
     for key in cleared:
         if key in changes:

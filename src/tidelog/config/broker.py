@@ -2,8 +2,8 @@
 
 The fields of `BrokerConfig` are the table of the settings: name, type, default, range and
 documentation of each. Names, defaults and ranges are Kafka 4.3's if Kafka has the setting;
-exceptions are in docs/differences.md. Broker settings that are defaults of topic settings
-(`log.retention.hours`) are synonyms of these (`config/topic.py`).
+exceptions are in docs/differences.md. A broker setting that is the default of a topic setting
+(`log.retention.hours`) is a synonym of the topic setting (`config/topic.py`).
 
 Precedence, highest first: a value set for this broker at run time, a value set for all brokers at
 run time, the value at start, the default. A topic default changes at run time only under its name

@@ -530,8 +530,8 @@ TOPIC_CONFIGS: Final = keys_of(TopicConfig)
 
 TOPIC_CONFIG_BY_NAME: Final = {key.name: key for key in TOPIC_CONFIGS}
 
-# Names of KIP-32's limit on timestamps, one for the past and the future. Kafka split it in 3.6, and
-# dropped these names in 4.0.
+# Names of KIP-32's limit on timestamps, which applied to the past and to the future. Kafka 3.6
+# split it into two settings, and Kafka 4.0 dropped these names.
 TWO_SIDED_LIMITS: Final = (
     "message.timestamp.difference.max.ms",
     "log.message.timestamp.difference.max.ms",

@@ -108,7 +108,7 @@ class MappableFile(Protocol):
     def map_resident(self, size: int, position: int) -> memoryview | None:
         """Return `size` bytes from `position` of a finished file as a read-only view.
 
-        All these bytes are in memory then; none is copied. Returns None if that is impossible;
+        On return all these bytes are in memory; none is copied. Returns None if that is impossible;
         `File.pread` then raises the error.
         """
         ...
@@ -157,7 +157,7 @@ class HeldHere(BlockingIOError):
 
 
 class NotRegularFile(OSError):
-    """The path is a FIFO, a device or a socket; nothing was read, and there was no wait."""
+    """The path is a FIFO, a device or a socket; opening it did not wait, and read nothing."""
 
 
 class LockHandle(Protocol):

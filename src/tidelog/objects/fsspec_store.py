@@ -134,7 +134,7 @@ class FsspecStore(TwoRequestStore):
     def put_file(self, key: str, fs: FileSystem, path: str) -> ObjectInfo:
         """Copy a finished file, in parts and with bounded memory.
 
-        Visible only when complete if the underlying file system has such puts (stores do).
+        Until it is complete the copy is invisible in object stores, but not in every file system.
         """
         size = fs.stat(path).size
         with self._typed("put", key):

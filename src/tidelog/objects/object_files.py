@@ -83,7 +83,7 @@ class Listings:
         return sum(map(len, self._found.values()))
 
     def forget(self, folder: str) -> None:
-        """Drop the listings of the folder and of those below it."""
+        """Drop the listings of the folder and of all folders below it."""
         with self._lock:
             for name in list(self._found):
                 if not folder or name == folder or name.startswith(f"{folder}/"):

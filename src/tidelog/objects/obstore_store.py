@@ -238,7 +238,8 @@ class ObstoreStore:
         self.url = url
         self._family = family
         self._settings = settings
-        # In a shared memory store a URL's path is a folder; elsewhere the handle includes it.
+        # URLs share one store in memory, in which a URL's path is a folder. The handles of other
+        # stores include the path.
         rest = url.partition("://")[2]
         self._prefix = rest.partition("/")[2].strip("/") if family == "memory" else ""
         self._store = _make_handle(url, family, settings, settings.retries)

@@ -94,7 +94,7 @@ class Source:
         return known
 
     def layout(self, letters: str, method: str) -> str:
-        """Return the name of a method of the `Struct` for these letters; each is created once."""
+        """Return the name of a method of the `Struct` for `letters`, which is created only once."""
         name = f"{method}_{letters.replace('?', 't')}"
         if name not in self._names:
             self._names[name] = getattr(Struct(f">{letters}"), method)

@@ -61,7 +61,7 @@ Message = TypeVar("Message", bound="DataclassInstance")
 
 # Memory for the objects of a message, per byte of the message. With the message itself and
 # temporary objects the limit is 8 bytes per byte plus 1 MiB: a string is decoded before it is
-# charged, and may be copied meanwhile.
+# charged, and a temporary copy of it may exist.
 ALLOWANCE_PER_BYTE: Final = 7
 
 ALLOWANCE_BYTES: Final = 2**20 - 3 * 2**16

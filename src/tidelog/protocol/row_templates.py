@@ -17,8 +17,9 @@ Invariants:
   same bytes of a response.
 - Every length is compared with the rest of the frame before bytes are taken.
 - Memory is bounded: one template per API and connection, of at most `FRAME_BYTES_MAX` bytes.
-- Learning a template takes as much time as some tens of requests save. It also uses up credit,
-  which later requests restore, so that a client that varies its requests rarely causes it.
+- Learning a template takes as much time as the template saves in some tens of requests. It also
+  uses up credit, which later requests restore, so that for a client that varies its requests,
+  templates are rarely learned.
 
 Source: `protocol.messages`; KIP-482 (compact lengths, tagged fields).
 """

@@ -1,7 +1,7 @@
 """Users, ACLs, quotas and deletion of records, by requests that any Kafka broker supports.
 
-confluent-kafka sends all requests except those for quotas, which librdkafka lacks. These are
-encoded by `tidelog.protocol` and sent over a separate plain-text connection.
+confluent-kafka sends all requests except those for quotas, which librdkafka lacks. Requests for
+quotas are encoded by `tidelog.protocol` and sent over a separate plain-text connection.
 
 Source: Kafka's protocol guide, APIs 21, 29, 30, 31, 48, 49, 50 and 51.
 """

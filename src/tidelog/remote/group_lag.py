@@ -106,7 +106,7 @@ class PartitionLag:
     Attributes:
         seen: The observation that the lag is computed from.
         offset_lag: Number of offsets up to the end, which is more than the number of records if
-            some were compacted away or are transaction markers.
+            some of these offsets were compacted away or are transaction markers.
         lost: Number of offsets deleted before the group read them.
         behind_ms: Age in ms of the first unread record; 0 if there is none, None if the record has
             no time, negative if the clock of its time was ahead of this machine's clock.

@@ -45,7 +45,7 @@ class TimedRecord:
 
 
 class OwnLogs:
-    """Directory of a broker of the cluster; topics are checked to have the same ids."""
+    """Directory of a broker of the cluster; its topics must have the cluster's topic ids."""
 
     def __init__(self, directory: Directory, cluster: ClusterView) -> None:
         self._directory = directory
@@ -114,7 +114,8 @@ class OwnLogs:
         """Return the first record appended at `time_ms` or later; None if there is none.
 
         Raises:
-            InvalidRequest: A record before it has no known append time, so it may be the first.
+            InvalidRequest: A record before the match has no known append time, so that record may
+                be the first.
         """
 
         def ask(log: LogView) -> OffsetAndTimestamp | None:

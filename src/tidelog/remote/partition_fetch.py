@@ -208,7 +208,7 @@ class PartitionFetch:
         self._note_progress()
         while offset < end:
             is_asked = is_asked or self._send(offset)
-            floor = 0 if offset == start else offset  # the previous response ended exactly there
+            floor = 0 if offset == start else offset  # the previous response ended at `offset`
             fetched = self._take(offset, end, floor) if is_asked else None
             is_asked = False
             if fetched is None:

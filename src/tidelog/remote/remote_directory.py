@@ -306,9 +306,9 @@ class RemoteDirectory(FrontDoor):
 
         Args:
             topic: Name of the topic.
-            table: An Arrow table, batch or reader, or a Polars or pandas frame; its columns `key`,
-                `value`, `timestamp` (ms, or any timestamp), `headers`, and `partition` (int) to
-                choose partitions explicitly; all are optional.
+            table: An Arrow table, batch or reader, or a Polars or pandas frame. Its columns, all
+                optional: `key`, `value`, `timestamp` (ms, or any timestamp), `headers`, and
+                `partition` (int), which chooses the partition of each row.
             codec: Codec of the batches; the client setting `compression.type` if None.
 
         Raises:

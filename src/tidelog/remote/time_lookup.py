@@ -8,11 +8,11 @@
   (LogAppendTime). The topic's setting applies only to records appended since it was set, so the
   first match and the last record before it must both have the type LogAppendTime.
 - Append clock on tidelog's brokers: they search append times themselves, and return them with
-  fetched records if the client requests them. After a broker has returned none, it is not asked for
-  append times again.
+  fetched records if the client requests them. A broker that has returned no append times is not
+  asked for them again.
 - Plans: on the record clock, records of a range may be anywhere after the first match, so a plan
-  extends to the log end and readers filter. On the append clock, the range ends at the first record
-  at its end time or later.
+  extends to the log end, and readers drop the records outside the range. On the append clock, the
+  range ends at the first record at its end time or later.
 
 Not thread-safe.
 """
@@ -460,7 +460,8 @@ def plan_remote(
             directory="",
             clock=clock,
             # Append times never decrease, so on the append clock the offsets are the range. If a
-            # broker returns append times, readers still have to leave out records without one.
+            # broker returns append times, readers still have to leave out records without an append
+            # time.
             time_range=times if clock is ClockName.RECORD or name in answered else None,
             isolation=isolation,
         )
@@ -608,8 +609,8 @@ class AppendTimeLookup:
             open_fetch: Opens a partition's fetch; None if leaders require TLS or SASL.
             clock: Clock for pauses after failures.
             leaders: Leaders of partitions, with those that return no append times.
-            rest_ms: Time in ms after a failure in which no request is sent for that partition, and
-                its times are unknown.
+            rest_ms: How long no request is sent for a partition after a failure, in ms; its append
+                times are unknown during this time.
         """
         self._open_fetch = open_fetch
         self._clock = clock

@@ -376,7 +376,7 @@ def page(request: AuditCommand, group: str | None, audited: AuditResults) -> Rep
 
 
 def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
-    """Plot differences by hour for the topics with most of them, and the records of both sides."""
+    """Plot the differences of the topics that have most, and the records of both sides, by hour."""
     by_topic = Counter(one.topic for one in audited.differences)
     sections: list[Section] = []
     for topic, _ in by_topic.most_common(_PLOTTED):
@@ -404,7 +404,7 @@ def _plots(audited: AuditResults, zone: str | None) -> list[Section]:
 
 
 def _series_of(kinds: Iterable[Kind]) -> dict[Kind, str]:
-    """Return kind -> name of its series: its own for the most frequent kinds, else `others`."""
+    """Return kind -> name of its series: the kind's name if it is frequent, else `others`."""
     most = [kind for kind, _ in Counter(kinds).most_common()]
     if len(most) <= SERIES_MAX:
         return {kind: kind.value for kind in most}

@@ -2,7 +2,7 @@
 
 Source: Kafka's protocol guide, APIs 9 to 16 and 42; KIP-62, KIP-229, KIP-345 (static members),
 KIP-394 (dynamic members get an id first), KIP-699 and KIP-709 (several groups in a request),
-KIP-814 (a static leader that returns need not assign).
+KIP-814 (a static leader that rejoins may skip the assignment).
 """
 
 from typing import Final
