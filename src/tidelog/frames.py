@@ -267,7 +267,7 @@ class Scan(ArrowSource):
         in_zone = zone_of(zone) or UTC
         start_ms, end_ms = self.wanted.start_ms, self.wanted.end_ms
         if start_ms is not None and end_ms is not None and end_ms != INT64_MAX:
-            ensure_countable(start_ms, end_ms, calendar_unit)  # before the records are read
+            ensure_countable(start_ms, end_ms, calendar_unit)  # fails before the records are read
         column = "timestamp" if self.clock is ClockName.RECORD else "appendTimestamp"
         stats = ScanStats()
         reader = replace(self, columns=(column,)).to_arrow(stats=stats)

@@ -407,7 +407,7 @@ def _is_wanted(surroundings: Surroundings, due: "Sequence[DueSegment]") -> bool:
     surroundings.stderr.flush()
     answer = surroundings.stdin.readline()
     if not answer.endswith(b"\n"):
-        surroundings.stderr.write("\n")  # the input ended; a terminal shows no line break
+        surroundings.stderr.write("\n")  # the input ended without a line break
     return answer.strip().lower() in (b"y", b"yes")
 
 

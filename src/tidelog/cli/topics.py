@@ -206,7 +206,7 @@ def create(
 
     config = parse_settings(given)
     if place.access is None:
-        check_new(NewTopic(topic, partitions, config))  # before a directory is created
+        check_new(NewTopic(topic, partitions, config))  # fails before a directory is created
     with open_topics(surroundings, place, writable=True, create=True) as directory:
         notes = directory.create_topic(topic, partitions=partitions, config=config)
     _say_notes(surroundings, notes)

@@ -391,8 +391,8 @@ FLAG: Final = ValueKind("boolean", "true or false", _parse_flag)
 
 TIMESTAMP_TYPE: Final = ValueKind("string", "CreateTime or LogAppendTime", _parse_timestamp_type)
 
-# Producers call no compression `none`, which Kafka refuses for a topic; the error names the right
-# word.
+# In settings of producers, `none` means no compression. Kafka refuses this word for a topic, so the
+# error names the right one.
 COMPRESSION: Final = member(CompressionType, " (no compression is `uncompressed`)")
 
 RETENTION_CLOCK: Final = member(RetentionClock)

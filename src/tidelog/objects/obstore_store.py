@@ -361,7 +361,7 @@ class ObstoreStore:
             with self._typed("list", prefix):
                 return action()
         except FileNotFoundError as error:
-            # The listing of a missing folder is empty, so the bucket itself is missing.
+            # A missing folder would be listed as empty, so the bucket itself is missing.
             step = endpoint_step(self._family)
             raise failure(self._where(prefix), "list", error, step) from error
 
@@ -405,7 +405,8 @@ class ObstoreStore:
             return "create"
         if self._family != "gs":
             return {"e_tag": etag}
-        # Google compares generations: use the current one, if it has this etag.
+        # Google compares generations, not etags: use the object's current generation if it has this
+        # etag.
         meta = self._meta(key)
         if meta is None or meta["e_tag"] != etag:
             return None

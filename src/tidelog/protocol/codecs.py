@@ -122,7 +122,8 @@ def _made_reader(kind: type[Message], version: int, flexible: bool, *, sliced: b
         with code.block("try:"):
             made = code.struct(kind)
             if sliced:
-                code.line("yield")  # makes a generator even of a message without a list
+                # makes the function a generator, even for a message without a list
+                code.line("yield")
         with code.block(f"except ({code.name(struct_error)}, IndexError):"):
             code.line(f"raise {code.name(codec_source.cut)}({what!r}, at, end) from None")
         code.line("reader.at = at")

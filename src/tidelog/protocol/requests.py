@@ -322,7 +322,8 @@ def _written(
 @cache
 def _answer(key: int, version: int) -> "tuple[Callable[[Writer, DataclassInstance], None], Struct]":
     api = BY_KEY[key]
-    # The response of ApiVersions has the old header, because the client may not know the new one.
+    # The response of ApiVersions always has the oldest header, because the client may not know a
+    # newer one.
     flexible = api.is_flexible(version) and api.key != API_VERSIONS.key
     layout = _ANSWER_HEAD_FLEXIBLE if flexible else _ANSWER_HEAD
     return _body_codec(api.response, api, version).write, layout

@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 _POLICY: Final = "cleanup.policy"
 _COMPACT: Final = "compact"
 
-# Seconds that a consumer of later records waits.
+# Seconds for which a consumer waits for records that are appended later (`coming`).
 _POLL_S: Final = 0.2
-# Maximum number of later records that a consumer returns at once.
+# Maximum number of records that this consumer returns at once.
 _RECORDS_AT_ONCE: Final = 500
 
 
