@@ -6,8 +6,9 @@
 - Response: `{"version": 1, "result": {...}}`, or `{"version": 1, "error": {"type": CLASS, "text":
   ..., "fields": {...}}}` with a class of `tidelog.errors`.
 
-A Unix socket address holds about 100 bytes. For a longer path the socket is addressed through a
-descriptor of the directory (`/proc/self/fd/N/NAME`); on other systems the error states the limit.
+A Unix socket address holds about 100 bytes. On Linux, a socket with a longer path is addressed
+through a descriptor of the directory (`/proc/self/fd/N/NAME`). On systems without `/proc/self/fd` a
+longer path is an error, whose text states the limit.
 """
 
 import json
@@ -80,7 +81,8 @@ def _message(body: bytes) -> Message:
 
 CONTROL_VERSION: Final = 1
 
-# Constructor arguments, in order, of the errors that take more than a text; "" stands for the text.
+# Errors whose constructor takes more than a text: the names of its arguments, in order. "" stands
+# for the text.
 _FIELDS: Final[Mapping[type[TidelogError], tuple[str, ...]]] = {
     errors.StorageFailure: ("path", "operation", "reason"),
     errors.ClockJump: ("last_ms", "now_ms", ""),
@@ -201,7 +203,7 @@ _DESCRIPTORS: Final = "/proc/self/fd"
 
 @contextmanager
 def address(directory: str, name: str = SOCKET_FILE) -> Iterator[str]:
-    """Return the address of a socket in a directory, valid inside the context.
+    """Return the address of a socket in a directory, valid in the `with` block.
 
     Raises:
         InvalidRequest: The path is too long, and this system can't shorten it.

@@ -22,7 +22,7 @@ _READ_BYTES: Final = 1 << 16
 
 
 def find_holder(directory: str, *, timeout_s: float = TIMEOUT_S) -> "ControlClient | None":
-    """Connect to the process that serves a directory's control channel; return None without one.
+    """Connect to the process that serves a directory's control channel; None if there is none.
 
     Args:
         directory: Directory of topics.
@@ -112,8 +112,8 @@ class ControlClient(Closing):
         """Erase a key of a topic, or only find it; return the receipt of `storage.erasure`.
 
         Raises:
-            ControlFailure: There was no response; the key may be erased partly or fully. A repeated
-                request continues.
+            ControlFailure: There was no response; the key may be erased partly or fully. Sending
+                the request again completes the erasure.
             TidelogError: `storage.erasure.erase` failed.
         """
         encoded = b64encode(key).decode("ascii")
@@ -148,7 +148,7 @@ class ControlClient(Closing):
                 return message
 
     def await_release(self) -> None:
-        """Wait until the holder has released the directory, after a request to do so.
+        """Wait until the holder has released the directory; it was requested to do this before.
 
         Raises:
             ControlFailure: It was not released within the timeout.

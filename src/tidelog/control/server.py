@@ -1,8 +1,9 @@
 """Server of a directory's control channel, run by the holder's event loop or by a thread.
 
 The server owns the socket and the connections, not the directory. `wait` reads requests and sends
-responses; `run_pending` executes requests in the thread that may change the directory. If a thread
-runs the server, requests and the calls of the program's `LogDir` share one lock (`served`).
+responses; `run_pending` executes requests in the thread that may change the directory. If the
+server has a thread of its own, its requests and the program's calls of `LogDir` are protected by
+one lock (`served`).
 
 Life cycle: open, then `wait` or `run_pending` in any order, then close. Only `wake` may be called
 from another thread.
@@ -174,7 +175,7 @@ class ControlServer:
         connection = self._connections.pop(descriptor, None)
         if connection is None:
             return  # just closed in favor of a new connection
-        self._connections[descriptor] = connection  # now the last one with activity
+        self._connections[descriptor] = connection  # now the most recently active one
         if events & selectors.EVENT_READ:
             connection.receive()
         if events & selectors.EVENT_WRITE:
@@ -205,8 +206,8 @@ class ControlServer:
     def retire(self, timeout_s: float = _RETIRE_S) -> None:
         """Accept no more requests and remove the socket; send pending responses.
 
-        Call it before the directory's lock is released. Connections stay open until `close`;
-        clients recognize by their end that the directory is released.
+        Call it before the directory's lock is released. Connections stay open until `close`; when
+        they end, clients know that the directory has been released.
 
         Args:
             timeout_s: Approximate time for clients to read their responses, in seconds.
@@ -240,10 +241,10 @@ _Item = TypeVar("_Item")
 
 
 class TurnLock:
-    """Fair lock: a thread that releases it can't acquire it again before a waiting thread.
+    """Fair lock: a thread that releases it can't acquire it again before threads that wait for it.
 
-    With an unfair lock, a program that appends in a loop could block requests forever. The thread
-    that holds the lock may acquire it again.
+    With an unfair lock, a program that appends in a loop could block requests forever. The lock is
+    reentrant: the thread that holds it may acquire it again.
     """
 
     def __init__(self) -> None:
@@ -318,7 +319,7 @@ class ControlThread:
 
 
 class Closable(Protocol):
-    """User of a directory, which closes it."""
+    """An object that uses a directory and closes it."""
 
     def close(self) -> None:
         """Close the directory."""
@@ -329,7 +330,7 @@ _Kind = TypeVar("_Kind", bound=Closable)
 
 
 def served(make: Callable[[LogDir], _Kind], kind: type[_Kind], log_dir: LogDir) -> _Kind:
-    """Create an object whose calls alternate with requests of the control channel.
+    """Create an object whose calls never overlap with requests of the control channel.
 
     Each public method runs under the lock. Returned generators and record batch readers acquire it
     for each step. Use `exclusive()` to hold the lock over several calls, or while other returned

@@ -1,8 +1,9 @@
 """Operations of the control channel, with validated arguments and results.
 
 A verb is a function of the open directory and the request's arguments. An exception becomes the
-error of the response. `compact` cleans one partition, `tier` moves one partition's segments to its
-store, `lend` and `take_back` give a cleaning job to another process and return its result.
+error of the response. `compact` cleans one partition, and `tier` moves one partition's segments to
+its store. `lend` gives a cleaning job to another process, and `take_back` receives the result from
+it.
 """
 
 import os
@@ -342,7 +343,7 @@ class CompactionResult:
 
     Attributes:
         name: Partition that was cleaned.
-        counts: Numbers by their names in `CleaningReport`.
+        counts: The numeric fields of `CleaningReport`, by name.
         reason: Reason why it was cleaned, or why not.
         stopped: Reason why dirty records are left; None if there are none.
     """
@@ -366,7 +367,7 @@ class Wishes:
     Attributes:
         name: Partition to clean.
         roll: Whether to roll its active segment first.
-        is_asked: Whether to clean it even if that is not due.
+        is_asked: Whether to clean it even if no cleaning is due.
     """
 
     name: TopicPartition
@@ -440,7 +441,7 @@ def _decision(fields: Mapping[str, object]) -> CleaningDecision:
 
 @dataclass(frozen=True, slots=True)
 class TakeBack:
-    """Result of a cleaning job, which is identified by its seed."""
+    """Result of a cleaning job; the seed identifies the job."""
 
     name: TopicPartition
     seed: bytes

@@ -2,10 +2,10 @@
 
 Divergence is found by comparing the ends of all leader epochs of the standby's records, then the
 last batch byte by byte, since two leaders can have used the same epoch. Records are truncated only
-on proof: the leader returns the same ends of epochs twice, and a valid batch with other records at
-or after those offsets. If a response is missing, damaged or contradictory, or the leader has no
-records at those offsets (it was restored from a backup), nothing is truncated, and the copy of the
-partition stops with a reason.
+if the leader proves the divergence: it returns the same ends of epochs twice, and a valid batch at
+or after the offset of the divergence has other records. If a response is missing, damaged or
+contradictory, or the leader has no records there (for example because it was restored from a
+backup), nothing is truncated, and the copy of the partition stops with a reason.
 
 Source: Kafka 4.x AbstractFetcherThread, ReplicaFetcherThread; KIP-101, KIP-595.
 """
@@ -38,7 +38,7 @@ from tidelog.types import (
     TopicPartition,
 )
 
-# Limits to fetch one batch of each partition, whose size is not known.
+# Limits for fetching one batch of each partition; the size of the batch is not known.
 _PROBE: Final = FetchLimits(max_wait_ms=0, partition_max_bytes=1 << 20)
 
 # Errors of a partition after which the cluster's metadata is read again: the partition has moved,
@@ -68,8 +68,8 @@ def check_copies(leader: Leader, node_id: int, copies: Sequence[Copy]) -> None:
         ClusterFailure: The broker can't be reached.
     """
     ends = _ends(leader, node_id, copies)
-    # Log starts are requested after the epoch ends, so epochs that end at or below the start are
-    # known to be deleted.
+    # The leader's log starts are requested after the ends of its epochs. So if an epoch ends at or
+    # below the log start, its records are known to be deleted by the leader.
     starts = _offsets(leader, node_id, _going(copies), EARLIEST_TIMESTAMP)
     tops = _offsets(leader, node_id, _going(copies), LATEST_TIMESTAMP)
     parted: dict[TopicPartition, int] = {}
@@ -254,7 +254,7 @@ def _ensure_other(copy: Copy, data: PartitionData, at: int) -> None:
         raise ClusterFailure(str(copy.name), "compare the logs", reason)
     own_batch = copy.batch_reaching(max(theirs.base_offset, at))
     if own_batch is None:
-        return  # the leader's first record there is after the local log's end
+        return  # the leader's batch begins after the end of the local log
     own_batch.ensure_valid()
     if not is_other_batch(own_batch, theirs) and own_batch.leader_epoch == theirs.leader_epoch:
         reason = (

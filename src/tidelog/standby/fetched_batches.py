@@ -1,15 +1,14 @@
-"""Batches that a standby fetched: which match what is known, and which transactions had ended.
+"""Batches that a standby fetched: their checks, and the transactions that ended before them.
 
 - The CRC of a batch does not cover its base offset, leader epoch, length and magic; a flipped bit
   in them is found by comparison with the neighboring batches and the high watermark. Offsets must
-  ascend. A batch that skips offsets must be followed by a batch that continues it. Every batch must
-  end below the high watermark.
+  ascend. If a batch skips offsets, the next batch must begin at the offset after it. Every batch
+  must end below the high watermark.
 - If the leader has deleted the marker of a transaction, the transaction has ended. Either of two
   facts proves this before the next records are copied. The producer's next batch has a newer
-  producer epoch. Or the producer's next marker is an abort, and none of the producer's transactions
-  in the leader's list of aborted transactions started at or before the open one, so the abort ends
-  a later transaction. A commit needs no proof: it makes the records of the open transaction visible
-  either way.
+  producer epoch. Or the producer's next marker is an abort that belongs to a later transaction: in
+  the leader's list of aborted transactions, all transactions of the producer start after the open
+  one. A commit needs no proof: it makes the records of the open transaction visible either way.
 
 Source: Kafka 4.x TransactionIndex (collectAbortedTransactions); KIP-890 (epochs).
 """
@@ -58,8 +57,9 @@ def ends_before(
 ) -> dict[int, int]:
     """Return the producers whose open transactions had ended before these batches.
 
-    Each has the offset at which its next transaction begins, whose first records may have been
-    copied as part of the ended one. The offset is ANY_OFFSET if that transaction begins later.
+    The value for each producer is the offset at which its next transaction begins. Records from
+    this offset on may already have been copied as part of the ended transaction. The value is
+    ANY_OFFSET if no record of the next transaction can have been copied.
 
     Args:
         batches: The leader's next batches.
@@ -96,9 +96,9 @@ def ends_before(
 def _of_producers(
     batches: Iterable[Batch], producer_ids: set[int]
 ) -> Iterator[tuple[RecordBatch, bool]]:
-    """Yield the producers' batches up to each one's first marker; True with a marker that aborts.
+    """Yield each producer's batches up to its first marker, with True for a marker that aborts.
 
-    The iteration stops at a damaged batch; the append of the batches raises that error.
+    The iteration stops at a damaged batch; appending the batches later raises the error.
     """
     try:
         for batch in batches:
@@ -117,7 +117,8 @@ def _of_producers(
 def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
     """Return the producers whose open transaction is not in the list of aborted transactions.
 
-    Each has the offset of its first transaction in the list, ANY_OFFSET if the list has none.
+    The value for each producer is the offset of its first transaction in the list, ANY_OFFSET if
+    the list has no transaction of the producer.
     """
     if aborted is None:
         return {}
@@ -132,8 +133,8 @@ def _others(open_ones: Mapping[int, int], aborted: Aborted) -> dict[int, int]:
 def ask_aborted(leader: Leader, node_id: int, position: Position) -> Aborted:
     """Fetch the leader's list of aborted transactions from a position on.
 
-    The result is None if the leader returns no records there at isolation level READ_COMMITTED,
-    which means that a transaction that began before the position is still open.
+    The result is None if the leader returns no records at the position for isolation level
+    READ_COMMITTED: then a transaction that began before the position is still open.
 
     Raises:
         ClusterFailure: The leader can't be reached, or its response is invalid.
@@ -204,7 +205,7 @@ def sound_batches(records: memoryview, expected: ExpectedRecords) -> Iterator[Ba
 
 
 def _problem(batch: Batch, expected: ExpectedRecords, next_offset: int, newest: int) -> str | None:
-    """Return what is wrong with a batch, given the records before it; None if nothing is."""
+    """Return what is wrong with a batch that follows known records; None if nothing is wrong."""
     epoch, where = batch.leader_epoch, f"offsets {batch.base_offset} to {batch.last_offset}"
     # The first batch of a response may begin before the requested offset.
     least = batch.last_offset if next_offset == expected.offset else batch.base_offset

@@ -70,13 +70,13 @@ from tidelog.types import TopicPartition
 
 PROMOTE: Final = "promote"
 
-# Minimum interval, in ms, of syncs that a round requests (`_needs_look`); and, in seconds, the
-# pause of a round without a broker to fetch from.
+# Minimum interval, in ms, between syncs that rounds request (`_needs_look`). Pause, in seconds, of
+# a round that has no broker to fetch from.
 _LOOK_INTERVAL_MS: Final = 250
 
 _PAUSE_S: Final = 0.25
 
-# Maximum number of rounds in which a leader announces records and sends none.
+# Maximum number of rounds in which a leader reports that it has more records but sends none.
 _IDLE_ROUNDS: Final = 100
 
 
@@ -146,8 +146,9 @@ class Follower(Closing):
         self.is_promoted = False
         self._control: ControlServer | None = None
         self._told: set[str] = set()
-        # Partitions that can't be copied, because the leader doesn't name them or their retention
-        # settings; and topics whose retention settings the leader has named.
+        # `_missing`: partitions that can't be copied, because the leader doesn't return them or
+        # their retention settings. `_retained`: topics whose retention settings the leader has
+        # returned.
         self._missing: dict[TopicPartition, TidelogError] = {}
         self._retained: set[str] = set()
         self._needs_look = True
@@ -328,7 +329,7 @@ class Follower(Closing):
         try:
             return self._round()
         except TidelogError:
-            # A response may still arrive, which would be read as the response of a later request.
+            # A late response to this request would be read as the response to a later request.
             self._leader.close()
             self._needs_look = True
             raise
@@ -404,7 +405,7 @@ class Follower(Closing):
         self._tell([f"{copy.name}: {error}"])
 
     def _report(self, copy: Copy) -> None:
-        """Report offsets that were truncated here, or deleted by the leader before the copy."""
+        """Report truncated offsets, and offsets that the leader deleted before they were copied."""
         self._tell(
             [
                 f"{copy.name}: offsets {cut.start} to {cut.end} were truncated: the leader's log"
@@ -448,8 +449,8 @@ class Follower(Closing):
         """Run the rounds of `catch_up`, and yield the number of bytes that each copied.
 
         Raises:
-            ClusterFailure: See `round`; or the leader repeatedly announced records without sending
-                any.
+            ClusterFailure: See `round`. Also raised if the leader repeatedly reports that it has
+                more records but sends none.
             InconsistentTopicId, UnknownTopic, StorageFailure: See `sync`.
         """
         for copy in self.copies.values():
@@ -530,7 +531,7 @@ def control_verbs(follower: Follower) -> Verbs:
 
 
 def _ensure_complete(follower: Follower, arguments: Arguments) -> None:
-    """Raise InvalidRequest if the request requires all records, and a partition lacks some."""
+    """Raise InvalidRequest if the request requires all records but a partition lacks some."""
     needs_all = arguments.get("needs_all", False)
     if not isinstance(needs_all, bool):
         raise CorruptMessage(

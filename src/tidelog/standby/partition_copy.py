@@ -1,4 +1,4 @@
-"""Copy of one partition from leader to standby: the position to fetch from, and what is appended.
+"""Copy of one partition from leader to standby: chooses the position to fetch from, and appends.
 
 All state is in the standby's log: its end is the next offset to fetch, and its leader epochs
 identify the leaders that its records come from. A `Copy` can be discarded at any time.
@@ -55,10 +55,11 @@ from tidelog.types import (
 # Maximum size, in bytes, of batches that are appended together.
 _APPEND_BYTES: Final = 1 << 20
 
-# Maximum number of times that the leader may refuse a position that its own responses allow.
+# Maximum number of refusals in a row after which the copy still tries again: transient errors of
+# the partition, and refused positions that are valid by the leader's own responses.
 _STRIKES: Final = 3
 
-# Number of bytes that are fetched in addition to a batch, for its successor.
+# Number of bytes that are fetched in addition to a batch, to get the batch after it, too.
 _PROOF_BYTES: Final = 1 << 20
 
 
@@ -118,9 +119,9 @@ class Copy:
         self._strikes = 0
         # Offset of a batch that skips offsets, and the number of bytes to fetch with its successor.
         self._jump: tuple[int, int] | None = None
-        # Last stable offset and high watermark of a response that shows that a transaction without
-        # a marker has ended: first the confirmed pair, then the pair of the last response, which
-        # the next response has to confirm.
+        # Last stable offset and high watermark of a response which shows that a transaction without
+        # a marker has ended. `_ended` is a confirmed pair; `_said` is the pair of the last
+        # response, which the next response has to confirm.
         self._ended: tuple[int, int] | None = None
         self._said: tuple[int, int] | None = None
 
@@ -181,8 +182,8 @@ class Copy:
             name=self.name,
             topic_id=self.topic_id,
             offset=offset,
-            # If the leader has deleted offsets that were not copied, the record before is unknown
-            # here.
+            # If the leader has deleted offsets that were not copied, the record before the position
+            # is unknown here.
             last_epoch=self._last_epoch() if offset == self.log.log_end_offset else NO_LEADER_EPOCH,
             leader_epoch=self.led.leader_epoch,
             max_bytes=self._jump[1] if self._jump and self._jump[0] == offset else 0,
@@ -212,7 +213,7 @@ class Copy:
     def parting(
         self, leader: Mapping[int, EpochEnd], leader_start: int, leader_end: int
     ) -> int | None:
-        """Return the first offset from which on the leader's epochs deny the local records.
+        """Return the offset where, by the leader's epochs, its log and the local one diverge.
 
         The result is None if the epochs agree. The epochs alone prove nothing: `check_copies`
         compares records before it truncates.
@@ -231,12 +232,13 @@ class Copy:
         if offset is None and self.is_out_of_range and leader_end < self.log.log_end_offset:
             if self.batch_reaching(leader_end) is not None:
                 return leader_end
-            # Retention has deleted all local records from there on; only the log end is above.
+            # There are no local records at or after `leader_end`, because retention has deleted
+            # them; only the log end offset is higher.
             self.log.truncate_to(leader_end)
         return offset
 
     def agree(self, parting: int | None) -> None:
-        """Accept the log as checked, after truncating it at `parting`, the proven divergence.
+        """Truncate the log at `parting`, the offset of a proven divergence; mark it as checked.
 
         Raises:
             StorageFailure: The disk failed.
@@ -271,11 +273,13 @@ class Copy:
         """Move an empty log to the leader's log start, and note offsets that were lost.
 
         Returns:
-            Whether the next offset is lower than before, so that the response does not fit.
+            Whether the next offset to copy is now lower than before. Then the response, which is
+            for the old offset, can't be used.
         """
         log = self.log
         end = log.log_end_offset
-        # If retention has deleted all records, an epoch entry is left, and the log keeps its end.
+        # A log whose records were all deleted by retention still has an epoch entry: such a log
+        # keeps its end offset.
         is_late = (
             end > leader_start and not log.truncator.has_records and not log.leader_epochs.entries
         )
@@ -384,9 +388,10 @@ class Copy:
         A gap in the offsets proves nothing: a transaction may extend over it, and compaction never
         removes the marker of a transaction that is still open here. The leader's last stable offset
         is the proof. If it is above the transaction's first record and above the leader's log
-        start, the transaction has ended, with a marker below the high watermark. (If it equals the
-        log start, nothing follows for transactions that began before.) If the standby has all
-        records below that high watermark and the transaction is still open, its marker was deleted.
+        start, the transaction has ended, with a marker below the high watermark. (A last stable
+        offset equal to the log start proves nothing about transactions that began before.) If the
+        standby has all records below that high watermark and the transaction is still open, its
+        marker was deleted.
 
         A leader reads its log start offset before its last stable offset. If records are deleted in
         between, an open transaction also has a last stable offset above the reported log start. So
@@ -504,7 +509,10 @@ class Copy:
                 self._append_timed(records[batch.at : batch.at + batch.size_bytes], append_ms)
 
     def _append_timed(self, records: memoryview, append_ms: int) -> None:
-        """Append batches with the leader's append time, or without it if time would run back."""
+        """Append batches with the leader's append time.
+
+        They are appended without it if append times would otherwise decrease in the log.
+        """
         try:
             self.log.follower.append(records, append_ms=append_ms)
         except InvalidRequest:
@@ -513,7 +521,7 @@ class Copy:
             self.log.follower.append(records)
 
     def _appends(self, batches: Iterator[Batch], times: AppendRuns) -> Iterator[list[Batch]]:
-        """Yield the batches of each append: one append time, at most a segment's size."""
+        """Yield the batches of each append; they have one append time, and fit into a segment."""
         limit = min(self.log.context.config.segment_size_limit, _APPEND_BYTES)
         together: list[Batch] = []
         try:

@@ -327,7 +327,7 @@ def _moved(answer: OffsetFetchResponse, group: str) -> bool:
 
 
 def _named(name: str, topics: Mapping[UUID, str]) -> str | None:
-    """Return the topic's name if it is followed, else None; old versions give names, not ids."""
+    """Return the topic's name if it is followed, else None; old versions of the API have no ids."""
     return name if name in topics.values() else None
 
 
