@@ -20,7 +20,7 @@ from tidelog.server.runtime.errors import Refusal
 
 
 class ConfigOperation(IntEnum):
-    """Operation on a setting, with the number of the protocol."""
+    """Operation on a setting; the value is its number in the protocol."""
 
     SET = 0
     DELETE = 1
@@ -30,7 +30,7 @@ class ConfigOperation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigChange:
-    """Setting with an operation and its operand."""
+    """One change: the name of a setting, an operation and its operand."""
 
     name: str
     operation: int
@@ -47,7 +47,8 @@ class ConfigChanges:
 
     Attributes:
         changes: Changes of single settings.
-        replaces_all: Whether other settings return to their defaults (AlterConfigs).
+        replaces_all: Whether settings that the request does not name return to their defaults
+            (AlterConfigs).
     """
 
     changes: tuple[ConfigChange, ...]
@@ -59,7 +60,7 @@ class ConfigChanges:
         return [each.name for each in self.changes if each.operation != ConfigOperation.DELETE]
 
     def check(self) -> None:
-        """Check the changes, as far as possible without the client's rights and the resource.
+        """Make the checks that need neither the client's rights nor the resource.
 
         Raises:
             Refusal: A setting is named twice, or has no value though it needs one.
@@ -113,7 +114,7 @@ def merged(overrides: Mapping[str, str], new_texts: NewTexts) -> dict[str, str]:
 
 
 def _changed_list(change: ConfigChange, text: str) -> str:
-    """Append items to a list or subtract them, as Kafka does.
+    """Append items to a list or remove them from it, as Kafka does.
 
     Blanks are part of an item. The new list is validated later.
 

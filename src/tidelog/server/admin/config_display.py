@@ -60,7 +60,7 @@ class ConfigEntry:
 
     Attributes:
         name: Kafka's name.
-        value: Value as text; None without a value.
+        value: Value as text; None if the setting has no value.
         source: Source of the value.
         synonyms: Value at each level that has one, the one with the highest precedence first.
         kind: Kafka's number of its type.
@@ -82,7 +82,7 @@ class ConfigEntry:
 def _entry(
     key: ConfigKey, synonyms: Sequence[ConfigSynonym], name: str | None = None
 ) -> ConfigEntry:
-    """Return the entry of a setting whose value is that of its first synonym."""
+    """Return a setting's entry, with the value and the source of its first synonym."""
     value, source = None, ConfigSource.DEFAULT
     if synonyms:
         value, source = synonyms[0].value, synonyms[0].source
@@ -121,8 +121,8 @@ def _below_topic(
     """Return the broker's values of a topic's setting, then the default."""
     names = _broker_names(key)
     synonyms = [each for name in names for each in _set_at_broker(name.name, defaults, changed)]
-    # If the setting has several names, the default belongs to the name with the coarsest unit.
-    # Kafka shows it only after a value that is set.
+    # If the broker has several names for the setting, the default is shown under the name with the
+    # coarsest unit, and, as in Kafka, only if a value is set under one of the names.
     if names and key.default is not None and (len(names) == 1 or synonyms):
         synonyms.append(_default(key, names[-1]))
     return synonyms
@@ -205,7 +205,7 @@ def _since_start(key: ConfigKey, value: str, *, is_given: bool = False) -> list[
 
 
 def _topic_defaults(defaults: Mapping[str, str], changed: Changed) -> Iterator[ConfigEntry]:
-    """Iterate over the broker's names of topic settings, each with its values or default."""
+    """Iterate over the broker's entries for topic settings, one for each of the broker's names."""
     for key in TOPIC_CONFIGS:
         names = _broker_names(key)
         for synonym in names:

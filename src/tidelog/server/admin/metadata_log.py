@@ -175,8 +175,8 @@ class MetadataLog:
                 f"{self.path}: dropped an incomplete change at the end, torn by a hard stop"
             )
         if values is not None and not was_clean:
-            # After a kill, the records that were read may not be durable yet; the broker must not
-            # use them before.
+            # After a kill, it is possible that the records that were read are not durable yet. So
+            # the file is written again and synced before the broker uses them.
             self._replace(self._image)
 
     def _replay(self, value: bytes) -> None:
@@ -193,8 +193,8 @@ class MetadataLog:
         """Store users and ACLs durably.
 
         Raises:
-            OSError: The state could not be stored. The next change is stored either without it or
-                together with it.
+            OSError: The state could not be stored. When the next change is stored, the failed one
+                is stored together with it or not at all.
         """
         with self._writing:
             self._keep(self._image.security_changes(state, self._env.random))
@@ -234,7 +234,7 @@ class MetadataLog:
         self._write(lambda: self._file.replace(map(encode, image.snapshot())))
 
     def _write(self, act: Callable[[], None]) -> None:
-        """Write; if that fails, the file may end in a partial change: the next stop is unclean."""
+        """Write; a failure may leave a partial change in the file, so the next stop isn't clean."""
         self._log_dir.doubts.add(self.path)
         act()
         self._log_dir.doubts.discard(self.path)
@@ -267,7 +267,8 @@ class ClusterSettings(DurableState[ClusterState]):
             work: Threads for writing.
             begin: Starts a change as a task that runs to its end even if the client disconnects.
             metadata: Log of the quotas; settings have a file of their own.
-            defaults_of: Returns this broker's defaults of topic settings in a state.
+            defaults_of: Returns this broker's defaults of topic settings, given the cluster's
+                state.
 
         Raises:
             CorruptFile, UnsupportedVersion, StorageFailure: The file can't be read.
@@ -292,7 +293,7 @@ class ClusterSettings(DurableState[ClusterState]):
         return self._in_file._replace(quotas=self._metadata.quotas)
 
     def _write_kept(self, state: ClusterState) -> None:
-        """Store the quotas or the settings, whichever changed; a change affects one of them."""
+        """Store the quotas and the settings if they changed; a change affects only one of them."""
         self._metadata.keep_quotas(state.quotas)
         settings = with_defaults(state, self._defaults_of(state))._replace(quotas={})
         if settings == self._in_file:

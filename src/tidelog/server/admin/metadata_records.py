@@ -1,4 +1,4 @@
-"""Changes of users, ACLs and quotas as Kafka's metadata records, and back.
+"""Converts changes of users, ACLs and quotas to Kafka's metadata records, and back.
 
 Source: Kafka 4.3's records in `__cluster_metadata`; docs/decisions/0019.
 """

@@ -3,8 +3,9 @@
 - Choice: the most specific quota that matches wins: user and client id, user, default user, client
   id. A name wins over the default. Connections with the same names share their use, even if the
   quota is a default.
-- Use: per second over the last `WINDOWS` windows. A window starts with the first use after the end
-  of the previous one. Missing windows count as empty, so a client may start with a burst.
+- Use is measured per second, over the last `WINDOWS` windows. A window starts with the first use
+  after the end of the previous one. Missing windows count as empty, so a client may start with a
+  burst.
 - Throttle time: the time until the use is within the quota again. Quotas are stored by
   `metadata_log`; a connection is muted in `server/net/connection.py`.
 
@@ -61,7 +62,7 @@ class Limits:
         return bool(self._by_entity)
 
     def find(self, user: str, client_id: str) -> Quota | None:
-        """Return the quota of a user's client, None without one."""
+        """Return the quota of a user's client; None if no quota applies."""
         for entity, shared_user, shared_client in _candidates(user, client_id):
             per_second = self._by_entity.get(entity)
             if per_second is not None:
@@ -70,7 +71,7 @@ class Limits:
 
 
 def _candidates(user: str, client_id: str) -> Iterator[tuple[Entity, str | None, str | None]]:
-    """Iterate over entities by descending precedence, with the names that share the quota.
+    """Iterate over entities by descending precedence, each with the names that share its quota.
 
     A client without an id is not subject to quotas of client ids, not even to their default.
     """
@@ -148,7 +149,7 @@ class Rate:
     def throttle_ms(self, per_second: float, now_ms: int) -> int:
         """Return the time in ms without use until the rate is at most `per_second`.
 
-        The time is 0 if the rate already is, and at most `INT32_MAX`.
+        It is 0 if the rate is already that low, and never more than `INT32_MAX`.
         """
         used, start_ms = 0.0, now_ms
         for window in self._windows:
@@ -176,7 +177,7 @@ REQUESTS: Final = "request_percentage"
 KINDS: Final = (FETCHED, REQUESTS, PRODUCED)
 
 # Maximum number of remembered uses, because clients choose their ids freely. Beyond it, the use
-# that was last charged longest ago is forgotten.
+# whose last charge is the oldest is forgotten.
 RATES_MAX: Final = 100_000
 
 _Who: TypeAlias = tuple[str | None, str | None]
@@ -240,7 +241,7 @@ class QuotaManager:
         return any(self._limits.values())
 
     def find(self, kind: str, principal: str, client_id: str | None) -> Quota | None:
-        """Return the quota of a client, None without one.
+        """Return the quota of a client; None if no quota applies.
 
         Args:
             kind: One of `KINDS`.
@@ -308,7 +309,7 @@ def _refuse(text: str, code: int = ErrorCode.INVALID_REQUEST) -> Refusal:
 
 
 def parts_of(alteration: QuotaAlteration) -> dict[str, str | None]:
-    """Return the parts of the entity to change; of several parts of one type the last counts."""
+    """Return the parts of the entity to change; of several parts of one type the last is used."""
     return {part.entity_type: part.entity_name for part in alteration.entity}
 
 

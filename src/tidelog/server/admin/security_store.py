@@ -50,8 +50,8 @@ class SecurityStore:
         """
         self._metadata = metadata
         self._work = work
-        # Prepared in the thread that writes a change, because there may be very many users and
-        # ACLs.
+        # The effects of a change are prepared in the thread that writes it, because there may be
+        # very many users and ACLs.
         self._next: _Next | None = None
         self._kept: DurableState[SecurityState] = DurableState(
             metadata.path,
@@ -102,7 +102,7 @@ class SecurityStore:
     # -- users ---------------------------------------------------------------------------------
 
     def credential(self, mechanism: "ScramMechanism", user: str) -> ScramCredential | None:
-        """Return a user's credential, None without one. Thread-safe."""
+        """Return a user's credential; None if the user has none. Thread-safe."""
         return self._kept.state.scram.get((user, int(mechanism)))
 
     def shapes(self, mechanism: "ScramMechanism") -> "Mapping[Shape, int]":

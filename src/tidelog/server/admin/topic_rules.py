@@ -131,7 +131,7 @@ def ensure_brokers(brokers: Sequence[int], node_id: int) -> None:
 def ensure_growth(
     name: str, current: int, count: int, assignments: Sequence[Sequence[int]] | None, node_id: int
 ) -> None:
-    """Refuse a count that is not higher, or assignments that don't fit it; raises Refusal."""
+    """Ensure that a count is higher, and that assignments match it; raises Refusal."""
     if count == current:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
     if count < current:
@@ -155,14 +155,15 @@ def ensure_growth(
 def topic_settings(
     pairs: Iterable[tuple[str, str | None]], defaults: Mapping[str, str]
 ) -> tuple[dict[str, str], TopicConfig]:
-    """Return a new topic's settings as texts and as values; the last duplicate counts.
+    """Return a new topic's settings as texts and as values; of duplicates the last one is used.
 
     Args:
         pairs: Names and texts; only Kafka's current names are allowed.
         defaults: The broker's settings, under its own names.
 
     Raises:
-        Refusal: A name is unknown, a value is null or out of range, or two values contradict.
+        Refusal: A name is unknown, a value is null or out of range, or two values contradict each
+            other.
     """
     texts: dict[str, str] = {}
     for name, text in pairs:

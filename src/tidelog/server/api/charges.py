@@ -9,9 +9,9 @@ and rates themselves are in `admin/quotas.py`; `net/connection.py` mutes a throt
   consumer over its quota gets an empty response, which is not counted. A ShareFetch response is
   sent and counted in full, because its records are already acquired; the connection is muted after
   it.
-- Loop time (`request_percentage`) is measured from the frame to the response. It includes the tasks
-  of a long request's parts, and excludes waits, worker threads and other tasks. 100 is all of one
-  thread's time.
+- Loop time (`request_percentage`) is measured from the start of processing to the response. It
+  includes the tasks of a long request's parts, and excludes waits, worker threads and other tasks.
+  A quota of 100 allows all of one thread's time.
 
 Source: KIP-124, KIP-219; Kafka 4.3's ClientRequestQuotaManager, KafkaApis.handleProduceRequest and
 KafkaApis.handleFetchRequest.
@@ -112,7 +112,8 @@ class Charges:
         """Charge the request to its quotas, and set the time for which its connection is muted.
 
         Returns:
-            The throttle time in ms that the response must report in place of its own; 0 for none.
+            The throttle time in ms that the response must report; 0 if it keeps its own throttle
+            time.
         """
         self._watch.pause()
         connection, reported_ms = self._context.connection, 0

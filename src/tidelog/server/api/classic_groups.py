@@ -1,7 +1,7 @@
-"""FindCoordinator and classic groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, ListGroups, ...
+"""FindCoordinator, and the APIs of classic groups, such as JoinGroup, SyncGroup and ListGroups.
 
 FindCoordinator returns this broker for every group, transactional id and share partition.
-ListGroups and DeleteGroups are about groups of all types, DescribeGroups about classic ones.
+ListGroups and DeleteGroups handle groups of all types, DescribeGroups only classic groups.
 
 Source: Kafka's protocol guide, APIs 10 to 16 and 42; KIP-699 (many keys at once), KIP-932 (share
 partitions); Kafka 4.3's KafkaApis (rights).
@@ -94,7 +94,8 @@ def find_coordinator(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Return this broker as coordinator.
 
-    The first request creates the topic of offsets or of transactions.
+    The first request for a group, transactional id or share partition creates the topic that stores
+    its state.
     """
     node = context.node
     if request.key_type == GROUP_KEY_TYPE:
@@ -358,7 +359,7 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
 
 
 def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
-    """Remove members from a group: several from version 3 on, one before."""
+    """Remove members from a group; versions before 3 name exactly one member."""
     coordinator = context.node.groups
     code = coordinator.shards.error_for_member(request.group_id)
     if code is not ErrorCode.NONE:

@@ -92,7 +92,7 @@ _DOWNGRADE_WITH_LOSS: Final = 3
 def describe_quorum(
     context: RequestContext, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """Describe the metadata partition, with one voter, which leads.
+    """Describe the metadata partition: this broker is its only voter and its leader.
 
     Other partitions get an error.
     """
@@ -205,7 +205,7 @@ def update_features(
 ) -> UpdateFeaturesResponse:
     """Confirm features that are already at the requested level.
 
-    Refuse all updates if one would change its level.
+    If any update would change a feature's level, all updates are refused.
     """
     try:
         for update in request.feature_updates:
@@ -287,7 +287,7 @@ def _exists(node: Node, topic: str, number: int) -> bool:
 def elect_leaders(context: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Report that no election is needed, for each named partition.
 
-    A request for all partitions gets only topic names.
+    The response to a request for all partitions has only the names of the topics.
     """
     if request.election_type not in ELECTION_TYPES:
         code, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"

@@ -5,8 +5,8 @@ settings of a group are stored and described whether the group exists or not. Ch
 groups and the broker apply without a restart, as far as Kafka allows them. In AlterClientQuotas
 each entity may be named once; a refused entity doesn't affect others.
 
-Not here: which operations a change may have (`admin/config_changes.py`), and how a setting is shown
-(`admin/config_display.py`).
+`admin/config_changes.py` defines the operations of a change; `admin/config_display.py` defines how
+a setting is shown.
 
 Source: Kafka's protocol guide, APIs 32, 33, 44, 48, 49 and 74; KIP-133, KIP-226, KIP-339, KIP-546,
 KIP-848, KIP-1142; Kafka 4.3's ClientQuotaControlManager, KafkaApis, ControllerApis and ConfigHelper
@@ -173,7 +173,8 @@ class TopicResource(ConfigResource):
             return texts
 
         if self.node.topics.find(self.name) is None:
-            # As in Kafka, a change that is invalid for any topic gets its own error.
+            # As in Kafka, a change that no topic could accept gets the error for its invalid
+            # setting, not the error for the missing topic.
             new_texts({}, parsed({}, defaults))
             raise Refusal(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{self.name}' does not exist."

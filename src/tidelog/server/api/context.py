@@ -133,7 +133,8 @@ Ready: TypeAlias = "Response | LargeResponse | EncodedResponse | None"
 # A handler's result: a response, or a coroutine or reply that gives it later.
 Answer: TypeAlias = "Ready | Awaitable[Ready]"
 
-# A handler's result whose coroutine has been started.
+# A handler's result after its coroutine, if it was one, has been started: a response, or a reply
+# that gives it later.
 Started: TypeAlias = "Ready | Reply[Ready]"
 
 # Handler of one API. It takes the API's own request, which this type can't express, so `handler_of`

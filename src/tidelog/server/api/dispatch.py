@@ -223,7 +223,8 @@ def _written(
         context: Context of the request.
         request: The request.
         response: Its response.
-        arrival: The request's frame, and when its processing began if quotas may apply, else None.
+        arrival: The request's frame, and the time at which its processing began; None for the time
+            if no quota can apply.
     """
     frame, began_ns = arrival
     charges = None if began_ns is None else _charges_of(context, len(frame), began_ns)

@@ -2,9 +2,9 @@
 
 Fetch has no guard: its rights are checked here for each topic, because a session remembers
 partitions between requests. A Fetch of very many partitions is processed in slices and gets no
-session. In a session each later request would read all its partitions at once, however short its
-own list is. Without a session the client names them each time, as with a broker whose session cache
-is full.
+session. With a session, each later request would read all partitions of the session at once,
+however few partitions it names. Without a session the client names all partitions each time, as
+with a broker whose session cache is full.
 
 Source: Kafka's protocol guide, API 1; Kafka 4.x KafkaApis.handleFetchRequest, ReplicaManager;
 KIP-74 (limits), KIP-227 (sessions), KIP-320 and KIP-595 (epochs), KIP-516 (topic ids), KIP-951.
@@ -54,7 +54,7 @@ REPLICA_STATE_SINCE: Final = 15
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Return the available records, or wait for enough of them up to the request's limit."""
+    """Return the available records, or wait for enough of them within the request's wait time."""
     if request.isolation_level not in ISOLATION_LEVELS:
         return _refused(context.version, request)
     node, order = context.node, order_of(context, request)
@@ -392,7 +392,7 @@ def _size(context: RequestContext, fetching: Fetching, reads: Iterable[Partition
 def topics_of(
     results: Iterable[tuple[CachedPartition, PartitionRead]], node_id: int
 ) -> list[FetchableTopic]:
-    """Group partitions by topic, as the response has them; only neighbors are grouped."""
+    """Group consecutive partitions of the same topic, as the response lists them."""
     topics: list[FetchableTopic] = []
     last: str | UUID | None = None
     for cached, read in results:
@@ -413,7 +413,7 @@ PARTITIONS_MAX: Final = 30_000
 
 _SLICE: Final = 100
 
-# Number of bytes of a partition in the response besides its records, for quotas.
+# Approximate size of a partition in the response without its records, in bytes; for quotas.
 _PARTITION_BYTES: Final = 40
 
 
@@ -422,8 +422,8 @@ async def long_fetch(
 ) -> AsyncIterator[FetchResponse]:
     """Answer a Fetch of many partitions in parts; each part has the next topics of the response.
 
-    An incremental request gets error 70: the client then makes a full one. A request of more than
-    `PARTITIONS_MAX` partitions gets error 42 for each of them.
+    An incremental request gets error 70, after which the client sends a full request. A request of
+    more than `PARTITIONS_MAX` partitions gets error 42 for each of them.
 
     Args:
         context: Context of the request.
@@ -522,7 +522,7 @@ async def _answer_long(
 def _head(context: RequestContext, reads: Sequence[PartitionRead]) -> FetchResponse:
     """Return a part without partitions.
 
-    It has the leader's endpoint if a later part refers to it.
+    It has the leader's endpoint if a partition in a later part names this leader.
     """
     if all(read.fenced_epoch < 0 for read in reads):
         return FetchResponse()

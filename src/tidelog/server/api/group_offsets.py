@@ -63,7 +63,8 @@ async def offset_fetch(
 ) -> OffsetFetchResponse | LargeResponse:
     """Return committed offsets of groups; only offsets that survive a crash are reported.
 
-    A group or partition that is named several times is reported once, because metadata may be long.
+    A group or partition that is named several times is reported once: its metadata may be long, so
+    a short request could otherwise cause a very long response.
     """
     if context.version >= BATCHED_FIRST_VERSION:
         asked_groups = {group.group_id: group for group in request.groups}
@@ -291,7 +292,7 @@ def guard_offset_fetch(access: Access, request: OffsetFetchRequest) -> Guarded[O
 
 
 def _may_show(access: Access, name: str, topic_id: UUID) -> bool:
-    """Whether the client may see a topic's offsets; true for an unknown id, which has none."""
+    """Whether the client may see a topic's offsets; true for an unknown id: it has no offsets."""
     topic = name or access.name_of(topic_id)
     return not topic or access.may_topic(Operation.DESCRIBE, topic)
 
@@ -336,7 +337,7 @@ NamedPartition = tuple[str, UUID, int]
 
 
 class _Codes:
-    """Error codes of partitions by topic, in the order of the topics' first codes."""
+    """Error codes of partitions by topic; the topic that first got a code comes first."""
 
     def __init__(self) -> None:
         self.by_topic: dict[tuple[str, UUID], list[tuple[int, int]]] = {}
@@ -387,13 +388,14 @@ def _known(
     *,
     topic_id: UUID | None = None,
 ) -> Iterable[tuple[NamedPartition, Commit]]:
-    """Yield the commits of existing partitions; the others get their error codes.
+    """Yield the commits of existing partitions; add the error codes of all others to `codes`.
 
     Args:
         node: The node.
         topic: A topic of the request.
-        codes: Gets the error codes.
-        topic_id: Id that names the topic; None if its name does.
+        codes: Error codes of the request's partitions, to which this function adds.
+        topic_id: The topic's id, if the request names topics by ids; None if it names them by
+            names.
     """
     by_name = topic_id is None
     info = node.topics.find(topic.name) if topic_id is None else node.topics.find_by_id(topic_id)

@@ -76,9 +76,10 @@ class _Shape(NamedTuple):
     """Rule by which an element of a response is made from an element of a request.
 
     Attributes:
-        identifiers: Fields to copy. If the request's element is a number or a name, the one field
-            that gets it.
-        lists: Name of each list of results, name of its list in the request, class of its elements.
+        identifiers: Names of the fields to copy. If the request's element is just a number or a
+            name, this is the one field that gets the number or name.
+        lists: For each list of results in the response: its name, the name of the list in the
+            request that it answers, and the class of its elements.
         errors: Names of the response's error fields: `error_code`, `error_message`, both or none.
     """
 
@@ -125,12 +126,12 @@ def _result_lists(
 def failed_item(kind: type[Element], item: object, code: int, text: str | None = None) -> Element:
     """Return an element of the response for an element of the request that failed.
 
-    The returned element repeats the fields that identify the failed one. It has the error, and so
-    have all results in it.
+    The returned element repeats the fields that identify the failed one. This element and all
+    results in it have the error.
 
     Args:
         kind: Class of the response's element.
-        item: Element of the request, or the number or name of one.
+        item: Element of the request; elements may be plain numbers or names.
         code: Error code.
         text: Error text, for elements that have one.
     """
@@ -199,7 +200,7 @@ class Access:
         return self._authorizer.may_any(self._client, Operation.WRITE, ResourceType.TOPIC)
 
     def bits(self, kind: ResourceType, name: str, possible: int) -> int:
-        """Return those of the possible operations that are allowed; both as bits by their codes."""
+        """Return which possible operations are allowed; both sets are bits by operation code."""
         return self._authorizer.operations_bits(self._client, kind, name, possible)
 
     def cluster_bits(self, possible: int) -> int:
@@ -262,8 +263,8 @@ class Denied:
     def __init__(self, add_to: "_AddTo") -> None:
         """Create a denial; `add_to` returns the client's response, given the handler's response.
 
-        It may change the handler's response in place. It gets None if the handler was not called or
-        does not respond.
+        `add_to` may change the handler's response in place. Its argument is None if the handler was
+        not called or does not respond.
         """
         self.add_to = add_to
 
@@ -291,7 +292,7 @@ class Denied:
 
     @classmethod
     def rows(cls, name: str, refusals: "Iterable[DataclassInstance]") -> "Denied":
-        """Return a denial that appends refusals to list `name`, unless the response is an error."""
+        """Return a denial that appends refusals to list `name` if the response has no error."""
 
         def add(response: "DataclassInstance") -> None:
             if not getattr(response, "error_code", ErrorCode.NONE):
@@ -314,7 +315,8 @@ class Denied:
         Args:
             access: Rights of the client.
             name: Name of the list.
-            is_shown: Whether an item stays; called once with each item, in order.
+            is_shown: Returns whether an item stays in the list; called once with each item, in
+                order.
             change: Further change of the response, made afterwards.
         """
 
@@ -428,7 +430,7 @@ def needs_topics(operation: Operation, cluster: Operation | None = None) -> "Any
 def needs_all(*guards: "AnyGuard") -> "AnyGuard":
     """Return a guard that passes a request if all `guards` do.
 
-    If a guard refuses, its refusal counts and later guards are not called.
+    The first refusal is the result; the guards after it are not called.
     """
 
     def guard(access: Access, request: "DataclassInstance") -> "Guarded[DataclassInstance]":

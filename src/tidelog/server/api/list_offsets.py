@@ -131,7 +131,7 @@ def find_row(
     epoch: int,
     time_ms: int,
 ) -> Row | RowSearch:
-    """Return the row of an open partition, from version 1 on; or a search if it takes long.
+    """Return the row of an open partition, or a search for it that takes long; from version 1 on.
 
     Args:
         node: The broker.
@@ -191,7 +191,8 @@ def _code_of(log: Log, error: TidelogError | OSError) -> int:
 async def _search(search: Search | None, log: Log, work: Work, time_ms: int) -> Row:
     """Wait for a search and return its row.
 
-    Without a search, only find out why there is no match: the log may have no times.
+    `search` is None if there is certainly no match. If there is no match, the error code shows
+    whether the log has no times at all.
     """
     code, match = 0, None
     try:

@@ -1,13 +1,14 @@
 """Requests with long lists, processed in parts so that no client blocks the event loop.
 
-A request with more list elements than `Row.at_once` is read in slices and split along the list that
-its row names. The guard and the handler get each part as a request of its own, so rights, checks
-and errors are the same as for short requests. The responses are merged into one, whose elements are
-encoded as soon as their part is answered. `api.fetch.long_fetch` answers long Fetch requests. Any
-other API without such a list refuses the request.
+A request with more list elements than `Row.at_once` is read in slices and split along a list that
+the table of APIs names (`Row.parts`). The guard and the handler get each part as a request of its
+own, so rights, checks and errors are the same as for short requests. The responses are merged into
+one, whose elements are encoded as soon as their part is answered. `api.fetch.long_fetch` answers
+long Fetch requests. For other APIs without such a list, the long request is refused.
 
 Each part takes a few milliseconds: its size is adjusted to the time that the last one took. Only a
-few requests are read at a time, because the objects of a request take up to eight times its bytes.
+few long requests are read at a time, because the objects of a request may take eight times as much
+memory as its bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -59,7 +60,7 @@ async def answer_long(
     Args:
         context: Context of the request.
         request: The request, which is still unread.
-        handle: Answers a part, with its guard if it has one.
+        handle: Answers a part; checks the API's guard first, if there is one.
 
     Raises:
         CorruptMessage: The request breaks a rule, or has too many elements that can't be split.
@@ -88,7 +89,7 @@ async def answer_long(
 async def _answers(
     context: RequestContext, parts: "_Parts", handle: Answering, slices: Slices
 ) -> "AsyncIterator[tuple[DataclassInstance, int]]":
-    """Yield the response to each part, and the number of levels that continue the previous part."""
+    """Yield the response to each part, and the part's `joins` (see `Part`)."""
     clock = context.node.env.clock
     for part in parts:
         watch = Stopwatch(clock, clock.monotonic_ns())
@@ -136,7 +137,8 @@ async def _add_partitions(
 async def _answer_fetch(context: RequestContext, request: LongRequest) -> EncodedResponse | None:
     """Answer a Fetch.
 
-    One limit and one wait apply to all its partitions, so its handler makes the parts.
+    The limit and the wait time apply to all partitions of the Fetch together, so its handler makes
+    the parts.
     """
     from tidelog.server.api.fetch import long_fetch  # few clients fetch so many
 
@@ -298,7 +300,8 @@ def _with(blank: "DataclassInstance", name: str, items: list[object] | None) -> 
 def items_in(item: object, limit: int) -> int:
     """Return the number of list elements nested in an object.
 
-    If there are more than `limit`, counting stops early, and the result is some number above it.
+    If there are more than `limit`, counting stops early, and the result is some number above
+    `limit`.
     """
     names = _nested(type(item))
     count = 0
@@ -320,7 +323,7 @@ def items_in(item: object, limit: int) -> int:
 
 
 def _texts_in(item: object) -> int:
-    """Return the number of elements that take as long to process as an element's texts."""
+    """Return the processing time of an element's texts, as an equivalent number of elements."""
     if isinstance(item, str):
         return len(item) // TEXT_CHARACTERS
     if not hasattr(item, _FIELDS):
@@ -391,7 +394,7 @@ class _Response:
         self._last = last
 
     async def end(self, slices: Slices) -> EncodedResponse | None:
-        """Return the whole response; None if no part had one."""
+        """Return the whole response; None if no part had a response."""
         if self._last is not None:
             await self._write([self._last], slices)
         if self._base is None:

@@ -103,7 +103,7 @@ async def _later(
     """Create topics and read leader epochs, then respond.
 
     New topics are reported only to later requests. Kafka does the same: some clients expect the
-    response to show the state when they sent the request.
+    response to show the state at the time of the request.
     """
     node = context.node
     for name in new_topics:
@@ -171,7 +171,7 @@ def _has_no_name(topic: MetadataRequestTopic) -> bool:
 
 
 def _refused(topics: Iterable[MetadataRequestTopic]) -> MetadataResponse:
-    """Refuse topics without a name or with an id, before version 12.
+    """In versions before 12, refuse topics without a name or with an id.
 
     As in Kafka, all other fields of the response are empty.
     """

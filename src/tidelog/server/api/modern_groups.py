@@ -66,7 +66,7 @@ Beaten = TypeVar("Beaten", bound=HeartbeatResponse)
 def consumer_group_heartbeat(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-    """Let a member join, stay, move towards its assignment, or leave."""
+    """Let a member join, stay, move towards its target assignment, or leave."""
     names, owned = request.subscribed_topic_names, request.topic_partitions
     heartbeat = HeartbeatRequest(
         group_id=request.group_id,

@@ -106,7 +106,7 @@ class Node(Services):
         if self.cluster.state.settings:
             self.config = self._changed_config(self.cluster.state)
             log_dir.topic_admin.use_defaults(self.config.topic_defaults)
-            # After a crash some partitions are already open.
+            # After a crash some partitions are already open, because they were recovered.
             log_dir.open_partitions.follow_settings()
         self.cluster.note_defaults()
         log_dir.open_partitions.producer_expiration_ms = self.config.producer_id_expiration_ms

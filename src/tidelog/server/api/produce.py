@@ -11,8 +11,8 @@
 4. Acknowledge: respond once readers may see the records. With acks=0 there is no response; a
    refusal closes the connection.
 
-The checks have Kafka's order: the request, the framing of the records, the log. A refusal of one
-partition does not affect the others.
+The checks are made in Kafka's order: first of the request, then of the framing of the records, then
+by the log. A refusal of one partition does not affect the others.
 
 A partition's first batch of a transaction is appended only if the coordinator knows that the
 partition is in the transaction, or adds it (from version 12 on). For later batches the transaction
@@ -107,7 +107,7 @@ _WITHOUT_START: Final = frozenset(
     }
 )
 
-# Shared by all responses that name no other leader; never changed.
+# Shared by all responses that don't name another leader; never changed.
 _NO_LEADER: Final = LeaderIdAndEpoch()
 
 # Terms for appends of a client's batches, of its message sets, and of batches that a thread has
@@ -120,8 +120,8 @@ CHECKED: Final = AppendTerms(owned=True, is_checked=True)
 # wait.
 FREE_CHECKS: Final = 2
 
-# Limits of a group of rows that are appended together; a group has at least one row, and takes next
-# to no time.
+# Limits of a group of rows that are appended together, so that a group takes very little time; a
+# group has at least one row, even if this is over a limit.
 GROUP_PARTITIONS: Final = 16
 GROUP_BYTES: Final = 1 << 20
 
@@ -444,7 +444,7 @@ class AppendPlan:
             self.long.append(row)
 
     def _refusal_of(self, row: Row) -> Refusal | None:
-        """Return the reason why a row's records are not appended; None if they may be.
+        """Return the reason why a row's records are refused; None if they may be appended.
 
         Raises the errors of `_error_of`.
         """
@@ -491,9 +491,9 @@ class AppendPlan:
     async def _append_long(self, row: Row) -> None:
         """Append a row after a thread has checked it.
 
-        If the topic or its settings change meanwhile, or the log gets other records before a
-        message set, the row is checked again. After `FREE_CHECKS` failed attempts, changes and
-        other appends wait for it.
+        If the topic or its settings change during the check, or if the row has a message set and
+        other records are appended to the log, the row is checked again. After `FREE_CHECKS` failed
+        attempts, changes and other appends wait for this row.
         """
         for _ in range(FREE_CHECKS):
             if await self._check_and_append(row, is_alone=False):
@@ -627,12 +627,12 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 ) -> int:
     """Return the error that records get before they reach the log; 0 for none.
 
-    In versions before record batches, as in Kafka, an empty message set is no error, but record
-    batches are an error.
+    As in Kafka, in versions older than record batches an empty message set is no error, but a
+    record batch is an error.
 
     Raises:
         CorruptBatch: The frames are damaged.
-        UnsupportedCompression: An undefined codec, in an old version.
+        UnsupportedCompression: In an old version, a batch has an undefined codec.
     """
     if records is None:
         return ErrorCode.UNKNOWN_SERVER_ERROR  # Kafka's code for null records
@@ -655,7 +655,7 @@ def _error_of(  # noqa: PLR0911 - one return for each rule, in Kafka's order
 
 
 def is_one_batch(records: Buffer) -> bool:
-    """Whether exactly one whole batch of format 2 fills the records, as clients send it."""
+    """Whether the records are exactly one whole batch of format 2, as clients send them."""
     size_bytes = len(records)
     if size_bytes < HEADER_SIZE or records[MAGIC_AT] != MAGIC_2:
         return False
@@ -715,7 +715,7 @@ def refusal_of(code: ErrorCode, version: int) -> Refusal:
 def known_error(code: ErrorCode, *, knows_abortable: bool) -> ErrorCode:
     """Return the code by which Produce reports the coordinator's error.
 
-    It differs for errors that producers know by another code.
+    The code differs from the coordinator's for errors that producers know by another code.
     """
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH

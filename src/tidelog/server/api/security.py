@@ -272,7 +272,7 @@ async def delete_acls(
 def _removed(
     acls: Iterable[Acl], acl_filter: AclFilter
 ) -> tuple[list[Acl], list[DeleteAclsMatchingAcl]]:
-    """Return the ACLs that match a filter, also in the form of the response; safe in any thread."""
+    """Return the ACLs that match a filter, plain and as response rows; safe in any thread."""
     matches = _passing(acls, acl_filter)
     return matches, [_matching(acl) for acl in matches]
 

@@ -3,8 +3,8 @@
 Acknowledgements in a ShareFetch are processed before it acquires more; both requests belong to the
 member's share session. A fetch visits its partitions in rotation. It acquires records only if there
 are enough for a response or its wait time is over; otherwise it waits. Only one fetch at a time
-reads a share partition; others retry after it. Waiting fetches are woken one after the other
-(`shares.open_partition`), each for the partition that woke it.
+reads a share partition; other fetches retry when it has finished. Waiting fetches are woken one
+after the other (`shares.open_partition`); each then reads the partition that woke it.
 
 Source: Kafka's protocol guide, APIs 78 and 79; KIP-932, KIP-1206, KIP-1222; Kafka 4.3's KafkaApis
 (handleAcknowledgements, validateAcknowledgementBatches), DelayedShareFetch, ShareFetchUtils.
@@ -191,7 +191,7 @@ def _plain(batches: Iterable[AcknowledgementBatch]) -> list[Acknowledgement]:
 
 
 def _can_be(batches: Iterable[AcknowledgementBatch], most: int, *, is_renewal: bool) -> bool:
-    """Whether ranges are in order, and each has one allowed type for all or one for each offset."""
+    """Whether ranges are in order, each with one allowed type, or with one for each offset."""
     behind = -1
     for each in batches:
         types = each.acknowledge_types
@@ -216,7 +216,7 @@ class ShareOrder:
 
     Attributes:
         wish: Number of records to acquire.
-        min_bytes: Bytes to wait for.
+        min_bytes: Number of bytes to wait for.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
         max_wait_ms: Time to wait, in ms.
         isolation: Isolation level for records of transactions.
@@ -286,9 +286,10 @@ class ShareFetching:
     async def _open(
         self, named: Sequence[SharedPartition], *, may_stop: bool = True
     ) -> Sequence[SharedPartition]:
-        """Open partitions, up to the first new one that has records; return the remaining ones.
+        """Open partitions up to the first new one that has records; return those not yet opened.
 
-        So a new group gets its first records when one partition is open, not all, as in Kafka.
+        So, as in Kafka, a new group gets its first records as soon as one partition is open; the
+        others are opened later.
         """
         for start in range(0, len(named), AT_ONCE):
             piece = named[start : start + AT_ONCE]
@@ -522,9 +523,9 @@ def _is_renewal(
 
 
 def _asks_for_records(request: ShareFetchRequest) -> bool:
-    """Whether the request wants records, and not only to acknowledge.
+    """Whether the request wants records, rather than only to acknowledge.
 
-    Without records there is no wait.
+    A request that only acknowledges does not wait.
     """
     return bool(request.max_bytes and request.max_records)
 
@@ -579,8 +580,7 @@ def _begin(
     if isinstance(session, ShareSession):
         connection = member.context.connection
         connection.closers[key] = partial(shares.drop_session, key, session)
-        # The member may end the session on another connection; then this connection drops its
-        # closer.
+        # If the member ends the session on another connection, this connection drops its closer.
         session.on_end = lambda: _no_closer(connection, key)
     return session
 
@@ -612,7 +612,7 @@ def _fetch(
 async def _fetched(
     member: Member, request: ShareFetchRequest, session: ShareSession | None, replies: Replies
 ) -> ShareFetchResponse | LargeResponse:
-    """Return the response; a session is given only if the request wants records."""
+    """Return the response; `session` is None if the request wants no records."""
     answers: Answers = {}
     if session is not None:
         order = _order(member, request)

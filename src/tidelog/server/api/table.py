@@ -4,7 +4,7 @@ A version is listed only when all of it works. The module of a handler is import
 first request. An API without a guard requires all rights on the cluster, so a new API is closed
 until it gets one.
 
-Not here: rights (`guards`), and the way of a request to its handler (`dispatch`).
+Rights are defined in `guards`; the way of a request to its handler is in `dispatch`.
 
 Source: Kafka 4.3's KafkaApis; KIP-511.
 """
@@ -47,17 +47,20 @@ class Row(NamedTuple):
 
     Attributes:
         api: The API. Its handler is the function with its name in snake case.
-        first: Lowest version announced.
+        first: Lowest version served.
         last: Highest version announced, inclusive.
-        legacy_first: Lowest version with `tidelog.legacy.clients`; None for `first`.
-        announced_first: Lowest version announced if it is below the lowest served; else None.
-        guard: Its guard; `OWN` for `guard_` and the handler's name, in the same module; None for an
-            API that only clients with all rights on the cluster may call.
-        module: Module of its handler, in this package; empty if it is named as the module that
-            declares the API's messages.
-        rows: Name of its `RowFunctions`, in the same module; empty without templates.
+        legacy_first: Lowest version served with `tidelog.legacy.clients`; None if it is `first`,
+            too.
+        announced_first: Lowest version announced; None if it is the lowest version served.
+        guard: Its guard. `OWN` means the function in the handler's module whose name is `guard_`
+            followed by the handler's name. None is for an API that only clients with all rights on
+            the cluster may call.
+        module: Module of its handler, in this package; empty if it has the same name as the module
+            that declares the API's messages.
+        rows: Name of its `RowFunctions`, in the handler's module; empty if it has no templates.
         parts: For requests with long lists: `request list=response list`, by paths of fields. The
-            first pair that the version has counts; without one, long requests are refused.
+            first pair whose fields exist in the version is used; if there is none, long requests
+            are refused.
         at_once: Number of list elements of a request that are processed without yielding the event
             loop: about 30 ms.
     """
@@ -312,8 +315,8 @@ ROWS: Final = (
 BY_KEY: Final = {row.key: row for row in ROWS}
 _AT_ONCE: Final = {row.key: row.at_once for row in ROWS}
 
-# Elements with long texts take longer: of a frame longer than this, only this many are processed
-# without yielding the event loop.
+# Elements with long texts take longer. So if a frame is longer than this size, only `_LONG_TEXTS`
+# elements are processed without yielding the event loop.
 _LONG_FRAME_BYTES: Final = 64 << 10
 
 _LONG_TEXTS: Final = 16
@@ -331,8 +334,8 @@ def items_at_once(key: int, frame_bytes: int) -> int:
     return _AT_ONCE[key]
 
 
-# APIs about groups or transactional ids, which wait while these are loading. Heartbeats don't wait:
-# while a group is loading, every heartbeat succeeds.
+# APIs about groups or transactional ids: their requests wait while the group or id is loading.
+# Heartbeats don't wait: while a group is loading, every heartbeat succeeds.
 _AFTER_LOAD: Final = frozenset(
     {8, 9, 10, 11, 13, 14, 15, 16, 22, 24, 25, 26, 28, 42, 47, 68, 69, 76, 77, 78, 79, 90, 91, 92}
 )
@@ -393,8 +396,8 @@ _OF_TRANSACTIONS: Final = frozenset({22, 24, 25, 26})
 # commits nothing and does not wait.
 _COMMITS: Final = frozenset({8, 28})
 
-# APIs about stored state of share partitions, which wait for all of it; ShareFetch and
-# ShareAcknowledge wait only for the partitions that they name.
+# APIs about the stored state of share partitions: their requests wait until all of it is loaded.
+# ShareFetch and ShareAcknowledge wait only for the partitions that they name.
 _OF_SHARE_STATES: Final = frozenset({90, 91, 92})
 
 

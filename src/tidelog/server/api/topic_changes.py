@@ -85,8 +85,8 @@ async def alter(
 async def _shielded(node: Node, change: Coroutine[object, object, _Result]) -> _Result:
     """Await a change, which continues even if the caller is cancelled.
 
-    By then a thread may be executing the change: its result must be applied, and no other change
-    may start meanwhile.
+    When the caller is cancelled, a thread may already be executing the change. Its result must be
+    applied, and no other change may start before that.
     """
     return await asyncio.shield(node.topics.begin(change))
 

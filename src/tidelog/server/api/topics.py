@@ -320,7 +320,8 @@ def guard_create_topics(
     """Require CREATE on the cluster or on each topic.
 
     Settings are returned only with DESCRIBE_CONFIGS. A topic that is named twice, or that can't be
-    created by anyone, gets the error for that instead of a denial.
+    created for another reason, gets the error for this reason, even if the client has no right to
+    create it.
     """
     times = Counter(topic.name for topic in request.topics)
 
@@ -348,7 +349,7 @@ def guard_create_topics(
 def guard_create_partitions(
     access: Access, request: CreatePartitionsRequest
 ) -> Guarded[CreatePartitionsRequest]:
-    """Require ALTER on each topic; a topic named twice gets the error for that instead."""
+    """Require ALTER on each topic; a topic named twice gets the error for a duplicate instead."""
     times = Counter(topic.name for topic in request.topics)
     allowed, denied = access.split(
         request.topics, Operation.ALTER, lambda t: None if times[t.name] > 1 else t.name
@@ -362,9 +363,9 @@ def guard_delete_topics(
 ) -> Guarded[DeleteTopicsRequest]:
     """Require DELETE on the cluster or on each topic.
 
-    Without DESCRIBE on a topic that was named by id, the client doesn't get its name. A client that
-    may describe a missing topic gets the error for a missing one. The handler refuses a topic that
-    is named twice, or by name and id.
+    Without DESCRIBE on a topic that was named by id, the client doesn't get its name. If a topic is
+    missing, a client with DESCRIBE on it gets the error for a missing topic, not a denial. The
+    handler refuses a topic that is named twice, or by name and id.
     """
     states = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     times = Counter(_key_of(state) for state in states if not _has_both(state))
@@ -414,7 +415,7 @@ def _absent_of(
 
     The missing topics are refused here: if the handler looked them up again, a topic that was
     created meanwhile would be deleted without a check of rights. If deletion is disabled, the
-    handler reports that.
+    handler reports this for all topics.
     """
     absent: dict[str, None] = {}
     others = []
@@ -495,8 +496,8 @@ def _move_start(partition: Partition, offset: int) -> int | None:
     end = partition.high_watermark
     target = end if offset == HIGH_WATERMARK else offset
     if not 0 <= target <= end:
-        # Called for its check of the cleanup policy, which Kafka makes before the check of the
-        # offset.
+        # Called only because it checks the cleanup policy; Kafka makes this check before it checks
+        # the offset.
         partition.log.delete_records(partition.log.log_start_offset)
         return None
     return partition.log.delete_records(target)

@@ -1,10 +1,10 @@
-"""Transactions and producers: InitProducerId, AddPartitionsToTxn, EndTxn, WriteTxnMarkers, ...
+"""The APIs of transactions and producers, such as InitProducerId, AddPartitionsToTxn and EndTxn.
 
 - InitProducerId without a transactional id returns a new id with epoch 0 each time; such a producer
   increments its epoch itself.
 - AddPartitionsToTxn with very many partitions is read in parts. Each part is checked like a request
-  of its own, without writing; then all partitions are added by one write, or none if a part was
-  refused.
+  of its own, without writing; then one write adds all partitions; if a part was refused, no
+  partition is added.
 - WriteTxnMarkers ends hanging transactions for the administration tool.
 - ListTransactions, DescribeTransactions and DescribeProducers return the state of coordinator and
   partitions.
@@ -98,8 +98,9 @@ class PartContext(RequestContext):
     """The context of one part of a long request: its partitions are checked and not added.
 
     Attributes:
-        checked: For each transaction in the part, the request to add its partitions, without
-            partitions if it only verifies; None if it was refused.
+        checked: For each transaction in the part, its `AddRequest`. The set of partitions in it is
+            empty if the client only asked to verify them. None instead of an `AddRequest` if the
+            transaction was refused.
     """
 
     checked: list[AddRequest | None] = field(default_factory=list)
@@ -530,7 +531,7 @@ def guard_init_producer_id(
 ) -> Guarded[InitProducerIdRequest]:
     """Require WRITE on the transactional id.
 
-    Without one, IDEMPOTENT_WRITE on the cluster or WRITE on any topic.
+    Without a transactional id, require IDEMPOTENT_WRITE on the cluster or WRITE on any topic.
     """
     name = request.transactional_id
     if name is None:
