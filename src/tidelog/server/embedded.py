@@ -33,10 +33,11 @@ from tidelog.types import PORT_MAX
 _Result = TypeVar("_Result")
 
 # Differs from a broker's default. With Kafka's default, the first consumer of a group waits three
-# seconds for other members, and so would most tests.
+# seconds for other members, so most tests would take three seconds longer.
 _EAGER: Final = {"group.initial.rebalance.delay.ms": "0"}
 
-# For a temporary directory, because creating fifty partitions takes a tenth of a second.
+# Settings for a temporary directory: with the defaults, creating fifty partitions would take a
+# tenth of a second.
 _FEW: Final = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
@@ -179,10 +180,11 @@ def broker(
     """Start a broker on the loopback interface; several may run in one process.
 
     Args:
-        data: Its data directory, created if missing. If None: the `log.dirs` of the settings, else
-            a temporary directory, whose files are not synced.
-        port: Port of its only listener on the loopback interface; the system chooses one for 0. If
-            None: the `listeners` of the settings, else as for 0.
+        data: Its data directory, created if missing. If None: the `log.dirs` of the settings;
+            without them, a temporary directory, whose files are not synced.
+        port: Port of its only listener on the loopback interface; if 0, the system chooses a port.
+            If None: the `listeners` of the settings are used; without them, None means the same as
+            0.
         settings: Broker settings by Kafka's names, as in server.properties; values are texts or
             TOML types: numbers, flags, lists. By default `group.initial.rebalance.delay.ms` is 0.
             With a temporary directory the topics of groups, transactions and share groups have one

@@ -10,8 +10,8 @@ pieces:
   a collection of numba's objects blocks the loop longer than everything else.
 - The interpreter switches threads ten times as often as usual.
 
-Afterwards the memory of LLVM's code (40 MB) is returned to the system, which reads a page again if
-it is needed.
+Afterwards the memory of LLVM's code (40 MB) is returned to the system; pages that are needed later
+are read from the file again.
 
 Source: dlopen(3), madvise(2), proc(5); Python's `_imp.create_dynamic` and `_ctypes.dlopen`.
 """
@@ -252,7 +252,7 @@ def are_loaded() -> bool:
 
 
 def _compile_elsewhere() -> None:
-    """Let another process compile missing kernels; if that fails, this one does it when loading."""
+    """Let another process compile missing kernels; if it fails, this process compiles them."""
     command = [sys.executable, "-c", _COMPILE]
     with suppress(OSError):
         subprocess.run(  # noqa: S603 - our own interpreter, our own words
@@ -263,8 +263,8 @@ def _compile_elsewhere() -> None:
 def compile_once() -> None:
     """Compile the kernels in this process; if another process is compiling, wait for it.
 
-    A killed broker leaves such a process running, and the next broker starts another: they run one
-    after the other, and only the first has work to do.
+    A killed broker leaves its compiling process running, and the next broker starts another one.
+    The two run one after the other, and only the first has to compile.
     """
     from tidelog.storage.kernel_cache import SOURCES, alone, choose_cache
 

@@ -1,8 +1,8 @@
 """The broker's log lines, as text or JSON; they never contain contents of records.
 
 Fields beside the text are given by `extra=`: `client` (address), `api`, `error_code`, `address` (of
-the broker). Floods of similar lines are limited: after some lines of one kind the rest of a time
-window is only counted, and the next line reports how many were left out.
+the broker). Floods of similar lines are limited: after `BURST` lines of one kind, further lines of
+the same time window are only counted, and the next written line reports how many were left out.
 """
 
 import json
@@ -19,7 +19,7 @@ LogFormat = Literal["text", "json"]
 FIELDS: Final = ("client", "connection", "api", "error_code", "address")
 # Value of `extra=` for lines at start and stop, which are never limited.
 TOLD_ONCE: Final = {"is_told_once": True}
-# Fields that a text line has in its message.
+# Fields that text lines don't add, because the message already contains them.
 _IN_THE_TEXT: Final = frozenset({"client", "connection", "address"})
 # Maximum number of lines of one kind (one place in the code) in a time window.
 BURST: Final = 20

@@ -55,7 +55,7 @@ class RecordCollector(Protocol):
         ...
 
     def add_latest(self, latest: Iterable[LatestRecord]) -> None:
-        """Add the last record of each key of batches that are not control or transactional."""
+        """Add the last record of each key in batches that are neither control nor transactional."""
         ...
 
 

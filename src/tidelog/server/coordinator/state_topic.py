@@ -138,12 +138,13 @@ class TopicSpec(NamedTuple):
 # Minimum time in ms between two attempts to load a partition that failed to load.
 RETRY_MS: Final = 30_000
 
-# Maximum size of a gathered batch, in bytes. A log that accepts a single request's batch accepts
-# such a batch, too, and it is compressed and written quickly.
+# Maximum size of a gathered batch, in bytes. It is so small that every log which accepts the batch
+# of a single request accepts a gathered batch, too, and that the batch is compressed and written
+# quickly.
 GATHERED_BYTES_MAX: Final = 32 << 10
 
-# Maximum number of writes in a gathered batch. A lower number means earlier responses, whose
-# clients continue while the broker works on the other requests.
+# Maximum number of writes in a gathered batch. With a lower number, responses are sent earlier, so
+# that their clients continue while the broker works on the other requests.
 GATHERED_REPLIES_MAX: Final = 8
 
 # Upper limit of a record's size besides key and value: lengths, deltas and attributes.
@@ -168,8 +169,8 @@ class PartitionState(Enum):
     FAILED = "failed"
 
 
-# States in which a partition accepts writes. It does so while it is loading, because records may be
-# added before it is served.
+# States in which a partition accepts writes. A partition also accepts writes while it is loading,
+# because `complete` may add records before the partition is served.
 _TAKING: Final = frozenset({PartitionState.ACTIVE, PartitionState.LOADING})
 
 
@@ -414,7 +415,8 @@ class StateTopic(Generic[Loaded]):
     def resume(self) -> None:
         """Start loading the topic; no-op if loading has begun or the topic does not exist."""
         if self._is_creating:
-            # The topic may already be registered while it is created; it has nothing to load.
+            # The topic may already be registered while it is still being created; then it has
+            # nothing to load.
             return
         info = self._services.topics.find(self.name)
         if info is not None and not self._parts:
@@ -621,7 +623,7 @@ class StateTopic(Generic[Loaded]):
     # -- loading -----------------------------------------------------------------------------
 
     def try_again(self) -> None:
-        """Load failed partitions again, even if no request waits for them; not damaged ones."""
+        """Load failed partitions again, even if no request waits for them; except damaged ones."""
         for number in range(len(self._parts)):
             self._try_again_if_sound(number)
 
@@ -648,7 +650,10 @@ class StateTopic(Generic[Loaded]):
             self.begin(self._load_all())
 
     async def _claim(self) -> None:
-        """Set the topic's settings in a Kafka directory, because retention might delete state."""
+        """Set the topic's settings in a directory of Kafka.
+
+        With other settings, retention could delete state.
+        """
         services = self._services
         info = services.topics.find(self.name)
         if info is not None and info.foreign:

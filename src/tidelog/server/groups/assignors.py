@@ -319,8 +319,8 @@ class _Wanting:
     def _next_without(self, partition: TopicPartition) -> str:
         """Return the next member with unused quota that lacks the partition.
 
-        Without such a member, return the member with the fewest partitions among those that lack
-        it.
+        If every member with unused quota already has the partition, return the member with the
+        fewest partitions among those that lack it.
         """
         for step in range(len(self._members)):
             at = (self._at + step) % len(self._members)

@@ -39,8 +39,8 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
 
 CONSUMER_PROTOCOL: Final = "consumer"
 
-# Estimated memory for a protocol besides its name and metadata, in bytes; with it, many empty
-# protocols count, too.
+# Estimated memory for a protocol besides its name and metadata, in bytes. It is added for each
+# protocol, so that many empty protocols also reach the limits.
 PROTOCOL_BYTES: Final = 128
 
 

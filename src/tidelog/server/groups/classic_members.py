@@ -131,8 +131,8 @@ class ClassicMembers:
         member = group.members.get(member_id)
         limit = self._config.group_max_size
         if group.is_in(GroupState.PREPARING_REBALANCE):
-            # The members that have joined are counted, because a lowered limit may leave the group
-            # above it.
+            # The members that have joined are counted, because the group may have more members than
+            # a limit that was lowered.
             return (member is not None and member.join is not None) or group.awaiting_join < limit
         return group.is_empty or member is not None or len(group.members) < limit
 

@@ -137,7 +137,10 @@ class Rebalances:
             group.join_timer = None
 
     def maybe_complete_join(self, group: ClassicGroup) -> None:
-        """Complete the join phase if all members have joined; a first rebalance keeps its delay."""
+        """Complete the join phase if all members have joined.
+
+        The first rebalance of a group ends only after its delay.
+        """
         if (
             group.is_in(GroupState.PREPARING_REBALANCE)
             and group.previous_state is not GroupState.EMPTY
@@ -241,7 +244,7 @@ class Rebalances:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if group.answer_sync(member, self.synced(group, member)):
-                # The member's session may have ended while it waited, which is ignored.
+                # The member's session may have ended while the member waited; this is ignored.
                 self.restart_session(group, member)
         group.move_to(GroupState.STABLE, self._clock.now_ms())
 

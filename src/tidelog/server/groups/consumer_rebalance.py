@@ -221,7 +221,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
     ) -> tuple[int, bool]:
         """Return the group's epoch after the request, and whether all members read the same topics.
 
-        The second value is also False if it is not needed.
+        If the caller does not need the second value, it is False.
         """
         group = update.group
         is_due_now = is_due or self.has_stale_topics(group)
@@ -277,7 +277,7 @@ class ConsumerUpdates(GroupUpdates[ConsumerGroup]):
 
 
 def reads_the_same(names: Mapping[str, int], regexes: Mapping[str, int], count: int) -> bool:
-    """Whether all of `count` members read the same topics, as far as the counts show."""
+    """Whether the counts prove that all `count` members of a group read the same topics."""
     if regexes:
         return not names and next(iter(regexes.values())) == count
     return all(each == count for each in names.values())
@@ -304,7 +304,8 @@ class Step:
         target: Target assignment of the member.
         topic_ids: Topics that the member reads; others are revoked even if the target has them.
         owned: Partitions that the member reports as owned; None if it does not report any.
-        owners: Returns the member ids of a topic's owned partitions, including this member's.
+        owners: Returns the owner's member id for each owned partition of a topic, including the
+            partitions of this member.
         has_changed: Whether the member's subscription changes in this request.
     """
 
@@ -375,7 +376,8 @@ def _towards_target(assignment: MemberAssignment, step: Step, epoch: int) -> Mem
         target = step.target.get(topic, _NONE) if topic in step.topic_ids else _NONE
         has = assignment.assigned.get(topic, _NOTHING)
         if has.keys() == target:
-            # The usual case in a change of the group: the member keeps its partitions.
+            # The usual case after a change of the group: the member keeps its partitions of this
+            # topic.
             _put(assigned, topic, dict(has))
             continue
         _put(assigned, topic, {number: since for number, since in has.items() if number in target})

@@ -127,7 +127,8 @@ class GroupUpdate(Generic[KeptGroup]):
 
     Attributes:
         group: The group before the changes.
-        records: Records written first, which end the group under its former protocol.
+        records: Records that are written first; they delete the group as it was under its former
+            protocol.
         changes: Changes of the group, in order.
         actions: Calls to make once the records are accepted.
     """
@@ -271,7 +272,7 @@ class Heartbeats:
 
 
 def require_all(rules: Iterable[tuple[bool, str]]) -> None:
-    """Refuse a request that breaks a rule; a rule is whether it is kept, and an error message."""
+    """Refuse a request that breaks a rule; a rule is (whether it is kept, the error message)."""
     for is_kept, why in rules:
         if not is_kept:
             raise Refusal(ErrorCode.INVALID_REQUEST, why)

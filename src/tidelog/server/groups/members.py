@@ -63,7 +63,7 @@ class MemberMatch:
     """Member that a request refers to.
 
     Attributes:
-        member: The member; if it replaces another one, with the state of that one.
+        member: The member. If it replaces another member, it has the replaced member's state.
         known: Its subscription as counted in the group; None for a new member.
         replaced_id: Id that a returning static member had before; None if it keeps its id.
     """
@@ -143,9 +143,10 @@ def find_static(
 
 
 def _assignment_on_return(assignment: MemberAssignment) -> MemberAssignment:
-    """Return a returning static member's assignment: all its partitions, in the joining epoch.
+    """Return a returning static member's assignment: all its partitions, with the joining epoch.
 
-    With this epoch for each partition, the member may commit with any epoch up to its next one.
+    Because each partition has the joining epoch, the member may commit offsets with any epoch up to
+    its next one.
     """
     assigned = {
         topic: dict.fromkeys(numbers, JOINING) for topic, numbers in assignment.assigned.items()

@@ -103,7 +103,8 @@ class Migration:
         metadata_hash = self._updates.facts.metadata_hash(names)
         for change in _founding(classic.generation, metadata_hash, members):
             change.apply(group)
-            # It is added to be written; applying it again then changes nothing.
+            # The change is also added to the update, so that it is written; applying it again then
+            # has no effect.
             update.changes.append(change)
         update.actions.append(partial(self._dismiss, classic, group))
         return update
@@ -157,7 +158,10 @@ class Migration:
         return target
 
     def _dismiss(self, classic: ClassicGroup, group: ConsumerGroup) -> None:
-        """Unload the classic group; its pending requests must rejoin, its sessions continue."""
+        """Unload the classic group.
+
+        Its members' sessions continue; members with a pending request must rejoin.
+        """
         left_ms = {
             member.member_id: self._rebalances.session_left_ms(member)
             for member in classic.members.values()
@@ -170,13 +174,16 @@ class Migration:
     # -- to the classic protocol -------------------------------------------------------------
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember]) -> bool:
-        """Whether the group may be downgraded when `leaving` leave: only classic members remain."""
+        """Whether the group may be downgraded: without `leaving`, only classic members remain."""
         remaining = len(group.members) - len(leaving)
         classic_left = group.classic_count - sum(member.is_classic for member in leaving)
         return 0 < remaining == classic_left and self._may_be_classic(remaining)
 
     def may_downgrade_replaced(self, group: ConsumerGroup, replaced: ConsumerMember) -> bool:
-        """Whether the group may be downgraded: a classic member replaces the last other member."""
+        """Whether the group may be downgraded when a member is replaced by a classic member.
+
+        This requires that `replaced` is the only member that is not classic.
+        """
         others = len(group.members) - 1
         classic_others = group.classic_count - replaced.is_classic
         return (

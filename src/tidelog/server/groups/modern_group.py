@@ -103,7 +103,7 @@ class MemberAssignment(NamedTuple):
     def moved(
         self, epoch: int, state: MemberState, assigned: Assigned, revoking: Assigned
     ) -> "MemberAssignment":
-        """Return the next assignment, which has this one's epoch as the previous epoch."""
+        """Return the next assignment; its `previous_epoch` is the epoch of this assignment."""
         return MemberAssignment(
             epoch=epoch,
             previous_epoch=self.epoch,
@@ -178,8 +178,8 @@ class Wait(Enum):
     JOIN = "join"
     SYNC = "sync"
 
-    # Hashed by identity, as members of an enumeration are compared, because each heartbeat looks up
-    # some.
+    # Hash members by identity, which is fast, because each heartbeat looks up some; enumeration
+    # members are compared by identity anyway.
     __hash__ = object.__hash__
 
 
@@ -254,8 +254,8 @@ class ModernGroup(Generic[AssignmentT]):
         """Return the number of members per topic name after one member's subscription changes.
 
         Args:
-            previous: Subscription of the member before, or of the static member that it replaces;
-                None for a new member.
+            previous: Subscription before the change: of the member, or of the static member that it
+                replaces. None for a new member.
             new: Subscription after the change; None if the member leaves.
         """
         counts = Counter(self._names)

@@ -2,8 +2,9 @@
 
 Each record is a change of a group. The change is applied when it is written and when it is
 replayed. Five kinds exist in both protocols under different numbers (`RecordSet`), with their own
-encoding of subscriptions and current assignments. Consumer groups add regular expressions, share
-groups the initialized topics. `records` has classic groups and offsets.
+encoding of subscriptions and current assignments. Only consumer groups have records of regular
+expressions, and only share groups have records of initialized topics. Records of classic groups and
+of offsets are in `records`.
 
 Source: Kafka 4.3's records in that topic; KIP-848, KIP-932.
 """
@@ -478,7 +479,7 @@ class AssignmentChange(Generic[AssignmentT]):
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadataChange:
-    """Presence of an older Kafka's record of the topics, or its removal."""
+    """Whether the group has an older Kafka's record of its topics, which is then to be removed."""
 
     is_there: bool = False
 

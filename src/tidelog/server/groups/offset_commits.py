@@ -1,7 +1,7 @@
 """Rules of OffsetCommit, OffsetFetch, OffsetDelete and TxnOffsetCommit, and the expiry of offsets.
 
 Source: Kafka 4.3's OffsetMetadataManager and CoordinatorRuntime; KIP-98, KIP-211 (expiry), KIP-447,
-KIP-496 (deleted offsets), KIP-848, KIP-1251 (members that are slightly behind).
+KIP-496 (deleted offsets), KIP-848, KIP-1251 (commits with an older epoch).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +57,7 @@ def commit_errors(
 
 
 def _classic_error(group: ClassicGroup | None, request: CommitRequest) -> ErrorCode:
-    """Return the error code of a commit to a classic or missing group, `NONE` if accepted."""
+    """Return the error code of a commit to a classic or missing group; `NONE` to accept it."""
     if group is None:
         if request.generation < 0:
             return ErrorCode.NONE

@@ -6,8 +6,9 @@ groups.
 A directory copied by `tidelog follow` has the offsets of its leader's groups in a file. When a
 broker serves such a directory, it writes these offsets to the topic before it serves any group, and
 removes the file once they are durable. While the file can't be read, no group is served, because
-groups would resume at wrong offsets. Offsets that the topic already has stay. A commit beyond the
-end of a partition, which the copy had not reached, is set to the end.
+groups would otherwise resume at wrong offsets. Offsets that the topic already has stay unchanged.
+If a commit is beyond the end of its partition, because the standby had not copied all records, it
+is set to the end.
 
 Source: docs/follow.md, docs/groups.md; KIP-98 (offsets in transactions).
 """
@@ -155,7 +156,7 @@ class Standby:
                     yield group, commit, offset
 
     def _offset(self, commit: GroupOffset, now_ms: int) -> CommittedOffset | None:
-        """Return the commit, limited to the end of its partition; None without the partition.
+        """Return the commit, limited to the partition's end; None if the partition doesn't exist.
 
         Raises:
             StorageFailure: The partition can't be opened now.

@@ -1,7 +1,8 @@
 """Encoding of offsets and classic groups in `__consumer_offsets`.
 
-Writes the versions that Kafka 4.3 writes and reads all that it reads. Records of consumer and share
-groups are in `modern_records`. Records of other protocols are skipped; only their offsets are read.
+Writes the versions that Kafka 4.3 writes, and reads all versions that Kafka 4.3 reads. Records of
+consumer and share groups are in `modern_records`. Records of other protocols are skipped; only
+their offsets are read.
 
 Source: Kafka 4.3's records in that topic.
 """
@@ -91,8 +92,8 @@ def group_record(
 ) -> KeyValue:
     """Encode a classic group with these assignments, by default with its members' current ones.
 
-    With `rebalances`, the record has no leader. After a restart this shows that the members must
-    still rejoin.
+    If `rebalances` is true, the record has no leader; after a restart this shows that the members
+    must still rejoin.
     """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",

@@ -1,8 +1,8 @@
 """Replay of one partition of `__consumer_offsets` to groups.
 
-Only the last record of each key counts, so others are not decoded, and one value per key is kept. A
-transactional commit takes effect at its commit marker, unless a newer commit exists. A group may
-have thousands of offsets, so the replay runs in a thread.
+Only the last record of each key matters, so earlier ones are not decoded, and one value per key is
+kept in memory. A transactional commit takes effect at its commit marker, unless a newer commit
+exists. A group may have thousands of offsets, so the replay runs in a thread.
 
 Source: Kafka 4.3's loader of that topic; KIP-98 (offsets in transactions).
 """
@@ -225,7 +225,7 @@ _MODULES: Final[Mapping[type[AnyGroup], str]] = {
 
 
 def restore_group(group_id: str, loaded: LoadedGroup, now_ms: int) -> AnyGroup:
-    """Build a group from its records: with its last members, or without members."""
+    """Build a group from its records; without a record of members, the group is empty."""
     group: AnyGroup
     if loaded.value is not None or not loaded.changes:
         group = ClassicGroup(group_id, now_ms)

@@ -64,7 +64,7 @@ class JoinResult(NamedTuple):
 
 
 class SyncRequest(NamedTuple):
-    """SyncGroup request; the leader's contains the assignments."""
+    """SyncGroup request; the leader's request contains the assignments."""
 
     group_id: str
     member_id: str
@@ -85,7 +85,7 @@ class SyncResult(NamedTuple):
 
 
 class MemberRef(NamedTuple):
-    """Reference to a member by its id, or to a static one by its instance id alone."""
+    """Reference to a member by its id, or to a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None

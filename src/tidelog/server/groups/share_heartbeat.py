@@ -1,9 +1,9 @@
 """Rules of ShareGroupHeartbeat: members of share groups join, send heartbeats and leave.
 
 No partition has to be revoked before another member reads it, so a member gets its target at once.
-A topic is initialized by the first heartbeat that names it, because the same process keeps its
-delivery state. Only a new group waits for an assignment interval: otherwise the first of several
-members that start together would acquire all records.
+A topic is initialized at once by the first heartbeat that names it, because this process also keeps
+the delivery state. Unlike other groups, a new share group first waits for an assignment interval:
+otherwise, if several members start together, the first one would acquire all records.
 
 Tools change the initialized topics of a group through `ShareTopics`.
 

@@ -1,7 +1,7 @@
 """Regular expressions of consumer groups, resolved to topics.
 
-All expressions of a group are resolved together in a thread, because many topics would block the
-event loop, and no more often than needed.
+All expressions of a group are resolved together, no more often than needed, in a thread: matching
+many topics would block the event loop.
 
 Source: Kafka 4.3's group coordinator; KIP-848.
 """
@@ -103,7 +103,7 @@ class Regexes:
     ) -> None:
         """Resolve all expressions of the group if one is new, topics were added or time has passed.
 
-        As in Kafka, they only match topics that the member of this request may see.
+        As in Kafka, the expressions match only topics that the member of this request may see.
         """
         group = update.group
         if not group.subscribed_regexes and not new.subscription.regex:

@@ -44,8 +44,8 @@ class Control:
         self._server: asyncio.Server | None = None
         self._listener: socket.socket | None = None
         self._loop = LoopGate(asyncio.get_running_loop())
-        # One thread changes segments, another copies to the tier: a tier run must not delay
-        # changes.
+        # One thread changes segments, another one copies segments to the tier, so that a tier run
+        # does not delay changes.
         self._changing = ThreadPoolExecutor(1, thread_name_prefix="tidelog-attach")
         self._tiering = ThreadPoolExecutor(1, thread_name_prefix="tidelog-tier")
         self._is_stopping = False
@@ -78,7 +78,7 @@ class Control:
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=self._listener)
 
     async def stop(self) -> None:
-        """Stop listening, and return when all requests have ended; copies end after a segment."""
+        """Stop listening, end copies after their current segment, and wait for all requests."""
         self._is_stopping = True
         if self._server is not None:
             with suppress(OSError):
@@ -204,8 +204,8 @@ class Control:
 
         name, options = read_tier_wishes(arguments, self._on_copied)
         if options.url is not None:
-            # The command does the same without a broker, so that later runs and readers know the
-            # tier.
+            # `tidelog tier` stores the same settings if no broker is running, so that later runs
+            # and readers know the tier.
             enabled = {"remote.storage.enable": "true", "tidelog.tier.url": options.url}
             await topic_changes.alter(self._node, name.topic, lambda _: enabled)
         async with self._node.partitions.holds.hold([name.topic], stops_appends=False):
@@ -247,7 +247,10 @@ class Control:
         return {"more": more}
 
     def _partitions_of(self, verb: str, arguments: Mapping[str, object]) -> list[TopicPartition]:
-        """Return the partitions of a change; invalid entries are skipped, the verb refuses them."""
+        """Return the partitions of a change.
+
+        Invalid entries are skipped here, because the verb refuses them later.
+        """
         names = []
         for entry in _segment_entries(verb, arguments):
             topic, number = entry.get("topic"), entry.get("partition")

@@ -1,7 +1,7 @@
 """Log cleaners of the broker: choose the dirtiest compacted partition, and clean it; lent jobs.
 
-Logs belong to the event loop. So a partition is chosen, and its new segments are swapped in, in a
-thread on proxies whose calls are executed on the loop. The cleaning itself is done by another
+Logs belong to the event loop. So the choice of a partition and the swap of its new segments run in
+a thread, on proxies whose calls are executed on the loop. The cleaning itself is done by another
 process, which only reads segments and writes `.cleaned` files (`storage.compaction.worker`). While
 segments are swapped in, the topic is locked: retention skips it, and its deletion waits. Retention
 of the partition waits from the first read to the last swap (`cleanings`).
@@ -95,7 +95,8 @@ class LentJobs:
             node: The broker.
             gate: Access of threads to the event loop.
             threads: Threads that inspect logs.
-            at_work: Partitions that are being cleaned; lent ones are added.
+            at_work: Partitions that are being cleaned; partitions with a lent cleaning are added to
+                it.
             hold: Locks a topic while segments are swapped in.
         """
         self._node = node
@@ -160,8 +161,8 @@ class LentJobs:
 
         Raises:
             CleaningAborted: The job is no longer lent, or its segments have been replaced; nothing
-                more is changed, and it can be begun again.
-            CorruptMessage: The result can't be of this job; nothing was changed.
+                more is changed, and the cleaning can be started again.
+            CorruptMessage: The result can't belong to this job; nothing was changed.
             StorageFailure: The disk failed.
         """
         name, cleaned = made.name, made.cleaned
@@ -223,7 +224,7 @@ class LentJobs:
 
 
 def check(job: CleaningJob, cleaned: CleaningResult) -> None:
-    """Ensure that a result can be of this job; raises CorruptMessage."""
+    """Ensure that a result can belong to this job; raises CorruptMessage."""
     ends = {source.base_offset: source.end_offset for source in job.sources}
     due = [group for group in job.groups if group.bases[0] < cleaned.mapped_to]
     if not job.map_from <= cleaned.mapped_to <= job.map_to or len(due) != len(cleaned.groups):
@@ -508,7 +509,7 @@ class LogCleaner:
     def _is_news(self, name: TopicPartition, log: "Log") -> bool:
         """Whether an inspection may find more than the last one.
 
-        An old active segment may be rolled.
+        If records in the active segment are overdue for cleaning, it is rolled first.
         """
         config, now_ms = log.context.config, self._node.env.clock.now_ms()
         if waits_since_ms(log.active, config, now_ms) is not None:
@@ -525,12 +526,12 @@ class LogCleaner:
     def _note(
         self, state: CleaningState, partition: Partition, active_base: int, synced_end: int
     ) -> None:
-        """Remember an inspection, by the log's state before it: a sync may have ended meanwhile."""
+        """Remember an inspection and the log's state before it; a sync may have ended during it."""
         decision, log = state.decision, partition.log
         self._node.metrics.cleaner.looked(state.name, decision.ratio)
         if synced_end < active_base:
-            # A roll is being synced, or records are unsynced after a crash: the next inspection
-            # continues.
+            # The finished segments are not synced yet, after a roll or a crash. The next
+            # inspection, after the sync, can find more.
             is_synced = log.recovery_point >= active_base
             if not is_synced and not partition.is_gone and partition.failure is None:
                 partition.flush_later()

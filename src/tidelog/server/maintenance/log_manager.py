@@ -101,7 +101,7 @@ class LogManager:
         go_on: Callable[[Iterator[TopicPartition]], None],
         others: Iterator[TopicPartition],
     ) -> None:
-        """Open an unused partition, then continue with it, or without it if that failed.
+        """Open an unused partition, then continue with it, or with the next one if opening failed.
 
         Does nothing after `stop`.
         """
@@ -190,8 +190,8 @@ class LogManager:
     def _next_unlink_ms(self, log: Log) -> int | None:
         """Return the ms until files may be due for unlinking, None for never.
 
-        Some deleted files may not have been renamed yet; then check again after a short time. Wall
-        time may go backwards, so the next check is after the files' delay at the latest.
+        If some deleted files have not been renamed yet, the result is a short time. It is at most
+        the delay of the files, because wall time may be set back.
         """
         due_ms = log.deleter.next_unlink_ms
         if due_ms is None:

@@ -1,10 +1,10 @@
 """The broker's metrics in Prometheus text format, generated in chunks.
 
-No state is kept for the metrics: partitions, groups and counters are read at each scrape, without
-decoding a record except the first batch's header, once per log start. The text is written directly,
-because a client library creates several objects for each of up to 100,000 samples; process metrics
-come from that library. Partitions, topics and commits beyond a limit are omitted, and the number of
-omitted series is a metric.
+No state is kept for the metrics: partitions, groups and counters are read at each scrape. No record
+is decoded; only the header of the log's first batch is read, again when the log start has changed.
+The text is written directly, because Prometheus's client library would create several objects for
+each of up to 100,000 samples. Only the metrics of the process come from that library. Partitions,
+topics and commits beyond a limit are omitted, and the number of omitted series is a metric.
 
 Belongs to the event loop. Source: Prometheus text format 0.0.4.
 """
@@ -160,7 +160,7 @@ GROUPS_MAX: Final = 5_000
 COMMITS_MAX: Final = 10_000
 
 # Number of partitions that are examined before the event loop is yielded. Ten times as many samples
-# are written at a time.
+# are written before it is yielded.
 _AT_ONCE: Final = 20
 
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
@@ -317,7 +317,7 @@ FAMILIES: Final = tuple(one for one in tuple(globals().values()) if isinstance(o
 
 
 class GroupFacts(Protocol):
-    """A group, as far as metrics show it."""
+    """The facts about a group that metrics show."""
 
     @property
     def group_id(self) -> str:
@@ -582,7 +582,7 @@ def _labels(**labels: str | int) -> str:
 
 
 def process_figures() -> str:
-    """Return the client library's metrics of the process: CPU, memory, descriptors. Any thread."""
+    """Return Prometheus's metrics of the process: CPU, memory, descriptors. Any thread."""
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
     from prometheus_client.exposition import generate_latest
 

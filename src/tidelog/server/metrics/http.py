@@ -2,9 +2,9 @@
 
 Serves GET and HEAD, one request per connection, with limits on size, time and connections, which is
 enough for Prometheus and probes. An unauthenticated client can't lock out a probe: at the limit of
-connections the one that has been waiting for longest is closed. Runs on the broker's event loop.
-Scrapes are generated one at a time in chunks and compressed in a thread. Source: RFC 9110, RFC
-9112.
+connections, the one that has been waiting for its client for the longest time is closed. Runs on
+the broker's event loop. Scrapes are generated one at a time in chunks and compressed in a thread.
+Source: RFC 9110, RFC 9112.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class MetricsServer:
             exposition: Text of /metrics.
             work: Threads, for compression.
             is_ready: Whether clients are served: the result of /readyz.
-            before: Called before /metrics is written; updates counts that are not maintained
-                otherwise.
+            before: Called before /metrics is written, to update counts that are computed only for
+                it.
         """
         self._exposition = exposition
         self._work = work
