@@ -3,8 +3,8 @@
 Each connection counts the bytes of its current request that have arrived (not those announced),
 then the whole request until its response is ready, and the unsent part of the response. All
 connections share one bound. At the bound, connections that are reading pause, except the one whose
-request has been arriving for longest: it is read to its end, so there is always progress. One read
-of each unpaused connection may exceed the bound.
+request has been arriving for longest: it is read to its end, so there is always progress. The bound
+may be exceeded by one read of each connection that is not paused.
 
 Source: Kafka's `max.connections`, `max.connections.per.ip` and its overrides,
 `connections.max.idle.ms`, `queued.max.request.bytes` (which counts a request when its size is
@@ -39,8 +39,8 @@ class MemoryBudget:
         """Limit the memory to about `limit_bytes`; -1 for no bound."""
         self._limit_bytes = limit_bytes
         self.used_bytes = 0
-        # Connections in the middle of a request, the one that has been reading for longest first;
-        # and the connections among them that wait for memory.
+        # `_reading` has the connections in the middle of a request, the one that has been reading
+        # for longest first; `_waiting` has those of them that wait for memory.
         self._reading: dict[GoOn, None] = {}
         self._waiting: dict[GoOn, None] = {}
 
@@ -173,7 +173,7 @@ class ConnectionMemory:
     def _read_on(self) -> None:
         """Resume after a pause: there is memory again."""
         self.is_waiting = False
-        self.sending_since_ms = self._now_ms()  # the pause before was not the client's
+        self.sending_since_ms = self._now_ms()  # the client did not cause the pause
         self._on_room()
 
     def end_read(self) -> None:
@@ -229,8 +229,8 @@ IDLE_CHECK_MS: Final = 1000
 
 # Limits, in ms, for clients that keep other connections waiting for memory. A client is
 # disconnected if it sends nothing of a begun request for `STALLED_MS`, or takes longer than
-# `SENDING_MS` for the request. At the bound, the same holds for a client that reads nothing of a
-# response.
+# `SENDING_MS` for the request. If the memory bound is reached, a client that reads nothing of a
+# response, or reads it too slowly, is disconnected after the same times.
 STALLED_MS: Final = 5000
 
 SENDING_MS: Final = 30_000

@@ -63,7 +63,7 @@ class PendingResponse:
         Args:
             arrivals: Sends responses after the request that has completed them.
             tell_pieces: Called with the pieces of a completed response.
-            tell_failure: Called with the error of a failed one.
+            tell_failure: Called with the error of a failed response.
         """
         self._arrivals = arrivals
         self._tell_pieces = tell_pieces
@@ -256,14 +256,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _wait_no_more(self) -> None:
-        """Close if only the client needs the pending response, which it may not read any more."""
+        """Close if the pending request changes nothing: the client has perhaps stopped reading."""
         self._deadline = None
         if self._pending.waits_for_client:
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Note that the connection has closed: pending responses are dropped."""
-        # A clean close is also an end of input, which TLS may not have reported before.
+        # A clean close also ends the input; TLS has possibly not reported this before.
         self._is_over = self._is_over or exc is not None
         self._has_ended = True
         self._let_go()
@@ -359,7 +359,8 @@ class Connection(asyncio.BufferedProtocol):
     def _is_plain(self) -> bool:
         """Whether a request can be answered directly, without further bookkeeping.
 
-        It can't in the cases of `_is_held_up` and those that `_go_on` handles after requests.
+        It can't be answered directly in the cases of `_is_held_up` and in those that `_go_on`
+        handles after requests.
         """
         out = self._out
         return (
@@ -393,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
     def _end_if_done(self) -> None:
         """Close after the last response to a client that sends no more.
 
-        Free what a closed one held.
+        If the connection is already closed, free what it held.
         """
         if self._is_held_up():
             return
@@ -463,7 +464,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pace()
 
     def _handle(self, frame: memoryview, *, more: bool) -> None:
-        """Answer a request; `more` if the next one has also arrived."""
+        """Answer a request; `more` is true if the next request has also arrived."""
         memory = self.memory
         if memory.sending_since_ms is not None:
             memory.end_read()
@@ -474,7 +475,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send(outcome, key, size_bytes, began_ns, more=more)
             if memory.request_bytes:
                 memory.release_request()
-        else:  # no further request until this one is answered
+        else:  # the next request must wait for this response
             self._flush()
             memory.work_on(size_bytes)
             reply = cast("Reply[Pieces | None]", outcome)
@@ -532,7 +533,7 @@ class Connection(asyncio.BufferedProtocol):
             self._next_look = self._node.timers.after(delay_ms, self._take_next_look)
 
     def _pace(self) -> None:
-        """Pause reading beyond a bound while a request waits; a disconnect is still noticed."""
+        """While a request waits, read ahead only up to a bound; a disconnect is still noticed."""
         is_held_up = self._frames.held_bytes > self._ahead_bytes and self._is_held_up()
         wants_pause = self.memory.is_waiting or is_held_up
         if self._transport is not None and wants_pause != self._is_paused:

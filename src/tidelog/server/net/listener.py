@@ -177,8 +177,8 @@ async def listening_sockets(
         prepare: Called with each socket before it listens.
 
     Raises:
-        OSError: An address can't be bound; then no socket is left open. An address that the machine
-            does not have is skipped if there is another one.
+        OSError: An address can't be bound; then no socket is left open. If the host has several
+            addresses, those that the machine does not have are skipped.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

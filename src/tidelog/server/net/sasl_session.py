@@ -59,7 +59,7 @@ class SaslSession:
     """Authentication of one connection with SASL. Belongs to the event loop's thread.
 
     Attributes:
-        is_closing: The connection must be closed once the last response was sent.
+        is_closing: Whether the connection must be closed once the last response has been sent.
     """
 
     def __init__(

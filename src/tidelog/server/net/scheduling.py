@@ -183,14 +183,14 @@ class BusyPoll:
             self.is_looking = False
 
 
-# After an iteration with fewer than `CROWD` held responses there are few clients: then `AT_ONCE`
-# responses are each sent at once, before a response is held again as a trial.
+# If fewer than `CROWD` responses were held in an iteration, few clients are active. Then the next
+# `AT_ONCE` responses are sent without delay, before a response is held again as a trial.
 CROWD: Final = 4
 
 AT_ONCE: Final = 64
 
-# Time in ns after which held responses are sent when another one is ready: twice the time of a
-# hundred small requests.
+# Maximum age in ns of held responses: if they are older when the next response is ready, they are
+# sent. It is twice the time of a hundred small requests.
 HELD_NS: Final = 4_000_000
 
 _NEVER: Final = 1 << 63

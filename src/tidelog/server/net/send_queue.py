@@ -63,8 +63,8 @@ CHUNK_BYTES: Final = 256 << 10
 # Maximum number of bytes per sendfile, so that one client does not block the loop.
 SEND_BYTES: Final = 1 << 20
 
-# Number of bytes, after a part that was not in memory, in which pages are probed at short
-# distances, because more may be missing.
+# After a part of a file that was not in memory, pages are probed at short distances for this number
+# of bytes, because more pages may be missing.
 WARY_BYTES: Final = 64 << 20
 
 # Maximum number of bytes sent before the event loop is yielded.
@@ -168,7 +168,7 @@ class SendQueue:
             self.flush()
 
     def flush(self) -> bool:
-        """Send what was held back for more; return whether there was anything."""
+        """Send the responses that were held back; return whether there were any."""
         gathered = self._gathered
         if not gathered:
             return False
@@ -375,7 +375,7 @@ class SendQueue:
     # -- room in the socket ------------------------------------------------------------------
 
     def _await_turn(self) -> None:
-        """Continue after other connections; without a watched socket this needs no system call."""
+        """Continue after other connections have had their turn; needs no system call."""
         if not self._is_watching and self._yielded is None and not self._is_closed:
             self._yielded = asyncio.get_running_loop().call_soon(self._take_turn)
             self._on_progress()

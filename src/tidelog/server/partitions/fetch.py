@@ -1,11 +1,12 @@
 """Partitions of a fetch: checks, the read under one limit, and the wait for more.
 
-`PartitionRead` is one partition of a request, `Reading` one pass over all of them in order, `Wait`
-the wait until they have enough bytes. Records are returned as they are stored, except in two cases.
-Clients older than 2017 get converted records (`legacy_clients`). `tidelog.expose.append.time` adds
-its append time to each record as a header: batches are rebuilt, but keep offsets, timestamps, codec
-and producer fields. Transaction markers, batches of old formats and records whose append time is
-unknown are returned unchanged. A client that requests append times also gets runs of them.
+`PartitionRead` is one partition of a request, `Reading` is one pass over all its partitions in
+order, and `Wait` is the wait until they have enough bytes. Records are returned as they are stored,
+except in two cases. Clients older than 2017 get converted records (`legacy_clients`).
+`tidelog.expose.append.time` adds its append time to each record as a header: batches are rebuilt,
+but keep offsets, timestamps, codec and producer fields. Transaction markers, batches of old formats
+and records whose append time is unknown are returned unchanged. A client that requests append times
+also gets runs of them.
 
 A failed read is logged with its reason, at most once a minute for the same reason: clients get only
 an error code.
@@ -127,7 +128,8 @@ WHOLE_FIRST_SINCE: Final = 3
 _STORAGE_ERROR_SINCE: Final = 6
 _LEADER_SINCE: Final = 16
 
-# Limit per partition if append times are requested: each batch may add one.
+# Limit of bytes per partition if append times are requested, because each batch may add an append
+# time to the response.
 TIMED_BYTES: Final = 4 << 20
 
 Records: TypeAlias = "Buffer | FilePiece"
@@ -143,7 +145,7 @@ class ReadOrder:
 
     Attributes:
         version: Version of the request.
-        is_follower: Whether a follower sent the request, which sees up to the log end.
+        is_follower: Whether a follower sent the request; a follower sees records up to the log end.
         is_committed: Whether records of open and aborted transactions are hidden.
         min_bytes: Bytes to wait for.
         max_bytes: Limit for all partitions together; the first batch is returned even if larger.
@@ -205,7 +207,8 @@ class PartitionRead:
         fenced_epoch: The current leader epoch, for a client that named an older one; else -1.
         records: Whole batches.
         size_bytes: Size of the records.
-        aborted: The aborted transactions among them; None if the client sees their records.
+        aborted: The aborted transactions among the records; None if the client sees records of
+            aborted transactions.
         append_times: First offset and append time in ms of each run of offsets.
         seen_end: End of what the last read could return (exclusive).
     """
@@ -261,7 +264,7 @@ class PartitionRead:
     def must_answer(self) -> bool:
         """Whether the response can't wait: an error, or a diverging log.
 
-        An unknown partition is no reason not to wait for the others, as in Kafka.
+        As in Kafka, the response can still wait for other partitions if a partition is unknown.
         """
         if self.partition is None and self.refusal != ErrorCode.KAFKA_STORAGE_ERROR:
             return False
@@ -313,7 +316,7 @@ class PartitionRead:
     # -- before the read ---------------------------------------------------------------------
 
     def prepare(self, order: ReadOrder, bytes_left: int, whole_first: bool) -> Limits | None:
-        """Set the result without records; return the limits of the read, or None for no read.
+        """Set the result without records; return the limits of the read, or None to read nothing.
 
         Args:
             order: Options of the fetch.
@@ -581,7 +584,8 @@ class Reading:
 class Wait:
     """Wait until the partitions have enough bytes for a fetch, or its time is over.
 
-    A change of one partition costs a check of that one. At the end all watchers are removed.
+    When a partition changes, only this partition is checked again. At the end all watchers are
+    removed.
     """
 
     def __init__(self, order: ReadOrder, reads: Sequence[PartitionRead]) -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # exactly.
 PARTITIONS_MAX: Final = 10_000
 
-# Number of remembered partitions from which on deleted ones are removed, because each keeps its log
-# in memory.
+# If at least this number of partitions is remembered, deleted partitions are removed, because each
+# one keeps its log in memory.
 LOOK_MIN: Final = 64
 
 
@@ -32,7 +32,7 @@ class FetchCounts:
         self._look_at = LOOK_MIN
 
     def note(self, metrics: "Counters", reads: "Iterable[PartitionRead]") -> None:
-        """Count the bytes of a response, and the records of the one before."""
+        """Count the bytes of a response, and the records of the previous response."""
         for read in reads:
             if read.partition is not None:
                 self.note_one(metrics, read.partition, read.offset, read.size_bytes)

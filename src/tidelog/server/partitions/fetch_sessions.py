@@ -79,8 +79,8 @@ class CachedPartition:
     Attributes:
         key: The partition.
         asked: The client's last request for it.
-        topic: Name of a topic that is named by id, as it was when found; a session keeps it when
-            the topic is deleted.
+        topic: Name of a topic that is named by id, once the topic was found; a session keeps the
+            name when the topic is deleted.
         partition: The open partition, if it was found before.
         high_watermark: High watermark last sent to the client, -1 for none.
         log_start_offset: Log start offset last sent to the client, -1 for none.
@@ -104,7 +104,7 @@ class CachedPartition:
         )
 
     def take(self, answer: PartitionResult) -> bool:
-        """Note a result that will be sent; return whether it has to be."""
+        """Note a result; return whether it has to be sent in an incremental response."""
         changed = self.is_news(answer)
         # After an error the partition is sent again, whatever its values were before.
         self.high_watermark = UNKNOWN if answer.error_code else answer.high_watermark
@@ -185,7 +185,7 @@ class SessionRequest:
 
     @property
     def distinct(self) -> dict[PartitionKey, CachedPartition]:
-        """The request's partitions; if one is named twice the last counts."""
+        """The request's partitions; if one is named twice, the last entry is used."""
         return {key: CachedPartition(key, asked) for key, asked in self.asked}
 
 
@@ -199,7 +199,7 @@ class SessionAnswer(Generic[ResultT]):
 
 
 class Fetching:
-    """Partitions to read for a request, and to return in its response; here without a session."""
+    """Partitions to read for a request without a session, and to return in its response."""
 
     error_code: int = 0
 
@@ -288,9 +288,11 @@ class IncrementalFetching(Fetching):
 class FetchSessions:
     """All sessions of a broker, at most `slots`.
 
-    If there is no room, a new session replaces one that was unused for `eviction_ms`, or one of
-    lower rank that is older than that. Otherwise the client continues without a session, as it does
-    if too many partitions would have to be remembered.
+    If there is no room, a new session replaces the least recently used session if that was unused
+    for more than `eviction_ms`. Otherwise it replaces a session that has no higher rank and was
+    created more than `eviction_ms` ago; a follower's session replaces any consumer's session. If
+    there is none, or if too many partitions would have to be remembered, the client continues
+    without a session.
 
     Attributes:
         slots: Maximum number of sessions.

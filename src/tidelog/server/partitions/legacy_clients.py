@@ -1,8 +1,9 @@
 """Batches for clients that know only older formats, with `tidelog.legacy.clients`.
 
-Batches of a format that the client knows are returned unchanged. In others each record becomes a
-message of the newest format that the client knows, in a wrapper of the same codec. Headers and
-producer fields are dropped, transaction markers are left out. Source: Kafka 3.x RecordsUtil.
+Batches of a format that the client knows are returned unchanged. In batches of other formats, each
+record becomes a message of the newest format that the client knows; compressed messages are in a
+wrapper of the same codec. Headers and producer fields are dropped, transaction markers are left
+out. Source: Kafka 3.x RecordsUtil.
 """
 
 from typing import Final

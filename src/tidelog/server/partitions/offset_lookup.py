@@ -1,7 +1,7 @@
 """Offset for a time in a broker's partition: on the event loop from memory, else in a thread.
 
-A search in a thread has its own running maxima; what it loads into the segments is in memory for
-the next search. `storage.segment.time_search` implements the search itself.
+A search in a thread has a cache of its own, but the indexes that it loads into the segments stay in
+memory for later searches. `storage.segment.time_search` implements the search itself.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,8 +72,8 @@ def find_appended(log: Log, time_ms: int, end: int) -> tuple[Match, int]:
     """Search by append time, in a thread; raises the errors of `LogView.offset_for_time`.
 
     Returns:
-        The match below `end`, and the number of records before it (before `end` without a match)
-        whose append time is unknown.
+        The match below `end`, and the number of records with unknown append time before it; without
+        a match, their number before `end`.
     """
     match = _visible(_search(log, time_ms, ClockName.APPEND), end)
     return match, log.without_append_time(end if match is None else match.offset)
@@ -104,9 +104,10 @@ def _at(log: Log, offset: int) -> OffsetAndTimestamp:
 
 
 def may_have_no_times(log: Log) -> bool:
-    """Whether records must be read to know if they have times, after a search without match.
+    """After a search without a match: whether only a read can show if any record has a time.
 
-    The check is cheap, and nearly always False: some record has a time, or there is no record.
+    The check is cheap, and the result is nearly always False, because some record has a time or
+    there is no record.
     """
     if log.log_start_offset == log.log_end_offset:
         return False
@@ -125,7 +126,7 @@ async def has_no_times(log: Log, work: Work) -> bool:
 def _is_all_magic_0(log: Log, segments: Sequence[Segment]) -> bool:
     """Whether no batch has a later format.
 
-    Reads the newest segments first, which most likely have one.
+    Reads the newest segments first, because they most likely have a batch of a later format.
     """
     source = SegmentBytes(log.context.pool, may_block=True)
     for segment in reversed(segments):

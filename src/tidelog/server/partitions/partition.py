@@ -3,8 +3,8 @@
 A producer's first batch of a transaction is accepted only after the coordinator has confirmed that
 the partition belongs to it. The transaction may end between that confirmation and the append; so
 the request holds a `Guard`, which the marker removes. For later batches the transaction is already
-open in the log. For readers of committed records, a transaction ends only when its marker is as
-durable as they demand.
+open in the log. For readers of committed records, a transaction ends only when its marker is
+durable enough to be visible to them.
 
 The coordinator decides how a transaction ends, stores the decision, and has markers written to the
 transaction's partitions. Both run on the event loop's thread.
@@ -61,9 +61,10 @@ class Guard:
 
     Attributes:
         epoch: The producer's newest epoch that is being verified.
-        lowest_sequence: Lowest sequence of that epoch's requests; none may be written before it.
+        lowest_sequence: Lowest sequence of the requests with that epoch; the batch with this
+            sequence must be written first.
         raises_epochs: Whether each of its transactions has an epoch of its own.
-        since_ms: When the first request came, by wall time.
+        since_ms: Wall time at which the first request arrived.
     """
 
     __slots__ = ("epoch", "lowest_sequence", "raises_epochs", "since_ms")
@@ -154,9 +155,9 @@ class OpenTransactions:
         """Drop the guard of an ended transaction: a marker was appended.
 
         If each transaction has an epoch, a marker of version 2 has the epoch of the next
-        transaction. That one may already be under verification; the coordinator makes its producer
-        wait until the end is complete. So its guard stays. A marker of an older version has the
-        transaction's own epoch.
+        transaction. The guard may already be that of the next transaction, whose producer the
+        coordinator lets wait until the end is complete; then the guard stays. A marker of an older
+        version has the epoch of the ended transaction.
         """
         guard = self._guards.get(end.producer_id)
         raises = end.transaction_version >= EPOCH_BUMP_VERSION
@@ -165,7 +166,7 @@ class OpenTransactions:
             self._guards.pop(end.producer_id, None)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop guards whose requests never came back."""
+        """Drop guards that are older than `expiration_ms`: their batches were never appended."""
         for producer_id, guard in tuple(self._guards.items()):
             if now_ms - guard.since_ms >= expiration_ms:
                 del self._guards[producer_id]
@@ -298,7 +299,10 @@ class Partition(Watchable):
                 self.notify()
 
     def advance(self) -> None:
-        """Advance the high watermark to the log end and notify watchers, after any due sync."""
+        """Advance the high watermark to the log end and notify watchers.
+
+        If a sync is due, this happens after the sync.
+        """
         if self._syncs_all or self.log.is_flush_due:
             self._is_sync_due |= self.log.log_end_offset > self.high_watermark
             self._sync()
@@ -365,8 +369,8 @@ class Partition(Watchable):
     def must_wait(self, result: AppendResult, acks: int) -> bool:
         """Whether an acknowledgement has to wait until readers may see the records.
 
-        With `fsync` only acks=all waits; a flush that the topic's settings require delays every
-        one.
+        With `fsync`, only requests with acks=all wait for the sync. Otherwise requests with acks=1
+        and acks=all wait if the topic's settings require a flush of the records.
         """
         if result.last_offset < self.high_watermark:
             return False
@@ -403,7 +407,7 @@ class Partition(Watchable):
         self._release(ErrorCode.KAFKA_STORAGE_ERROR)
         if self.failure is not None:
             self._give_up_flushes(self.failure)
-        self.notify()  # the failure tells waiters what the old log lost
+        self.notify()  # watchers see the failure, and so what the old log lost
         self.log, self._sync_end, self._is_sync_due = log, None, False
         self.loop_bytes = SegmentBytes(log.context.pool, may_block=False)
         self.transactions.clear()
@@ -490,11 +494,13 @@ class Markers(Protocol):
         Args:
             partitions: Partitions of the transaction, each once.
             producer_id: The transaction's producer.
-            producer_epoch: Epoch of the marker; with `transaction_version` 2 one above that of the
-                records, else the same or a later one.
-            coordinator_epoch: Epoch of the coordinator; one older than a log has seen is fenced.
+            producer_epoch: Epoch of the marker. With `transaction_version` 2 it is one above the
+                epoch of the records; otherwise it is the same epoch or a later one.
+            coordinator_epoch: Epoch of the coordinator; a log that has seen a later epoch refuses
+                the marker.
             commit: Commit, else abort.
-            transaction_version: 2 if each transaction raises the epoch, 0 or 1 for older ones.
+            transaction_version: 2 if each transaction raises the epoch; 0 or 1 for transactions of
+                older clients.
 
         Returns:
             A code for each partition. The coordinator is done with those that have NONE,

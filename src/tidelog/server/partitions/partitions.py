@@ -89,8 +89,9 @@ class Holds:
 
         Args:
             topics: Their names.
-            stops_appends: Appends wait.
-            stops_deletion: Their deletion waits; None for the same as `stops_appends`.
+            stops_appends: Whether appends to the topics wait.
+            stops_deletion: Whether the topics' deletion waits; None means the value of
+                `stops_appends`.
         """
         names = set(topics)
         await self._wait(names, lambda _: True)
@@ -204,7 +205,7 @@ class Partitions:
         """Open partitions in threads, several at a time, each once even if several callers need it.
 
         The next `get` reports what could not be opened. With `to_write` the threads also write and
-        sync what the first append would.
+        sync what the first append would otherwise write.
         """
         left = iter(dict.fromkeys(names))
 
@@ -358,7 +359,7 @@ class Cleanings:
         self._names.add(name)
 
     def discard(self, name: TopicPartition) -> None:
-        """Note that a cleaning has ended, well or not; run the action that waits for its end."""
+        """Note that a cleaning has ended or failed; run the action that waits for this."""
         self._names.discard(name)
         action = self._waiting.pop(name, None)
         if action is not None:

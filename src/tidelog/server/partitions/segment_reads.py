@@ -106,7 +106,7 @@ class FilePiece:
         """Return the positions to probe among unseen bytes below `end`."""
         start = max(self._cached_end, self.position)
         looks = [*range(start + probe_bytes - 1, end - 1, probe_bytes), end - 1]
-        if self._cached_end == _NEVER_SEEN:  # else it is next to a seen page
+        if self._cached_end == _NEVER_SEEN:  # else the page before it was seen
             looks.insert(0, start)
         return looks
 
@@ -144,8 +144,8 @@ class SegmentBytes:
     Reads on the loop share the file that was read last, until the pool closes it.
 
     Attributes:
-        may_block: Whether to wait for the disk, as in a thread. Changed if one read continues
-            elsewhere.
+        may_block: Whether to wait for the disk, as in a thread. It changes if a read continues in a
+            thread.
     """
 
     __slots__ = ("_is_one_read", "_kept", "_pool", "may_block")
@@ -371,7 +371,7 @@ def find_range(
         offset: First requested offset; the first batch may begin before it.
         limits: Limits of the read.
         source: Source of the segments' bytes.
-        ends: Ends of earlier reads; this one's is noted.
+        ends: Ends of earlier reads; the end of this read is added.
 
     Raises:
         ColdRead: The search would have to wait for a disk, and the source may not block.
@@ -454,7 +454,10 @@ def _sound_part(segment: Segment, source: SegmentBytes) -> tuple[int, int]:
 
 
 def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Frame | None:
-    """Return the first batch that reaches `offset`, in order with its neighbors, or None."""
+    """Return the first batch that ends at or after `offset`, or None.
+
+    It must be in order with its neighbors.
+    """
     if segment.end_offset <= offset:
         return None
     next_offset = segment.base_offset
@@ -474,7 +477,7 @@ def _first_reaching(segment: Segment, offset: int, source: SegmentBytes) -> Fram
 def _in_order_reaching(
     segment: Segment, offset: int, limit: int, source: SegmentBytes
 ) -> Frame | None:
-    """Return the first batch that reaches `offset` among batches out of order, or None.
+    """Return the first batch that ends at or after `offset`, or None; some batch is out of order.
 
     Raises:
         CorruptBatch: The batch with the wrong offsets may be the requested one.

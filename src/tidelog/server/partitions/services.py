@@ -80,8 +80,8 @@ class Services:
         timers: Timers on the event loop.
         metrics: Counters.
         work: Threads for changes: topics, checkpoints, opening partitions.
-        reads: Separate threads for reads from a disk or a store, so that nothing else waits for
-            these.
+        reads: Separate threads for reads from a disk or a store, so that other work does not wait
+            for slow reads.
         partitions: Open logs.
         topics: Topics by name and id.
         producer_ids: Assigns producer ids.

@@ -112,7 +112,7 @@ class CleanerTally:
         self.ratios[name] = ratio
 
     def cleaned(self, report: "CleaningReport", now_ms: int) -> None:
-        """Count a successful cleaning; one that had nothing to do only clears a failure."""
+        """Count a successful cleaning; if it had nothing to do, only a failure is cleared."""
         self.failing.pop(report.name, None)
         if not report.passes:
             return
@@ -206,7 +206,7 @@ class Counters:
         self.malformed_requests += 1
 
     def write_skipped(self, topic: str) -> None:
-        """Count a numbered write that was already committed, and added nothing to the topic."""
+        """Count a numbered write that added nothing to the topic: it was already committed."""
         self.topics[topic].writes_skipped += 1
 
     def produced(self, topic: str, data: Buffer, result: AppendResult) -> None:

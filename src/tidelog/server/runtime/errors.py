@@ -27,7 +27,7 @@ class UnansweredRequest(TidelogError):
 
 
 class NotLoggedIn(TidelogError):
-    """A request that needs authentication came before it; its connection closes."""
+    """A request arrived that requires authentication or more rights; its connection closes."""
 
     code: ClassVar[int | None] = ErrorCode.ILLEGAL_SASL_STATE
 
@@ -37,8 +37,8 @@ class Refusal(TidelogError):
 
     Attributes:
         error_code: Kafka's error code.
-        message: Text that tools print; None for none. It may contain long text from the client, so
-            it is truncated to fit into a string of the protocol.
+        message: Text that tools print; None for no text. It may contain long text from the client,
+            so it is truncated to fit into a string of the protocol.
     """
 
     code: ClassVar[int | None] = None

@@ -2,9 +2,9 @@
 
 A real event loop wakes for the next timer; a test moves its clock and calls `run_due`. Long work on
 the loop yields every few milliseconds. Requests that have arrived by the start of an iteration are
-processed in it. When a group changes, all members send requests within milliseconds. Work that all
-of them need is done once: by the first request of an iteration or at its end. The loop is uvloop's
-if installed, else asyncio's.
+processed in it. When a group changes, all members send requests within milliseconds. Work that is
+the same for all of them is done once: by the first request of an iteration or at the end of the
+iteration. The loop is uvloop's if installed, else asyncio's.
 """
 
 import asyncio

@@ -186,7 +186,7 @@ class Reply(Generic[T]):
             self._job.watch = watch
 
     def _go_on_with(self, job: _Job | None) -> None:
-        """Let another task compute the reply and its mapped replies; the watch moves along."""
+        """Let another task compute the reply and its mapped replies; the watch then measures it."""
         if self._job is None or job is None:
             self._job = job
         else:
@@ -294,7 +294,8 @@ class Arrivals:
     """Responses that are ready but sent only after the request that completed them has finished.
 
     A response may be completed in the middle of other work, such as another member's request. It is
-    sent as soon as that is finished, and does not wait for all other requests that have arrived.
+    sent as soon as this work is finished, and does not wait for all other requests that have
+    arrived.
 
     Belongs to the event loop's thread.
 

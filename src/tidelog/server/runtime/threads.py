@@ -40,10 +40,10 @@ FEW: Final = 1000
 class Work:
     """Threads for syncs, unlinks, maps and cold reads. Belongs to the event loop's thread.
 
-    A broker has several instances, so that slow calls (reads of a disk or a store) block only calls
-    of their kind. Calls of clients (`run`) wait until the threads have room, at most one for each
-    connection. Calls by `submit` are limited by their callers: one sync for each log, one
-    checkpoint, a few partitions being opened.
+    A broker has several instances, so that slow calls (reads of a disk or a store) delay only other
+    slow calls. Calls for clients (`run`) wait until the threads have room; each connection has at
+    most one such call. The callers of `submit` limit the number of their calls: one sync for each
+    log, one checkpoint, a few partitions being opened.
 
     Attributes:
         is_closed: Whether no calls are accepted any more, because the broker stops.
@@ -216,7 +216,7 @@ class LoopGate:
 
 
 class _Proxy(Protocol[_Target_co]):
-    """Object of another thread that stands for one of the event loop's thread."""
+    """Object for another thread that represents an object of the event loop's thread."""
 
     _gate: LoopGate
 
