@@ -3,7 +3,8 @@
 An ACL applies to a resource by its full name, by a prefix, or to all by `*`; to a principal or
 `User:*`; to a host or `*`; to an operation or ALL; and allows or denies. One matching DENY
 outweighs every ALLOW. If no ACL exists for a resource, `allow.everyone.if.no.acl.found` decides; if
-some exist and none matches, the request is denied. Super users are always allowed.
+the resource has ACLs but none of them matches, the request is denied. Super users are always
+allowed.
 
 ALLOW of READ, WRITE, DELETE or ALTER implies DESCRIBE, and ALTER_CONFIGS implies DESCRIBE_CONFIGS.
 DENY implies nothing.
@@ -35,7 +36,7 @@ REMEMBERED_MAX: Final = 10_000
 # 32,767 bytes.
 REMEMBERED_NAME_MAX: Final = 256
 
-# Operations that imply another operation if they are allowed, by the implied one.
+# By operation: the operations that imply it if they are allowed.
 _IMPLIED_BY: Final = {
     Operation.DESCRIBE: frozenset(
         {
@@ -253,7 +254,7 @@ class Authorizer:
         return is_allowed if is_named else self._allows_without_rules
 
     def operations_bits(self, who: Client, kind: ResourceType, name: str, possible: int) -> int:
-        """Return those of the possible operations that are allowed, as bits by operation number."""
+        """Return which of the possible operations are allowed, as bits by operation number."""
         return sum(
             1 << operation
             for operation in Operation
@@ -267,8 +268,8 @@ class Authorizer:
     def may_any(self, who: Client, operation: Operation, kind: ResourceType) -> bool:
         """Whether a client may perform an operation on some resource of a type.
 
-        As in Kafka, implied operations don't count here. Kafka's placeholder name `hardcode` stands
-        for resources without ACLs.
+        As in Kafka, the search through the ACLs ignores operations that only imply the requested
+        one. Kafka's placeholder name `hardcode` represents resources without ACLs.
         """
         if self.may(who, operation, kind, "hardcode"):
             return True
@@ -294,7 +295,7 @@ class Authorizer:
 
 
 def _is_left(acl: Acl, denied: dict[PatternType, set[str]]) -> bool:
-    """Whether no denying ACLs cover an allowing ACL completely."""
+    """Whether denying ACLs leave something of what an allowing ACL allows."""
     if acl.pattern is PatternType.LITERAL:
         if acl.name == WILDCARD:
             return True

@@ -50,16 +50,16 @@ BYTES_MAX: Final = 1 << 20
 # Timeout in seconds of a complete response, even if it arrives in many pieces; less than the time
 # that a connection has to log in.
 TIMEOUT_S: float = 5
-# Number of refresh intervals for which keys stay valid after the last successful fetch. If the
-# server fails for longer, a revoked key must not stay valid.
+# Number of refresh intervals for which keys stay valid after the last successful fetch. The limit
+# ensures that a revoked key does not stay valid if the server fails for a long time.
 KEPT_INTERVALS: Final = 4
 KEPT_MIN_MS: Final = 3_600_000
-# Minimum time between two fetches because of an unknown key, which may be new.
+# Minimum time in ms between two fetches for an unknown key id, which may belong to a new key.
 AGAIN_MS: Final = 10_000
 _ON_THIS_MACHINE: Final = {("http", host) for host in ("127.0.0.1", "::1", "localhost")}
 _RIGHT: Final = "must be file:///PATH or https://HOST/..."
-# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the bytes of
-# one number.
+# For RSA and each elliptic curve: algorithms, the JWK members that are numbers, and the (minimum)
+# length of one number in bytes.
 _KINDS: Final = {
     "RSA": (("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("n", "e"), 1),
     "P-256": (("ES256",), ("x", "y"), 32),
@@ -79,7 +79,7 @@ class PublicKey:
     """Public key.
 
     Attributes:
-        key_id: Key id; None without one.
+        key_id: Key id; None if the key has no id.
         algorithms: Algorithms for which it may be used.
         key: Key object of the cryptography library.
     """
@@ -337,7 +337,7 @@ class KeyFile:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Refuses redirects, because another address is not the trusted one."""
+    """Refuses redirects, because only the configured address is trusted."""
 
     def redirect_request(self, *_args: object, **_more: object) -> None:
         """Refuse the redirect."""
@@ -378,7 +378,10 @@ class _Call:
         return data
 
     def _note(self, made: socket.socket) -> None:
-        """Remember the socket to shut down; the connection drops its own before the response."""
+        """Remember the socket for `_end`.
+
+        The connection may drop its own reference before the response is complete.
+        """
         self._socket = made
 
     def _end(self) -> None:
@@ -421,7 +424,8 @@ class _Encrypted(HTTPSHandler):
                 HTTPConnection.connect(self)
                 context = ssl.create_default_context()
                 host = getattr(self, "_tunnel_host", None) or self.host
-                # The handshake runs after `note`, because it may take too long, too.
+                # The handshake runs after `note`, so that `_end` can also abort a handshake that
+                # takes too long.
                 self.sock = context.wrap_socket(
                     self.sock, server_hostname=host, do_handshake_on_connect=False
                 )

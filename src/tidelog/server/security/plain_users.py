@@ -42,8 +42,9 @@ class HashedPassword:
 
         Args:
             password: Password to check.
-            iterations: Number of iterations to compute, at least those of the hash. The duration
-                must not distinguish unknown users or users with different iterations.
+            iterations: Number of iterations to compute, at least as many as the hash has. It is the
+                same for all users, so that the duration does not show whether a user exists or how
+                many iterations the user's hash has.
         """
         digest = _hash(password, self.salt, self.iterations)
         _hash(password, self.salt, iterations - self.iterations + 1)
@@ -67,7 +68,7 @@ class PlainUsers:
     """Users of a file at the time when it was read."""
 
     def __init__(self, users: Mapping[str, HashedPassword], pretender: HashedPassword) -> None:
-        """Use these users by name; passwords of unknown names are compared with the pretender."""
+        """Use these users by name; passwords of unknown users are compared with `pretender`."""
         self._users = users
         self._pretender = pretender
 
@@ -107,7 +108,8 @@ def read_users(text: str, name: str, salt: bytes) -> PlainUsers:
         if user.strip() in users:
             raise ConfigError(name, None, f"line {number}: duplicate user")
         users[user.strip()] = _kept(secret.strip(), name, number, salt)
-    # The maximum of all users, so that a fast response does not reveal an unknown name.
+    # The maximum of all users is used for every check, so that a fast response does not reveal an
+    # unknown name.
     slowest = max((stored.iterations for stored in users.values()), default=ITERATIONS)
     return PlainUsers(users, hashed("", salt, slowest))
 

@@ -3,8 +3,9 @@
 For SCRAM the broker stores StoredKey, which verifies the client's proof, and ServerKey, which
 proves the server to the client; it never sees a password. An unknown user gets a plausible response
 with a constant salt and fails at the end. Fake iteration counts and salt formats are drawn by a
-keyed hash with the frequencies of real users, so they don't reveal which users exist. A name keeps
-its draw when users change, except where frequencies require a move (weighted rendezvous hashing).
+keyed hash with the frequencies of real users, so they don't reveal which users exist. When users
+are added or removed, a name keeps its fake values, unless the new frequencies require a change
+(weighted rendezvous hashing).
 
 Source: RFC 4616, RFC 5802, RFC 7628, RFC 7677; KIP-84; Kafka 4.3's PlainSaslServer, ScramSaslServer
 and OAuthBearerSaslServer, whose messages clients print.
@@ -75,7 +76,7 @@ def _lot(key: bytes, user: str, shape: Shape) -> float:
 
 
 def make_salt(shape: Shape, secret: bytes) -> bytes:
-    """Make a salt of a shape, always the same for a secret."""
+    """Make a salt of a shape; it is always the same for the same secret."""
     if shape.salt_bytes:
         return hashlib.shake_256(secret).digest(shape.salt_bytes)
     size_bytes = -(-_TEXT_BITS // 8)
@@ -123,7 +124,7 @@ MESSAGE_BYTES_MAX: Final = 8192
 
 SALT_BYTES: Final = 24
 
-# Shape for unknown users if there is no credential that they could resemble.
+# Shape for unknown users if there are no credentials whose shapes they could have.
 _FIRST_SHAPE: Final = {Shape(ITERATIONS_MIN, SALT_BYTES): 1}
 
 _BARE_EQUALS: Final = re.compile("=(?!2C|3D)")
@@ -179,7 +180,7 @@ class ScramExchange:
 
         Args:
             mechanism: SCRAM mechanism.
-            find: Returns a user's credential, None without one.
+            find: Returns a user's credential; None if the user has none.
             nonce: Random bytes for this exchange only.
             pretender_key: Secret from which the salts of unknown users are derived; it stays the
                 same while the broker runs.

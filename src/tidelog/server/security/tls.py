@@ -22,8 +22,9 @@ from tidelog.config import BrokerConfig
 from tidelog.env import FileStat, FileSystem
 from tidelog.errors import ConfigError, TidelogError
 
-# Socket of the handshake that the running task begins, non-blocking. It is here because an event
-# loop does not pass the socket to a context, and accepts only a real `SSLContext`.
+# Non-blocking socket of the handshake that the running task begins. It is a context variable
+# because an event loop does not pass the socket to the TLS context, and accepts only a real
+# `SSLContext`.
 SHAKING: Final[ContextVar[socket.socket | None]] = ContextVar("SHAKING", default=None)
 
 
@@ -47,7 +48,7 @@ class Handshake(ssl.SSLObject):
             if self.send_alert is not None:
                 self.send_alert()
             raise
-        # A long connection needs no reference to its socket besides the loop's.
+        # After the handshake only the loop needs a reference to the socket.
         self.send_alert = None
 
 

@@ -5,8 +5,8 @@ Acknowledgements apply once they are written. One timer serves all acquisition l
 Waiting fetches are woken one at a time, in order of arrival. Each event that may make records
 available starts a round, and in a round each waiting fetch reads at most once. The next fetch is
 woken when the one before has read, or has left, and records remain. Otherwise one record would wake
-all fetches, all but one of them for nothing. A fetch that is busy with another partition is
-notified, and the next one is woken too.
+all fetches, and all but one of them would find nothing. A fetch that is busy with another partition
+is notified, and the next one is woken too.
 
 No input or output, for one thread.
 """
@@ -44,7 +44,10 @@ class Waiter(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the fetch is reading; if it is woken meanwhile, it reads again afterwards."""
+        """Whether the fetch is reading.
+
+        If it is woken during the read, it reads again afterwards.
+        """
         ...
 
     def wake(self, key: ShareKey) -> None:
@@ -96,7 +99,7 @@ class FetchQueue:
     def begin_reading(self, waiter: Waiter) -> bool:
         """Begin to read exclusively; False if there is nothing to read or another fetch reads.
 
-        In the latter case, the fetch is woken again after the other one.
+        If another fetch reads, this fetch is woken when the other one has finished.
         """
         is_free = not self._is_read
         if waiter in self._waiting:

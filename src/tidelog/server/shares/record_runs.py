@@ -1,8 +1,8 @@
 """States of the records of a share partition, in runs of offsets with equal state.
 
-Runs are adjacent, without gaps. A run is split when its offsets differ and merged with an equal
-neighbor. Offsets missing in the log belong to runs, too: as archived, or as a member acknowledges
-them as a gap.
+Runs are adjacent, without gaps. A run is split when a part of it gets another state, and merged
+with an equal neighbor. Offsets missing in the log belong to runs, too: they are archived, or a
+member acknowledges them as a gap.
 
 Source: KIP-932, KIP-1222 (renewal); Kafka 4.3's RecordState and AcknowledgeType.
 """
@@ -89,8 +89,9 @@ class Limits:
     """Limits of a share partition.
 
     Attributes:
-        locks_max: Soft limit of offsets between the start offset and the last delivered one: a
-            batch of the log is acquired as a whole, unless it is huge.
+        locks_max: Soft limit of the number of offsets from the start offset to the last delivered
+            one. It may be exceeded, because a batch of the log is acquired as a whole, unless it is
+            huge.
         deliveries_max: Number of deliveries after which a record is archived.
         lock_ms: Duration of an acquisition lock.
         may_renew: Whether a member may renew its locks.
@@ -105,7 +106,7 @@ class Limits:
     def isolation_count(self) -> int:
         """Number of deliveries from which on records are acquired in smaller and smaller parts.
 
-        One bad record then affects fewer and fewer others. Source: Kafka 4.3's SharePartition.
+        So one bad record affects fewer and fewer other records. Source: Kafka 4.3's SharePartition.
         """
         return max(2, -(-self.deliveries_max // 2))
 
@@ -115,9 +116,10 @@ class AcquireOptions:
     """Number of records that a member requests.
 
     Attributes:
-        records_max: Soft limit of records: a batch of the log is acquired as a whole.
-        batch_records: Number of records from which on acquired ranges are split at batches of the
-            log.
+        records_max: Soft limit of records; it may be exceeded, because a batch of the log is
+            acquired as a whole.
+        batch_records: Acquired ranges with at least this number of records are split, at batches of
+            the log.
         is_strict: Whether `records_max` is a strict limit (KIP-1206).
     """
 
@@ -158,7 +160,7 @@ class Run:
         batch_records: Number of offsets in the first delivery.
         member: Member id if they are acquired.
         deadline_ms: Monotonic time at which the lock expires.
-        becomes: State and count after the pending write; None without one.
+        becomes: State and count after the pending write; None if no write is pending.
         token: Id of the pending change.
     """
 

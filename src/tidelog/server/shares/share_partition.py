@@ -33,9 +33,9 @@ from tidelog.server.shares.record_runs import (
     StateBatch,
 )
 
-# Maximum number of offsets per acquisition, even if a batch of the log is larger: their single
-# acknowledgements must fit into a record of `__share_group_state`. It equals the maximum of the
-# lock limit.
+# Maximum number of offsets per acquisition, even if a batch of the log is larger. If each offset is
+# acknowledged separately, all the acknowledgements must fit into one record of
+# `__share_group_state`. The lock limit has the same maximum.
 ACQUIRED_MAX: Final = 10_000
 
 
@@ -138,7 +138,7 @@ class Acquisition:
 
 
 def _isolated_size(run: Run, limits: Limits) -> int:
-    """Return the number of records to acquire at a time from an often delivered run; at last 1."""
+    """Return how many records of an often delivered run to acquire at a time; in the end only 1."""
     if limits.deliveries_max > 2 and run.count >= limits.deliveries_max - 1:
         return 1
     return max(1, run.batch_records >> (run.count - limits.isolation_count + 1))
@@ -147,7 +147,7 @@ def _isolated_size(run: Run, limits: Limits) -> int:
 def without(
     acquired: Iterable[AcquiredRange], hidden: Sequence[tuple[int, int]]
 ) -> Iterator[AcquiredRange]:
-    """Return acquired ranges without the hidden ranges, which are in order."""
+    """Return acquired ranges without the hidden ranges; these must be in order."""
     for each in acquired:
         first = each.first
         for low, high in hidden:
@@ -244,7 +244,7 @@ class SharePartition:
     def wanted_end(self, records_max: int) -> int:
         """Return the offset after the last one to acquire for this number of records.
 
-        It is valid if the batches that are read do not begin after `end`.
+        The result is valid only if the batches that are read do not begin after `end`.
         """
         remaining = self._most(self.fetch_offset, records_max)
         for run in self._runs:

@@ -119,8 +119,8 @@ class ShareSession:
     Attributes:
         key: Group and member.
         epoch: Epoch that its next request must have.
-        partitions: Partitions in the order of their first request, and whether the next response
-            must include each of them even without news.
+        partitions: Partitions in the order of their first request. The value is true if the next
+            response must include the partition even if it has no news.
         on_end: Called once when the session ends, for whatever reason.
     """
 
@@ -210,7 +210,10 @@ class ShareSessions:
         return ErrorCode.NONE
 
     def end(self, key: SessionKey) -> ShareSession | None:
-        """End a session; None if there is none. A caller that keeps the session must empty it."""
+        """Remove a session and return it, None if there is none.
+
+        A caller that keeps the returned session must empty it.
+        """
         session = self._sessions.pop(key, None)
         if session is not None:
             self._partitions -= len(session.partitions)
@@ -373,7 +376,7 @@ class SharePartitions:
     # -- members -----------------------------------------------------------------------------
 
     def end_session(self, key: SessionKey) -> bool:
-        """End the session of a leaving member and release its records; False without a session."""
+        """End a leaving member's session and release its records; False if it has no session."""
         session = self.sessions.end(key)
         if session is None:
             return False
@@ -396,7 +399,7 @@ class SharePartitions:
         session.partitions.clear()
 
     def _let_go(self, live: OpenSharePartition, _said: object) -> None:
-        """Close an idle share partition, whose state can be loaded again."""
+        """Close a share partition if it is idle: its state can be loaded again later."""
         if live.is_gone:
             return
         state = self.states.find(live.key)

@@ -47,8 +47,8 @@ class ShareRead:
 
     Attributes:
         offered: Batches that were read.
-        size_bytes: Size of all bytes that are available at the offset, which may exceed that of the
-            batches.
+        size_bytes: Size of all bytes that are available at the offset; it may be more than the size
+            of `offered`.
     """
 
     offered: ReadBatches

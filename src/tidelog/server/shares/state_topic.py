@@ -1,10 +1,11 @@
 """`__share_group_state`: persisted states of all share partitions, in memory and as records.
 
 The key of a record names a share partition, and 0 for a snapshot or 1 for an update. A snapshot has
-the complete state; its tombstone deletes the state. An update has only the changes of one write.
-A later update of an offset replaces an earlier one, and offsets below the start are omitted. After
-a number of updates a snapshot is written. The log start moves to the oldest of the last snapshots;
-a share partition without a recent snapshot writes a new one.
+the complete state; its tombstone deletes the state. An update has only the changes of one write. A
+later update of an offset replaces an earlier one, and offsets below the start are omitted. After a
+number of updates a snapshot is written. Only the last snapshot of each share partition is needed,
+so the log start moves to the oldest of these. A share partition whose last snapshot is old writes a
+new one.
 
 `coordinator.state_topic` loads, fails and reloads partitions of the topic.
 
@@ -383,7 +384,7 @@ LOGGER: Final[Logger] = getLogger("tidelog.server.shares")
 # Number of obsolete records from which on the log start is moved.
 USELESS_MAX: Final = 10_000
 
-# Number of checks of the log start while `USELESS_MAX` records are written.
+# How many times the log start is checked while `USELESS_MAX` records are written.
 LOOKS: Final = 10
 
 # Maximum number of old snapshots that are rewritten at a time.
@@ -396,7 +397,7 @@ class Entry:
 
     Attributes:
         key: Key of the share partition.
-        kept: State as written, durable or not yet.
+        kept: State as it was last written, whether that write is durable yet or not.
         snapshot: Offset of its last snapshot.
     """
 
@@ -554,8 +555,8 @@ class ShareStates(Watchable):
     def _prune(self, key: ShareKey, partition: Partition) -> None:
         """Move the log start to the oldest snapshot in use; rewrite the oldest snapshots.
 
-        Records are deleted once all writes so far are durable, because the records that replace
-        them must be.
+        Records are deleted only once all earlier writes are durable, because the records that
+        replace the deleted ones must be durable first.
         """
         end = partition.log.log_end_offset
         part = self._entries.part(self.topic.number_of(key.text))

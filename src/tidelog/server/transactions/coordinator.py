@@ -118,7 +118,7 @@ class TransactionCoordinator:
     async def _find_with_id(
         self, transactional_id: str, *, creates: bool
     ) -> tuple[Transaction | ErrorCode | None, int | None]:
-        """Return a transaction (None for a new one) or an error; and a producer id if needed."""
+        """Return a transaction, None if it is new, or an error code; and a new id if needed."""
         new_id: int | None = None
         while True:
             transaction = self.table.find(transactional_id)
@@ -141,7 +141,8 @@ class TransactionCoordinator:
     def add(self, request: AddRequest) -> Reply[ErrorCode]:
         """Add partitions to a transaction, which begins if none is open.
 
-        If the previous transaction is still being completed, wait for that up to `ADD_PATIENCE_MS`.
+        If the previous transaction is still being completed, wait until it is, at most
+        `ADD_PATIENCE_MS`.
         """
         reply: Reply[ErrorCode] = Reply()
         if request.transactional_id:
@@ -215,16 +216,17 @@ class TransactionCoordinator:
             transactional_id: Transactional id of the producer.
             producer_id: Producer id in the request.
             producer_epoch: Producer epoch in the request.
-            partitions: Partitions to write to; for group offsets that of `__consumer_offsets`.
+            partitions: Partitions to write to; for group offsets, the partition of
+                `__consumer_offsets`.
             add: Add them to the transaction, which begins if none is open (Produce from version
                 12); otherwise they must be in it already.
 
         Returns:
             An error code for each partition. With `add`: NONE once the addition is durable,
                 CONCURRENT_TRANSACTIONS while the previous transaction is being completed (the
-                client retries). Without: NONE, or TRANSACTION_ABORTABLE for one that is not in the
-                transaction. In both cases INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED,
-                INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR,
+                client retries). Without `add`: NONE, or TRANSACTION_ABORTABLE for a partition that
+                is not in the transaction. In both cases INVALID_PRODUCER_ID_MAPPING,
+                PRODUCER_FENCED, INVALID_TXN_STATE, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR,
                 COORDINATOR_NOT_AVAILABLE.
         """
         producer = ProducerRef(producer_id, producer_epoch)

@@ -2,7 +2,8 @@
 
 A decision is always completed: a partition that can't take its marker is retried, and the next
 start of the broker resumes what is incomplete. A marker is omitted only if the partition's topic is
-deleted or a later producer epoch has written there, because then no open transaction is left.
+deleted or a later producer epoch has written to the partition, because then the transaction is no
+longer open there.
 
 Source: Kafka 4.3's TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest; KIP-98,
 KIP-1228.

@@ -59,8 +59,8 @@ _ENDED: Final = frozenset(
     {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 )
 
-# States that may precede a state. Fencing a producer and aborting its transaction is one transition
-# here, so nothing leads to the last state.
+# States that may precede a state. Fencing a producer and aborting its transaction are one
+# transition here, so no state precedes PREPARE_EPOCH_FENCE.
 _BEFORE: Final[Mapping[TransactionState, frozenset[TransactionState]]] = {
     TransactionState.EMPTY: _ENDED,
     TransactionState.ONGOING: _ENDED | {TransactionState.ONGOING},
@@ -316,8 +316,8 @@ def plan_init(
         now_ms: Wall time.
 
     Returns:
-        Empty, with another epoch; or PrepareAbort of an open transaction. After that the client
-        retries and gets a higher epoch.
+        The next metadata: in state Empty, with another epoch. Or, if a transaction is open, in
+        state PrepareAbort; when it has been aborted, the client retries and gets a higher epoch.
     """
     if is_pending:
         return ErrorCode.CONCURRENT_TRANSACTIONS
@@ -333,8 +333,8 @@ def plan_init(
 def _may_go_on(metadata: TransactionMetadata, expected: ProducerRef) -> bool:
     """Whether a request that expects this producer may be from the current producer.
 
-    It may if no producer was initialized yet, if the expected id is the current one, or if it is
-    the previous one in its last epoch.
+    True if no producer was initialized yet, if the expected id is the current id, or if it is the
+    previous id with its last epoch.
     """
     return (
         metadata.producer_epoch == NO_PRODUCER_EPOCH
@@ -371,7 +371,7 @@ def _renewed(
 
 
 def plan_fencing(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
-    """Plan the abort of the open transaction, with an epoch that its producer does not have."""
+    """Plan the abort of the open transaction, with an epoch that its producer doesn't know."""
     assert metadata.state is TransactionState.ONGOING
     return metadata.decided(commit=False, version=SERVER_VERSION, now_ms=now_ms)
 
@@ -413,8 +413,8 @@ def verify(
 def check_producer(metadata: TransactionMetadata, producer: ProducerRef) -> ErrorCode:
     """Return the error code for a producer that is not the current one, otherwise NONE.
 
-    An epoch above the last usable one is refused even if the response to a retried EndTxn contained
-    it, because no marker could end the transaction that it begins.
+    An epoch above the last usable one is refused, even if the response to a retried EndTxn
+    contained this epoch, because no marker could end a transaction with it.
     """
     if metadata.producer_id != producer.producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -446,7 +446,8 @@ def plan_end(
         now_ms: Wall time.
 
     Returns:
-        PrepareCommit or PrepareAbort; `NONE` for the retry of a request that was completed.
+        The next metadata: in state PrepareCommit or PrepareAbort. `NONE` if the request repeats one
+        that was completed.
     """
     if request.version < EPOCH_BUMP_VERSION:
         return _end_classic(metadata, is_pending, request, now_ms)
@@ -472,7 +473,7 @@ def _refusal_to_end(
         return ErrorCode.PRODUCER_FENCED if is_late else ErrorCode.NONE
     code = check_producer(metadata, producer)
     if code is ErrorCode.NONE and metadata.is_prepared:
-        return ErrorCode.PRODUCER_FENCED  # its epoch is already that of the next transaction
+        return ErrorCode.PRODUCER_FENCED  # its epoch is the next transaction's already
     return code
 
 
