@@ -309,7 +309,7 @@ FETCH_ROWS: Final = RowFunctions(Operation.READ, _may_repeat, _answer_rows)
 
 
 def _refused(version: int, request: FetchRequest) -> FetchResponse:
-    """Refuse a request; in versions that name topics each partition gets the error too."""
+    """Refuse a request; in versions that name topics, each partition gets the error, too."""
     topics = request.topics if version < BY_ID_SINCE else ()
     return FetchResponse(
         error_code=ErrorCode.UNKNOWN_SERVER_ERROR,

@@ -2,8 +2,8 @@
 
 A key belongs to the partition `hashCode % partitions` of its state topic. Kafka's assignors iterate
 over hash maps, and the order decides which member gets one partition more, so the same members get
-the same partitions as from Kafka. Keys of one bucket keep their input order; a Java table with
-another history may differ in this order only.
+the same partitions as from Kafka. Keys of one bucket keep their input order; only this order may
+differ in a Java table that grew or lost keys before.
 
 Source: Java's `String.hashCode` over UTF-16 and `HashMap`; Kafka's `Uuid.hashCode`.
 """

@@ -83,9 +83,9 @@ class Balancer:
         return number
 
     def exclude_most_loaded(self) -> None:
-        """Exclude the last reader returned, which has no partition to give.
+        """Exclude the reader that was returned last: it has no partition to give up.
 
-        It moves to the right of the range.
+        The reader moves to the right of the range.
         """
         at, end = self._next_most + 1, self._most_end - 1
         self._row[at], self._row[end] = self._row[end], self._row[at]

@@ -321,8 +321,8 @@ class Commits:
     ) -> bool:
         """Remove the offsets of a deleted topic.
 
-        The record that deletes a partition's offset also removes its pending offsets. If one of
-        these belongs to a new topic of the same name, its transaction must end first, because its
+        The record that deletes a partition's offset also removes its pending offsets. If a pending
+        offset belongs to a new topic of the same name, its transaction must end first, because its
         commit may replace the old offset.
 
         Args:

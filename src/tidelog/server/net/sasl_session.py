@@ -146,7 +146,7 @@ class SaslSession:
         return True
 
     def _given_up(self, reason: str) -> NotLoggedIn:
-        """Count a failed authentication: the client has sent something else in the middle of it."""
+        """Count a failed authentication: the client sent another request in the middle of it."""
         self._node.metrics.login_failed(self._mechanism)
         return NotLoggedIn(f"{reason}, in the middle of {self._mechanism}")
 

@@ -7,8 +7,8 @@
   sleeps. With many clients the loop sleeps as usual.
 - Coalesced writes: with many clients, responses of one loop iteration are sent together. Several
   sends in a row cost less than one after each request, because the system's code and data stay in
-  the CPU caches. Also, a client that reads many responses in one thread is awake after the first.
-  With few clients each response is sent at once.
+  the CPU caches. Also, a client that reads many responses in one thread is woken only once, by the
+  first one. With few clients each response is sent at once.
 """
 
 import asyncio

@@ -420,7 +420,7 @@ def _synced_end(log: Log) -> int:
     """Sync what recovery left; return the end, exclusive, of the durable records."""
     if log.failure is None and log.recovery_point < log.log_end_offset:
         with suppress(StorageFailure):
-            log.flush()  # a failure takes the partition offline, which producers learn
+            log.flush()  # if it fails, the partition is offline, and producers get errors
     return (
         log.log_end_offset if log.failure is None else max(log.recovery_point, log.log_start_offset)
     )

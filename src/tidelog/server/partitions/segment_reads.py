@@ -15,8 +15,8 @@ bytes stay the same if the segment is rolled, deleted or replaced meanwhile.
 Invariants: offsets are checked against the order of the log (`record.offset_order`) wherever
 headers are read anyway: at the first batch and its neighbors, at the end of the bytes, and once at
 the end of a finished segment. Batches between are not examined; a header there with wrong offsets
-is sent as it is. A gap after a finished segment that is a loss (`storage.segment.gaps`) is an
-error, and is not skipped.
+is sent as it is. A gap after a finished segment is an error if it is a loss
+(`storage.segment.gaps`); it is not skipped.
 
 Source: Kafka 4.x UnifiedLog.read, LogSegment.read, FileRecords.writeTo.
 """

@@ -67,8 +67,8 @@ def draw_shape(key: bytes, user: str, shapes: Mapping[Shape, int]) -> Shape:
 def _lot(key: bytes, user: str, shape: Shape) -> float:
     """Draw an exponentially distributed number by a keyed hash.
 
-    After division by the weights, the minimum selects each shape with a probability in proportion
-    to its weight.
+    If each shape's number is divided by its weight, the probability that a shape has the smallest
+    result is in proportion to its weight.
     """
     text = f"{shape.iterations},{shape.salt_bytes},{user}"
     drawn = int.from_bytes(hmac.digest(key, text.encode(), "sha256")[:8], "big")
